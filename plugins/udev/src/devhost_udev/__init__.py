@@ -1,0 +1,1 @@
+"""devhost backend for any device node that udev can describe."""

@@ -1,0 +1,259 @@
+"""The public API for backend authors: everything a package needs to serve a new kind of hardware.
+
+A backend says what exists and what it takes to use it. It never hears of Kubernetes, of resources
+or of sharing: those are the core's. A package registers its classes through pluggy::
+
+    # pyproject.toml:  [project.entry-points.devhost]  mykind = "devhost_mykind"
+    from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl
+
+    class MyKind(Backend):
+        name = "mykind"
+        subsystems = ("misc",)
+        attributes = {"model": Attribute(str, "model as printed on the card", "X100")}
+
+        def discover(self):
+            yield Device(id="card-0123", attributes={"model": "X100"})
+
+        def allocate(self, devices):
+            return Edits(nodes=tuple(DeviceNode("/dev/mykind0") for device in devices))
+
+    @hookimpl
+    def devhost_backends():
+        return [MyKind]
+
+The same module dropped as a ``.py`` file into a directory of ``backendPaths`` works without a package.
+
+Methods are plain functions that may block. The core calls them on the backend's own threads, each
+call with a deadline: a call that hangs or raises degrades this backend and touches nobody else, and
+never empties a device list. ``discover`` and ``probe`` run on one thread, ``allocate`` and
+``prepare`` on another, so that a slow scan does not delay a pod: guard what both sides write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar, runtime_checkable
+
+import pluggy
+
+from .errors import AllocationError
+from .model import (
+    HEALTHY,
+    AttributeValue,
+    Device,
+    DeviceNode,
+    Edits,
+    Health,
+    Mount,
+    unhealthy,
+)
+
+__all__ = [
+    "API_VERSION",
+    "HEALTHY",
+    "AllocationError",
+    "Attribute",
+    "AttributeValue",
+    "Backend",
+    "Context",
+    "Device",
+    "DeviceNode",
+    "Edits",
+    "Event",
+    "Health",
+    "Mount",
+    "NoOptions",
+    "OptionError",
+    "hookimpl",
+    "option",
+    "unhealthy",
+]
+
+API_VERSION = 1
+"""Version of this API. It grows only when a backend written for the old one would break."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+hookspec = pluggy.HookspecMarker("devhost")
+hookimpl = pluggy.HookimplMarker("devhost")
+
+
+class Hooks:
+    """The hooks a plugin may implement."""
+
+    @hookspec
+    def devhost_backends(self) -> Iterable[type[Backend]]:  # type: ignore[empty-body]
+        """The backend classes this plugin brings. Called once per start and per reload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """Declares one attribute: its type, what it means, and an example value.
+
+    ``type`` is ``str``, ``int``, ``bool`` or ``list`` (of strings: a condition holds when any member
+    matches). ``hex`` compares a string without regard to case, as ids such as ``1A86`` want it.
+
+    In :attr:`Backend.attributes` a key that ends in ``*`` declares a family (``sysattr.*``).
+    """
+
+    type: type[str] | type[int] | type[bool] | type[list[str]]
+    meaning: str
+    example: AttributeValue
+    hex: bool = False
+
+
+def option(default: Any = MISSING, meaning: str = "", *, example: object = None) -> Any:
+    """A field of an ``Options`` dataclass, with the sentence the reference and the schema show.
+
+    Without ``default`` the option must be given. A list, dict or set as default is copied.
+    """
+    metadata = {"meaning": meaning, "example": example}
+    if default is MISSING:
+        return field(metadata=metadata)
+    if isinstance(default, (list, dict, set)):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class OptionError(ValueError):
+    """Raised in ``Options.__post_init__``: ``key`` is the YAML key at fault, ``hint`` how to mend it."""
+
+    def __init__(self, message: str, *, key: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.key = key
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a backend that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened near a device: look again. It carries no truth, only where to look.
+
+    ``sys_path`` is the device's directory below ``/sys`` as the kernel names it
+    (``/sys/devices/…``); an empty one means "anything may have changed" (a resync, an overflow).
+    """
+
+    subsystem: str = ""
+    action: str = ""
+    sys_path: str = ""
+    dev_node: str = ""
+
+
+class Context(Protocol):
+    """What the core gives a backend, and all it gives."""
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger that carries the backend's name."""
+
+    @property
+    def root(self) -> Path:
+        """Directory that stands for ``/``: read ``/sys``, ``/dev``, ``/proc`` and ``/run`` below it."""
+
+    @property
+    def wanted(self) -> Collection[str]:
+        """Attribute names that the configuration looks at now; dear ones not in it need not be read.
+
+        ``"*"`` in it asks for everything (``devhost discover`` and ``explain`` do).
+        """
+
+    async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a blocking call for :meth:`Backend.watch` on a thread of its own, with a deadline."""
+
+
+class Backend:
+    """One kind of hardware. Subclass it, set the class attributes, write the two methods.
+
+    The optional methods ``watch``, ``probe``, ``prepare``, ``links`` and ``notice`` are not defined
+    here: the core uses them when a backend has them.
+
+    ``async def watch(self) -> AsyncIterator[Event]``
+        An event source udev does not carry (NVML, netlink, verbs, inotify): each item means "look
+        again". Runs in the event loop; blocking calls go through ``context.run_blocking``.
+    ``def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]``
+        Health by device id, for checks too dear for every ``discover``. Called at each resync.
+    ``def prepare(self, devices: Sequence[Device]) -> None``
+        What must happen before each container start (PreStartContainer); must be idempotent.
+    ``def links(self, a: Device, b: Device) -> int``
+        How closely two devices are joined beyond PCIe and NUMA (NVLink, XGMI); larger is closer.
+    ``def notice(self, event: Event) -> None``
+        Hears each event before the ``discover`` it causes, to drop what it had cached.
+    """
+
+    name: ClassVar[str]
+    """The word in the YAML: lower-case letters, digits and hyphens."""
+
+    api_version: ClassVar[int] = API_VERSION
+    """The :data:`API_VERSION` this backend was written for."""
+
+    Options: ClassVar[type] = NoOptions
+    """A frozen dataclass; its fields, in camelCase, are the keys under ``backends.<name>``."""
+
+    attributes: ClassVar[Mapping[str, Attribute]] = {}
+    """Every attribute a device of this backend can have."""
+
+    subsystems: ClassVar[Collection[str]] = ()
+    """Kernel subsystems whose uevents mean "look again"; ``"*"`` for all of them."""
+
+    discover_deadline: ClassVar[float] = 10.0
+    """Seconds one ``discover`` or ``probe`` may take before the backend counts as hung."""
+
+    def __init__(self, options: Any, context: Context) -> None:
+        self.options = options
+        self.context = context
+
+    def discover(self) -> Iterable[Device]:
+        """Every device that exists now, also the unhealthy ones.
+
+        Raise when it cannot be told (the driver is busy, a library fails): the last list then stays,
+        and the backend counts as degraded until a later call succeeds.
+        """
+        raise NotImplementedError
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        """What one container needs to use these devices.
+
+        Called for each container, again for the same devices, and must give the same answer then.
+        The core checks that every required node and mount exists before it answers the kubelet.
+
+        Raises:
+            AllocationError: a device cannot be used now; its text reaches the pod's status.
+        """
+        raise NotImplementedError
+
+
+# Optional methods, as types: the core asks `isinstance(backend, CanProbe)` and gets typed calls.
+
+
+@runtime_checkable
+class CanWatch(Protocol):
+    def watch(self) -> AsyncIterator[Event]: ...
+
+
+@runtime_checkable
+class CanProbe(Protocol):
+    def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]: ...
+
+
+@runtime_checkable
+class CanPrepare(Protocol):
+    def prepare(self, devices: Sequence[Device]) -> None: ...
+
+
+@runtime_checkable
+class CanLink(Protocol):
+    def links(self, a: Device, b: Device) -> int: ...
+
+
+@runtime_checkable
+class CanNotice(Protocol):
+    def notice(self, event: Event) -> None: ...

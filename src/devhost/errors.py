@@ -1,0 +1,86 @@
+"""The exceptions a user may meet: one line, a hint how to mend it, and an exit code.
+
+    DevhostError                 1  something failed while running
+    ├── ConfigError              2  the YAML is wrong (carries every complaint at once)
+    ├── UsageError               2  the command line asks for something that does not exist
+    ├── EnvironmentFailure       3  the machine does not let us: no permission, no directory
+    └── BackendError             1  a backend failed, hung or answered nonsense
+        ├── BackendTimeout          … it did not answer within its deadline
+        └── AllocationError         … a device cannot be handed out now
+
+Every other exception that reaches the user is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class DevhostError(Exception):
+    """Base of all errors meant for a user: ``message`` says what and where, ``hint`` how to mend it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """One thing wrong in a configuration file, with the place it stands at.
+
+    ``line`` and ``column`` count from 1; 0 means the complaint is about the file as a whole.
+    ``path`` is the key's path as a user would say it: ``resources[2].where.linkLayer``.
+    """
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        path = f" {self.path}:" if self.path else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{where}:{path} {self.message}{hint}"
+
+
+class ConfigError(DevhostError):
+    """The configuration is refused; ``complaints`` holds everything wrong with it, in file order."""
+
+    exit_code = 2
+
+    def __init__(self, complaints: tuple[Complaint, ...]) -> None:
+        super().__init__("\n".join(map(str, complaints)))
+        self.complaints = complaints
+
+
+class UsageError(DevhostError):
+    """The command line names something that does not exist or cannot be combined."""
+
+    exit_code = 2
+
+
+class EnvironmentFailure(DevhostError):
+    """The machine does not let devhost work: a missing permission, an unusable directory."""
+
+    exit_code = 3
+
+
+class BackendError(DevhostError):
+    """A backend failed or answered something that cannot be used."""
+
+
+class BackendTimeout(BackendError):
+    """A backend did not answer within its deadline."""
+
+
+class AllocationError(BackendError):
+    """A device cannot be handed out now; the text is what the kubelet shows in the pod's status."""

@@ -1,0 +1,124 @@
+"""The values every other module speaks of: devices, edits, health. Frozen; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+AttributeValue = str | int | bool | tuple[str, ...]
+"""What an attribute can hold. A tuple of strings matches when any of its members matches."""
+
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+
+MAX_DEVICE_ID = 63
+"""Longest device id in characters: the v1beta1 proto's own comment on ``Device.ID``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A verdict on one device; ``reason`` is empty exactly when ``healthy`` is true."""
+
+    healthy: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.healthy
+
+
+HEALTHY = Health(True)
+
+
+def unhealthy(reason: str) -> Health:
+    """The verdict that a device cannot be used, with the reason a user will read."""
+    return Health(False, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node a container gets.
+
+    ``path`` is where the host has it, ``container_path`` where the container sees it (empty: the
+    same). ``permissions`` is any of ``r``, ``w``, ``m`` (cgroup device rules: read, write, mknod).
+    A node that is not ``required`` is left out when the host does not have it.
+    """
+
+    path: str
+    container_path: str = ""
+    permissions: str = "rw"
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount a container gets; ``required`` as for :class:`DeviceNode`."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """Everything a container needs in order to use some devices: one value, several renderings."""
+
+    nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] = _EMPTY
+    annotations: Mapping[str, str] = _EMPTY
+    cdi_devices: tuple[str, ...] = ()
+
+    @staticmethod
+    def merge(parts: Iterable[Edits]) -> Edits:
+        """Joins edits in order; a container path, variable or name that repeats keeps its first value.
+
+        First wins is also what the kubelet does when it merges the answers of several resources.
+        """
+        nodes: dict[str, DeviceNode] = {}
+        mounts: dict[str, Mount] = {}
+        env: dict[str, str] = {}
+        annotations: dict[str, str] = {}
+        cdi: dict[str, None] = {}
+        for part in parts:
+            for node in part.nodes:
+                nodes.setdefault(node.container_path or node.path, node)
+            for mount in part.mounts:
+                mounts.setdefault(mount.container_path, mount)
+            for key, value in part.env.items():
+                env.setdefault(key, value)
+            for key, value in part.annotations.items():
+                annotations.setdefault(key, value)
+            cdi.update(dict.fromkeys(part.cdi_devices))
+        return Edits(tuple(nodes.values()), tuple(mounts.values()), env, annotations, tuple(cdi))
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One thing a backend found.
+
+    ``id``
+        Stable over reboots and re-enumeration: a PCI address, UUID or serial, never a bare index
+        where something better exists. At most 63 characters, unique within its backend.
+    ``attributes``
+        What a ``where`` can select by; the keys are those the backend declares. An attribute that
+        this device does not have is left out, never empty or ``-1``.
+    ``claims``
+        The physical things this device uses up wholly: ``pci:0000:3b:00.1``, ``node:/dev/fuse``.
+        Two devices that claim one thing are never offered both.
+    ``part_of``
+        Things of which this device is one part among several (a virtual function's physical
+        function): parts live side by side, but never beside a device that claims the whole.
+    ``numa_nodes``
+        NUMA nodes the device is near; empty where the kernel says ``-1`` or nothing.
+    ``pcie_path``
+        PCI addresses from the root port down to the device, for affinity; empty if not on PCI.
+    """
+
+    id: str
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    claims: frozenset[str] = frozenset()
+    part_of: frozenset[str] = frozenset()
+    numa_nodes: tuple[int, ...] = ()
+    pcie_path: tuple[str, ...] = ()
+    health: Health = HEALTHY

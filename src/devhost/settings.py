@@ -1,0 +1,106 @@
+"""The frozen, typed values a configuration comes down to: what the plan and the servers see.
+
+They are made by ``devhost.config`` and know nothing of YAML, files or positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from .naming import fields
+from .where import Where
+
+MAX_REPLICAS = 100_000
+"""More tokens than this do not fit the kubelet's 4 MiB receive limit (about 39 bytes a device)."""
+
+
+class Prefer(StrEnum):
+    """Which of the free devices GetPreferredAllocation names first."""
+
+    TOPOLOGY = "topology"
+    """Devices near each other: same PCIe switch, same NUMA node."""
+    PACK = "pack"
+    """Fill devices and NUMA nodes that are already in use."""
+    SPREAD = "spread"
+    """Use the least used devices and NUMA nodes."""
+    DISTINCT = "distinct"
+    """Different physical devices, never two replicas of one while another is free."""
+
+
+class Inject(StrEnum):
+    """How a container gets its devices."""
+
+    DIRECT = "direct"
+    """Device nodes, mounts and variables in the Allocate answer."""
+    CDI = "cdi"
+    """Names of Container Device Interface devices, resolved by the runtime."""
+
+
+class WhenEmpty(StrEnum):
+    """What the kubelet hears of a resource for which no device has been seen yet."""
+
+    WAIT = "wait"
+    """Nothing, until the first device appears."""
+    REGISTER = "register"
+    """The resource, with no devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOverride:
+    """Devices that ``where`` takes are shared ``replicas`` times instead of the default."""
+
+    where: Where
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How often each device is handed out; the first override that takes the device decides."""
+
+    replicas: int = 1
+    overrides: tuple[ReplicaOverride, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSettings:
+    """One entry under ``resources``.
+
+    ``index`` is its place in the file, from 0; ``name`` may be a template (see ``devhost.naming``).
+    """
+
+    index: int
+    name: str
+    backend: str
+    where: Where = ()
+    share: Share = Share()
+    prefer: Prefer = Prefer.TOPOLOGY
+    inject: Inject = Inject.DIRECT
+    exclusive: bool = True
+    when_empty: WhenEmpty = WhenEmpty.WAIT
+
+    def wanted(self) -> frozenset[str]:
+        """Every attribute name this entry looks at."""
+        from_where = (block.attributes() for block in self.where)
+        from_share = (b.attributes() for o in self.share.overrides for b in o.where)
+        return frozenset(fields(self.name)).union(*from_where, *from_share)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A whole configuration. ``backends`` maps a backend's name to its typed ``Options`` value."""
+
+    resources: tuple[ResourceSettings, ...] = ()
+    backends: Mapping[str, object] = field(default_factory=dict)
+    backend_paths: tuple[Path, ...] = ()
+
+    def backend_names(self) -> tuple[str, ...]:
+        """The backends that some resource needs, in file order."""
+        return tuple(dict.fromkeys(resource.backend for resource in self.resources))
+
+    def wanted(self, backend: str) -> frozenset[str]:
+        """Every attribute name that some resource of ``backend`` looks at."""
+        entries = (r.wanted() for r in self.resources if r.backend == backend)
+        return frozenset().union(*entries)

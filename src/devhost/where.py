@@ -1,0 +1,209 @@
+"""Conditions on attributes: what ``where`` in the YAML means, compiled once and explained on demand.
+
+A :class:`Block` holds when all its terms hold and none of its ``refuse`` blocks does; a ``where`` is a
+tuple of blocks of which any may hold (an empty tuple takes every device). An attribute a device does
+not have matches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+
+from .model import AttributeValue
+
+_GLOB = re.compile(r"[*?\[]")
+_Match = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string or glob (``*``, ``?``, ``[…]``); ``fold`` compares hex ids without regard to case."""
+
+    pattern: str
+    fold: bool = False
+
+    @property
+    def is_glob(self) -> bool:
+        return _GLOB.search(self.pattern) is not None
+
+    def matches(self, value: AttributeValue) -> bool:
+        if isinstance(value, tuple):
+            return any(self._one(member) for member in value)
+        return isinstance(value, str) and self._one(value)
+
+    def _one(self, value: str) -> bool:
+        if self.fold:
+            value = value.lower()
+        return _matcher(self.pattern.lower() if self.fold else self.pattern)(value) is not None
+
+    def __str__(self) -> str:
+        return self.pattern
+
+
+@lru_cache(maxsize=1024)
+def _matcher(pattern: str) -> _Match:
+    if _GLOB.search(pattern) is None:
+        return re.compile(re.escape(pattern)).fullmatch
+    return re.compile(translate(pattern)).match
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Whole numbers from ``low`` to ``high``, both included; ``None`` leaves that side open."""
+
+    low: int | None
+    high: int | None
+
+    def matches(self, value: AttributeValue) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return str(self.low)
+        return f"{'' if self.low is None else self.low}-{'' if self.high is None else self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Exactly true or false."""
+
+    value: bool
+
+    def matches(self, value: AttributeValue) -> bool:
+        return value is self.value
+
+    def __str__(self) -> str:
+        return "true" if self.value else "false"
+
+
+Pattern = Text | Range | Flag
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One key of a block: the attribute must match any of the patterns."""
+
+    attribute: str
+    patterns: tuple[Pattern, ...]
+
+    def holds(self, attributes: Mapping[str, AttributeValue]) -> bool:
+        value = attributes.get(self.attribute)
+        if value is None:
+            return False
+        for pattern in self.patterns:
+            if pattern.matches(value):
+                return True
+        return False
+
+    def __str__(self) -> str:
+        return f"{self.attribute}: {' or '.join(map(str, self.patterns))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A mapping in ``where``: all ``terms`` hold, and no block of ``refuse`` (the key ``not``) does."""
+
+    terms: tuple[Term, ...] = ()
+    refuse: tuple[Block, ...] = ()
+
+    def holds(self, attributes: Mapping[str, AttributeValue]) -> bool:
+        for term in self.terms:
+            if not term.holds(attributes):
+                return False
+        for block in self.refuse:
+            if block.holds(attributes):
+                return False
+        return True
+
+    def objection(self, attributes: Mapping[str, AttributeValue]) -> str:
+        """Why this block does not hold, in words; empty when it does."""
+        for term in self.terms:
+            if not term.holds(attributes):
+                value = attributes.get(term.attribute)
+                has = "it has none" if value is None else f"it is {show(value)}"
+                return f"{term.attribute} must be {' or '.join(map(str, term.patterns))}, {has}"
+        for block in self.refuse:
+            if block.holds(attributes):
+                return f"refused by not: {{{block}}}"
+        return ""
+
+    def attributes(self) -> frozenset[str]:
+        """Every attribute name this block looks at."""
+        names = {term.attribute for term in self.terms}
+        return frozenset(names).union(*(block.attributes() for block in self.refuse))
+
+    def __str__(self) -> str:
+        parts = [str(term) for term in self.terms]
+        parts += [f"not: {{{block}}}" for block in self.refuse]
+        return ", ".join(parts)
+
+
+Where = tuple[Block, ...]
+
+
+def holds(where: Where, attributes: Mapping[str, AttributeValue]) -> bool:
+    """Whether any block of ``where`` takes a device with these attributes."""
+    if not where:
+        return True
+    return any(block.holds(attributes) for block in where)
+
+
+def objection(where: Where, attributes: Mapping[str, AttributeValue]) -> str:
+    """Why no block of ``where`` takes a device with these attributes; empty when one does."""
+    if holds(where, attributes):
+        return ""
+    if len(where) == 1:
+        return where[0].objection(attributes)
+    return "; ".join(
+        f"block {n}: {block.objection(attributes)}" for n, block in enumerate(where, 1)
+    )
+
+
+def covers(wide: Where, narrow: Where) -> bool:
+    """Whether every device that ``narrow`` takes is surely taken by ``wide`` too.
+
+    A true answer is certain; a false one may only mean that it cannot be told from the text.
+    """
+    if not wide:
+        return True
+    if not narrow:
+        return any(not block.terms and not block.refuse for block in wide)
+    return all(any(_block_covers(outer, inner) for outer in wide) for inner in narrow)
+
+
+def _block_covers(wide: Block, narrow: Block) -> bool:
+    terms = {term.attribute: term for term in narrow.terms}
+    for term in wide.terms:
+        other = terms.get(term.attribute)
+        if other is None:
+            return False
+        if not all(any(_pattern_covers(p, q) for p in term.patterns) for q in other.patterns):
+            return False
+    return all(block in narrow.refuse for block in wide.refuse)
+
+
+def _pattern_covers(wide: Pattern, narrow: Pattern) -> bool:
+    if wide == narrow:
+        return True
+    if isinstance(wide, Text) and isinstance(narrow, Text):
+        return wide.pattern == "*" or (not narrow.is_glob and wide.matches(narrow.pattern))
+    if isinstance(wide, Range) and isinstance(narrow, Range):
+        low = wide.low is None or (narrow.low is not None and narrow.low >= wide.low)
+        high = wide.high is None or (narrow.high is not None and narrow.high <= wide.high)
+        return low and high
+    return False
+
+
+def show(value: AttributeValue) -> str:
+    """An attribute's value as a user would write it in YAML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(value)}]"
+    return str(value)
