@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pluggy
 
@@ -178,7 +179,7 @@ def _import_file(file: Path) -> ModuleType:
     return module
 
 
-def flaws(backend: object) -> Iterable[str]:
+def flaws(backend: Any) -> Iterable[str]:
     """Everything that keeps a class from being a backend, each in one clause; nothing if it is sound."""
     if not (isinstance(backend, type) and issubclass(backend, Backend)):
         yield f"{backend!r} is not a subclass of devhost.backend.Backend"

@@ -160,9 +160,7 @@ def objection(where: Where, attributes: Mapping[str, AttributeValue]) -> str:
         return ""
     if len(where) == 1:
         return where[0].objection(attributes)
-    return "; ".join(
-        f"block {n}: {block.objection(attributes)}" for n, block in enumerate(where, 1)
-    )
+    return "; ".join(f"block {n}: {block.objection(attributes)}" for n, block in enumerate(where, 1))
 
 
 def covers(wide: Where, narrow: Where) -> bool:
