@@ -7,6 +7,7 @@ stranger's code, so each one is contained: what it raises makes it a :class:`Ref
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import re
 import sys
@@ -144,7 +145,8 @@ class _Builder:
             backends = [backend for batch in hook() for backend in batch]
         except BaseException as error:  # noqa: BLE001 - a stranger's hook may raise anything
             self._refuse(origin, version, error)
-            self._pluggy.unregister(plugin)
+            if self._pluggy.is_registered(plugin):
+                self._pluggy.unregister(plugin)
             return
         if not backends:
             self.refused.append(Refusal(origin, version, "devhost_backends returned no backend"))
@@ -154,7 +156,11 @@ class _Builder:
     def _admit(self, backend: object, origin: str, version: str, hooks: tuple[str, ...]) -> None:
         name = getattr(backend, "name", "")
         name = name if isinstance(name, str) else ""
-        reason = "; ".join(flaws(backend))
+        try:
+            reason = "; ".join(flaws(backend))
+        except Exception as error:  # noqa: BLE001 - a stranger's class may raise on any look at it
+            self._refuse(origin, version, error, backend=name)
+            return
         if not reason and name in self.installed:
             reason = f"backend {name!r} is already provided by {self.installed[name].origin}"
         if reason:
@@ -164,8 +170,15 @@ class _Builder:
 
 
 def _import_file(file: Path) -> ModuleType:
-    """Imports a drop-in under a name of its own, so that two directories may hold the same file name."""
-    name = f"devhost_dropin_{file.stem}_{abs(hash(str(file.resolve()))):x}"
+    """Imports a drop-in under a name made from its path and content.
+
+    Two directories may so hold the same file name, a reload that finds the file unchanged gets the
+    same classes, and one that was edited is a new module.
+    """
+    digest = hashlib.sha256(bytes(file.resolve()) + b"\0" + file.read_bytes()).hexdigest()[:16]
+    name = f"devhost_dropin_{file.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError("it is not a Python file")
@@ -192,15 +205,18 @@ def flaws(backend: Any) -> Iterable[str]:
     for method in ("discover", "allocate"):
         if getattr(backend, method) is getattr(Backend, method):
             yield f"it does not define {method}()"
-    if not is_dataclass(backend.Options):
+    if not (isinstance(backend.Options, type) and is_dataclass(backend.Options)):
         yield "Options is not a dataclass"
     if isinstance(backend.subsystems, str):
         yield "subsystems is one string; write a tuple of strings"
-    if not isinstance(backend.attributes, Mapping):
+    declared: Any = backend.attributes
+    if not isinstance(declared, Mapping):
         yield "attributes is not a mapping of name to Attribute"
         return
-    for key, attribute in backend.attributes.items():
+    for key, attribute in declared.items():
         if not isinstance(attribute, Attribute):
             yield f"attribute {key!r} is not declared with Attribute(type, meaning, example)"
+        elif attribute.type not in (str, int, bool, list):
+            yield f"attribute {key!r} has type {attribute.type!r}; it must be str, int, bool or list"
         elif not isinstance(key, str) or not _ATTRIBUTE.fullmatch(key) or key == "not":
             yield f"attribute name {key!r} is not usable in YAML"

@@ -1,0 +1,165 @@
+"""``devhost discover``: what this machine has and what the configuration makes of it, offline."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from devhost.errors import UsageError
+from devhost.loading import load_or_everything
+from devhost.model import Device
+from devhost.survey import Survey, survey
+from devhost.where import show
+
+from . import _options
+from ._table import table
+
+
+@click.command("discover")
+@click.argument("resource", required=False)
+@_options.config
+@_options.root
+@_options.output
+@click.option("--all", "everything", is_flag=True, help="Also list the devices that no resource takes.")
+def command(resource: str | None, config: Path | None, root: Path, output: str, everything: bool) -> None:
+    """Looks for devices once and shows which resource gets which, without a kubelet and without root.
+
+    With RESOURCE only that one is shown. Without a configuration, every device of every installed
+    backend is listed. Exits with 1 if a backend failed.
+    """
+    found = asyncio.run(survey(load_or_everything(config), root))
+    names = _chosen(found, resource)
+    if output == "json":
+        click.echo(json.dumps(_document(found, names), indent=2))
+    else:
+        _print(found, names, everything or not found.settings.resources)
+    reasons = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
+    for reason in reasons:
+        click.echo(f"devhost: {reason}", err=True)
+    if reasons:
+        sys.exit(1)
+
+
+def _chosen(found: Survey, resource: str | None) -> list[str]:
+    if resource is None:
+        return sorted(found.plan.resources)
+    if resource in found.plan.resources:
+        return [resource]
+    if any(entry.name == resource for entry in found.settings.resources):
+        return []
+    known = ", ".join(sorted(found.plan.resources)) or "none"
+    raise UsageError(f"no resource is called {resource!r}", f"there are: {known}")
+
+
+def _print(found: Survey, names: list[str], everything: bool) -> None:
+    rows = [
+        (name, offer.device.id, *_facts(offer.device), offer.replicas)
+        for name in names
+        for offer in found.plan.resources[name].offers
+    ]
+    if found.settings.resources:
+        click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT"), rows))
+    for refusal in found.plan.refusals:
+        entry = found.settings.resources[refusal.entry]
+        click.echo(f"refused: {refusal.device} for {entry.name}: {refusal.reason}")
+    for name, discovery in found.discoveries.items():
+        for flawed in discovery.condition.refused:
+            click.echo(f"refused: {flawed.device} of backend {name}: {flawed.reason}")
+    left = _unmatched(found)
+    if everything:
+        if found.settings.resources:
+            click.echo("")
+        click.echo(
+            table(
+                ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", "ATTRIBUTES"),
+                [(name, device.id, *_facts(device), _attributes(device)) for name, device in left],
+            )
+        )
+    elif left:
+        click.echo(
+            f"{len(left)} devices match no resource (--all lists them, `devhost explain DEVICE` tells why)"
+        )
+
+
+def _unmatched(found: Survey) -> list[tuple[str, Device]]:
+    taken = {
+        (resource.entry.backend, offer.device.id)
+        for resource in found.plan.resources.values()
+        for offer in resource.offers
+    }
+    refused = {(refusal.backend, refusal.device) for refusal in found.plan.refusals}
+    return [item for item in found.devices() if (item[0], item[1].id) not in taken | refused]
+
+
+def _facts(device: Device) -> tuple[str, str]:
+    health = "Healthy" if device.health.healthy else f"Unhealthy: {device.health.reason}"
+    return health, ",".join(map(str, device.numa_nodes))
+
+
+def _attributes(device: Device) -> str:
+    return " ".join(f"{key}={show(value)}" for key, value in sorted(device.attributes.items()))
+
+
+def _document(found: Survey, names: list[str]) -> dict[str, object]:
+    resources = [found.plan.resources[name] for name in names]
+    return {
+        "resources": [
+            {
+                "name": resource.name,
+                "backend": resource.entry.backend,
+                "entry": f"resources[{resource.entry.index}]",
+                "devices": [
+                    {**as_json(resource.entry.backend, offer.device), "replicas": offer.replicas}
+                    for offer in resource.offers
+                ],
+            }
+            for resource in resources
+        ],
+        "refusals": [
+            {
+                "backend": refusal.backend,
+                "device": refusal.device,
+                "entry": f"resources[{refusal.entry}]",
+                "kind": refusal.kind.value,
+                "reason": refusal.reason,
+            }
+            for refusal in found.plan.refusals
+        ],
+        "unmatched": [as_json(name, device) for name, device in _unmatched(found)],
+        "backends": [
+            {
+                "name": name,
+                "state": discovery.condition.state.value,
+                "reason": discovery.condition.reason,
+                "devices": len(discovery.devices),
+                "refusedDevices": [
+                    {"device": flawed.device, "reason": flawed.reason}
+                    for flawed in discovery.condition.refused
+                ],
+            }
+            for name, discovery in found.discoveries.items()
+        ],
+    }
+
+
+def as_json(backend: str, device: Device) -> dict[str, object]:
+    """A device with all that is known of it, as the JSON outputs show it."""
+    return {
+        "backend": backend,
+        "id": device.id,
+        "health": "Healthy" if device.health.healthy else "Unhealthy",
+        "reason": device.health.reason,
+        "numaNodes": list(device.numa_nodes),
+        "pciePath": list(device.pcie_path),
+        "attributes": {key: _plain(value) for key, value in sorted(device.attributes.items())},
+        "claims": sorted(device.claims),
+        "partOf": sorted(device.part_of),
+    }
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,100 @@
+"""``devhost explain``: what every entry of the configuration says of one device, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+from pathlib import Path
+
+import click
+
+from devhost.errors import UsageError
+from devhost.loading import load_or_everything
+from devhost.model import Device
+from devhost.plan import explain
+from devhost.survey import Survey, survey
+from devhost.where import show
+
+from . import _options
+from .discover import as_json
+
+
+@click.command("explain")
+@click.argument("device")
+@_options.config
+@_options.root
+@_options.output
+def command(device: str, config: Path | None, root: Path, output: str) -> None:
+    """Tells why DEVICE is offered or not: its attributes, and what each resource says of it.
+
+    DEVICE is an id as `devhost discover` shows it, or the value of any attribute that names it, such
+    as a device node (/dev/fuse), a PCI address or a serial number.
+    """
+    found = asyncio.run(survey(load_or_everything(config), root, everything=True))
+    matches = _matches(found, device)
+    if output == "json":
+        click.echo(json.dumps([_document(found, name, match) for name, match in matches], indent=2))
+        return
+    for number, (name, match) in enumerate(matches):
+        if number:
+            click.echo("")
+        _print(found, name, match)
+
+
+def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
+    """The devices meant, by id or else by an attribute's value.
+
+    Raises:
+        UsageError: there is none.
+    """
+    devices = found.devices()
+    exact = [item for item in devices if text in (item[1].id, f"{item[0]}/{item[1].id}")]
+    if exact:
+        return exact
+    named = [item for item in devices if any(_names(text, value) for value in item[1].attributes.values())]
+    if named:
+        return named
+    for name, discovery in found.discoveries.items():
+        for flawed in discovery.condition.refused:
+            if flawed.device == text:
+                raise UsageError(f"{text} of backend {name} cannot be used: {flawed.reason}")
+    failed = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
+    close = difflib.get_close_matches(text, [device.id for _, device in devices], n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else "`devhost discover --all` lists all devices"
+    raise UsageError(f"no backend knows a device {text!r}", "; ".join([*failed, hint]))
+
+
+def _names(text: str, value: object) -> bool:
+    return text in value if isinstance(value, tuple) else text == value
+
+
+def _print(found: Survey, backend: str, device: Device) -> None:
+    health = "Healthy" if device.health.healthy else f"Unhealthy: {device.health.reason}"
+    click.echo(f"{device.id} of backend {backend}: {health}")
+    for key, value in sorted(device.attributes.items()):
+        click.echo(f"  {key}: {show(value)}")
+    for title, claims in (("uses up", device.claims), ("part of", device.part_of)):
+        if claims:
+            click.echo(f"  {title}: {', '.join(sorted(claims))}")
+    verdicts = explain(found.plan, found.settings, backend, device)
+    if not verdicts:
+        click.echo("No resource is configured.")
+    for verdict in verdicts:
+        mark = "yes" if verdict.taken else "no"
+        click.echo(f"{verdict.resource} (resources[{verdict.entry.index}]): {mark}, {verdict.reason}")
+
+
+def _document(found: Survey, backend: str, device: Device) -> dict[str, object]:
+    return {
+        **as_json(backend, device),
+        "verdicts": [
+            {
+                "entry": f"resources[{verdict.entry.index}]",
+                "resource": verdict.resource,
+                "taken": verdict.taken,
+                "reason": verdict.reason,
+            }
+            for verdict in explain(found.plan, found.settings, backend, device)
+        ],
+    }

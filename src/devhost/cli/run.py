@@ -1,0 +1,72 @@
+"""``devhost run``: serves the kubelet until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from devhost.telemetry import log
+
+from . import _options
+
+
+@click.command("run")
+@_options.config
+@click.option(
+    "--kubelet-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The kubelet's device plugin directory.  [default: /var/lib/kubelet/device-plugins]",
+)
+@_options.root
+@click.option(
+    "--listen",
+    default="",
+    metavar="HOST:PORT",
+    help="Serve /metrics, /healthz and /readyz there, e.g. :9400.  [default: off]",
+)
+@click.option(
+    "--status-socket",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Where `devhost status` asks.  [default: a socket in /run/devhost]",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(get_args(log.Format)),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one JSON object a line.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(get_args(log.Level)),
+    default="info",
+    show_default=True,
+    help="What to log; info tells of changes of state only.",
+)
+def command(
+    config: Path | None,
+    kubelet_dir: Path | None,
+    root: Path,
+    listen: str,
+    status_socket: Path | None,
+    log_format: log.Format,
+    log_level: log.Level,
+) -> None:
+    """Serves every device that the configuration selects to the kubelet of this node.
+
+    Runs until SIGTERM or SIGINT; SIGHUP, or an edit of the file, makes it read its configuration again.
+    """
+    log.configure(log_format, log_level)  # before gRPC is imported: it reads its verbosity then
+    from devhost import daemon
+    from devhost.kubelet.api import PLUGIN_DIRECTORY
+    from devhost.loading import DEFAULT
+
+    options = daemon.Options(
+        config or DEFAULT, kubelet_dir or Path(PLUGIN_DIRECTORY), root, listen, status_socket
+    )
+    asyncio.run(daemon.serve(options))

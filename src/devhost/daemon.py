@@ -1,0 +1,101 @@
+"""``devhost run``: a host with its status socket and, if asked for, its metrics and probes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import EnvironmentFailure
+from .host import Host, on_signals
+from .kubelet.api import PLUGIN_DIRECTORY
+from .loading import DEFAULT, load
+from .pace import Backoff
+from .report import status
+from .telemetry.http import HttpServer, Listen, page, parse_listen, probe
+from .telemetry.log import get
+from .telemetry.status import StatusServer
+
+if TYPE_CHECKING:
+    from .telemetry.prometheus import PrometheusMetrics
+
+log = get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP."""
+
+    config: Path = DEFAULT
+    kubelet_dir: Path = Path(PLUGIN_DIRECTORY)
+    root: Path = Path("/")
+    listen: str = ""
+    status_socket: Path | None = None
+
+
+async def serve(options: Options) -> None:
+    """Runs until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        UsageError: ``listen`` cannot be read.
+        EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used.
+    """
+    listen = parse_listen(options.listen) if options.listen else None
+    loaded = load(options.config)
+    metrics = None
+    if listen is not None:
+        from .telemetry.prometheus import PrometheusMetrics  # 3 MB, only where somebody reads them
+
+        metrics = PrometheusMetrics()
+    host = Host(
+        options.config,
+        loaded,
+        lambda: load(options.config),
+        options.kubelet_dir,
+        options.root,
+        metrics,
+        lambda: status_server.changed(),
+    )
+    status_server = StatusServer(
+        lambda: status(host), kubelet_dir=options.kubelet_dir, socket=options.status_socket
+    )
+    on_signals(host)
+    async with AsyncExitStack() as stack:
+        if listen is not None and metrics is not None:
+            http = _http(listen, metrics, host)
+            stack.push_async_callback(http.stop)
+            log.info("listening", address=str(await http.start()))
+        showing = asyncio.create_task(_show(status_server))
+        stack.push_async_callback(status_server.stop)
+        stack.callback(showing.cancel)
+        await host.run()
+
+
+def _http(listen: Listen, metrics: PrometheusMetrics, host: Host) -> HttpServer:
+    from .telemetry.prometheus import CONTENT_TYPE
+
+    routes = {
+        "/metrics": page(metrics.render, CONTENT_TYPE),
+        "/healthz": probe(lambda: (True, "")),
+        "/readyz": probe(host.ready),
+    }
+    return HttpServer(listen, routes)
+
+
+async def _show(server: StatusServer) -> None:
+    """Offers the status. While another devhost serves the same directory (a rolling update) it waits."""
+    backoff = Backoff(1.0, 10.0)
+    said = ""
+    while True:
+        try:
+            await server.start()
+        except EnvironmentFailure as error:
+            if str(error) != said:
+                log.warning("no status socket for now", reason=str(error))
+                said = str(error)
+            await asyncio.sleep(backoff.delay())
+        else:
+            return

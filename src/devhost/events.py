@@ -1,0 +1,194 @@
+"""What the kernel and the file system tell us: uevents and directory changes, in the event loop.
+
+No threads: each source is a descriptor the loop watches, drained without blocking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import asyncinotify
+import pyudev
+
+from .backend import Event
+from .telemetry.log import get
+
+log = get(__name__)
+
+RECEIVE_BUFFER = 16 * 1024 * 1024
+"""Bytes; a module load on a big machine emits thousands of uevents at once (udevd asks for 128 MiB)."""
+
+DRAIN_LIMIT = 256
+"""Uevents read in one go before the loop gets its turn again."""
+
+SETTLE = 1.0
+"""Seconds after a kernel event at which to look again where udevd should have told us sooner."""
+
+EventSink = Callable[[Event], None]
+
+
+def udevd_runs() -> bool:
+    """Whether systemd-udevd serves this machine: its control socket exists (as libudev itself checks)."""
+    return Path("/run/udev/control").exists()
+
+
+class UeventMonitor:
+    """Calls ``sink`` for each uevent, and with an empty :class:`Event` when some were lost.
+
+    With udevd running, its events are taken (rules have then set names and permissions), and the
+    kernel's own arrive as a late second look, :data:`SETTLE` seconds after: udevd's stay within the
+    host's network namespace, the kernel's reach a pod too. Without udevd the kernel's count at once.
+
+    Raises:
+        OSError: netlink sockets are not to be had; the slow resync is then all there is.
+    """
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._late: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        context = pyudev.Context()
+        self.source = "udev" if udevd_runs() else "kernel"
+        self._monitors = [self._open(context, "kernel")]
+        if self.source == "udev":
+            self._monitors.append(self._open(context, "udev"))
+
+    def close(self) -> None:
+        """Stops listening."""
+        for monitor in self._monitors:
+            self._loop.remove_reader(monitor.fileno())
+        self._monitors.clear()
+        if self._late is not None:
+            self._late.cancel()
+
+    def _open(self, context: pyudev.Context, source: str) -> pyudev.Monitor:
+        monitor = pyudev.Monitor.from_netlink(context, source)
+        try:
+            monitor.set_receive_buffer_size(RECEIVE_BUFFER)
+        except OSError:
+            # Needs CAP_NET_ADMIN; without it an overflow is likelier, and it is noticed.
+            log.debug("the uevent receive buffer keeps its default size")
+        monitor.start()
+        act = self._sink if source == self.source else self._look_later
+        self._loop.add_reader(monitor.fileno(), self._drain, monitor, act)
+        return monitor
+
+    def _drain(self, monitor: pyudev.Monitor, act: EventSink) -> None:
+        for _ in range(DRAIN_LIMIT):
+            try:
+                device = monitor.poll(timeout=0)
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    log.warning("reading uevents failed", reason=error.strerror)
+                act(Event())
+                return
+            if device is None:
+                return
+            act(
+                Event(
+                    device.subsystem or "",
+                    device.action or "",
+                    device.sys_path,
+                    device.device_node or "",
+                )
+            )
+
+    def _look_later(self, _event: Event) -> None:
+        if self._late is None:
+            self._late = self._loop.call_later(SETTLE, self._look_now)
+
+    def _look_now(self) -> None:
+        self._late = None
+        self._sink(Event())
+
+
+_CHANGES = (
+    asyncinotify.Mask.CREATE
+    | asyncinotify.Mask.DELETE
+    | asyncinotify.Mask.MOVED_FROM
+    | asyncinotify.Mask.MOVED_TO
+    | asyncinotify.Mask.CLOSE_WRITE
+    | asyncinotify.Mask.ATTRIB
+    | asyncinotify.Mask.DELETE_SELF
+    | asyncinotify.Mask.MOVE_SELF
+)
+
+
+class DirectoryWatch:
+    """Wakes whoever waits when anything in one of some directories changes, and now and then anyway.
+
+    inotify is only the fast way: directories that do not exist yet, or an exhausted inotify limit
+    (``fs.inotify.max_user_instances`` is 128 by default), leave the polling.
+
+    Args:
+        paths: gives the directories to watch; asked again after each change, so they may move.
+        poll: seconds between two wakes when nothing is heard.
+    """
+
+    def __init__(self, paths: Callable[[], list[Path]], poll: float) -> None:
+        self._paths = paths
+        self._poll = poll
+        self._inotify: asyncinotify.Inotify | None = None
+        self._watched: dict[Path, tuple[asyncinotify.Watch, tuple[int, int]]] = {}
+        self._complained = False
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yields after each burst of changes, and at least every ``poll`` seconds."""
+        try:
+            while True:
+                self._arm()
+                yield
+                await self._next()
+        finally:
+            if self._inotify is not None:
+                self._inotify.close()
+                self._inotify = None
+                self._watched.clear()
+
+    async def _next(self) -> None:
+        if self._inotify is None or not self._watched:
+            await asyncio.sleep(self._poll)
+            return
+        try:
+            async with asyncio.timeout(self._poll):
+                await self._inotify.get()
+                while self._inotify.sync_get() is not None:
+                    pass  # the rest of the burst
+        except TimeoutError:
+            return
+
+    def _arm(self) -> None:
+        """Watches the directories that exist now; one that was replaced (same path, new inode) anew."""
+        try:
+            if self._inotify is None:
+                self._inotify = asyncinotify.Inotify(sync_timeout=0)
+            wanted = {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
+            for path, (watch, identity) in list(self._watched.items()):
+                if wanted.get(path) != identity:
+                    del self._watched[path]
+                    self._drop(watch)
+            for path, identity in wanted.items():
+                if path not in self._watched:
+                    self._watched[path] = (self._inotify.add_watch(path, _CHANGES), identity)
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                log.warning("no inotify, polling instead", reason=error.strerror, seconds=self._poll)
+
+    def _drop(self, watch: asyncinotify.Watch) -> None:
+        try:
+            if self._inotify is not None:
+                self._inotify.rm_watch(watch)
+        except (OSError, KeyError, ValueError):
+            return  # the kernel dropped it already, together with the directory
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

@@ -1,0 +1,114 @@
+"""Verdicts on devices, both ways, with a reason and with hysteresis.
+
+A device is as healthy as its worst witness: the backend's ``discover``, its ``probe``, and the nodes
+an Allocate found missing. Sickness shows at once. Recovery shows at once too, unless the device keeps
+flapping: from the third fall within :data:`WINDOW` on it must stay well for a while that doubles with
+each fall, so that pods do not land on a device that comes and goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .model import HEALTHY, Device, Health, unhealthy
+
+WINDOW = 60.0
+"""Seconds over which falls are counted."""
+
+PATIENCE = 2
+"""Falls within the window that recover at once."""
+
+LONGEST_HOLD = 60.0
+"""Seconds; the longest a device must stay well before it counts as healthy again."""
+
+
+@dataclass(slots=True)
+class _History:
+    healthy: bool = True
+    falls: list[float] = field(default_factory=list)
+    well_since: float = 0.0
+    hold: float = 0.0
+
+
+class Ward:
+    """Health of the devices of one backend. Times are seconds of one monotonic clock.
+
+    Only devices that were ever unhealthy take memory.
+    """
+
+    def __init__(self) -> None:
+        self._histories: dict[str, _History] = {}
+        self._probed: Mapping[str, Health] = {}
+        self._denied: dict[str, tuple[str, ...]] = {}
+        self.stale = ""
+        """Why nothing this backend once said can be trusted now; empty while it answers."""
+
+    def probed(self, verdicts: Mapping[str, Health]) -> None:
+        """Takes the backend's latest ``probe``; devices it does not name are healthy."""
+        self._probed = {device: health for device, health in verdicts.items() if not health.healthy}
+
+    def deny(self, device: str, missing: Sequence[str]) -> None:
+        """An Allocate found these host paths missing: the device is unhealthy until all are back."""
+        self._denied[device] = tuple(missing)
+
+    @property
+    def denied(self) -> Mapping[str, tuple[str, ...]]:
+        """Host paths to look for again, by device."""
+        return self._denied
+
+    def restored(self, device: str) -> None:
+        """All paths that :meth:`deny` named are back."""
+        self._denied.pop(device, None)
+
+    def verdict(self, device: Device, now: float) -> Health:
+        """The device's health as the kubelet should see it."""
+        raw = self._raw(device)
+        history = self._histories.get(device.id)
+        if history is None:
+            if raw.healthy:
+                return HEALTHY
+            history = self._histories[device.id] = _History()
+        return self._settle(history, raw, now)
+
+    def next_change(self, now: float) -> float | None:
+        """Seconds until some verdict changes by the passing of time alone; ``None`` if none will."""
+        waits = [
+            history.well_since + history.hold - now
+            for history in self._histories.values()
+            if not history.healthy and history.hold and history.well_since
+        ]
+        return max(0.0, min(waits)) if waits else None
+
+    def forget(self, known: set[str]) -> None:
+        """Drops what is remembered of devices that are not in ``known`` any more."""
+        for book in (self._histories, self._denied):
+            for device in [device for device in book if device not in known]:
+                del book[device]
+
+    def _raw(self, device: Device) -> Health:
+        if self.stale:
+            return unhealthy(self.stale)
+        if not device.health.healthy:
+            return device.health
+        if missing := self._denied.get(device.id):
+            return unhealthy(f"{', '.join(missing)} was missing when a pod needed it")
+        return self._probed.get(device.id, HEALTHY)
+
+    def _settle(self, history: _History, raw: Health, now: float) -> Health:
+        if not raw.healthy:
+            if history.healthy or history.well_since:
+                history.falls = [fall for fall in history.falls if now - fall < WINDOW] + [now]
+                extra = len(history.falls) - PATIENCE
+                history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
+            history.healthy, history.well_since = False, 0.0
+            return raw
+        if history.healthy:
+            return HEALTHY
+        history.well_since = history.well_since or now
+        left = history.well_since + history.hold - now
+        if left > 0:
+            count = len(history.falls)
+            return unhealthy(f"it failed {count} times within a minute and must stay well a little longer")
+        history.healthy, history.well_since = True, 0.0
+        return HEALTHY

@@ -1,0 +1,1 @@
+"""The kubelet's side of devhost: the protocol, the plugin servers, registration."""

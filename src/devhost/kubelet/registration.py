@@ -1,0 +1,319 @@
+"""Registration: watch kubelet.sock, register, notice the loss, register again.
+
+The rules, each from a failure seen in the field (``docs/architecture.md`` tells them at length):
+
+* serve before Register: a kubelet since 1.25 dials back and asks for options inside the call;
+* a fresh server on a fresh path for each registration, and never two at once for one resource;
+* a list stream that ended without our doing means "not registered any more": the kubelet never
+  dials again by itself;
+* another kubelet.sock (device, inode, change time) means another kubelet; an event about the one we
+  registered with means nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from devhost.errors import DevhostError
+from devhost.events import DirectoryWatch
+from devhost.kubelet import wire
+from devhost.kubelet.api import KUBELET_SOCKET, api_pb2_grpc
+from devhost.kubelet.server import SOCKET_PREFIX, PluginServer
+from devhost.pace import Backoff
+from devhost.supply import Supply
+from devhost.telemetry.log import get
+from devhost.telemetry.metrics import Metrics
+
+log = get(__name__)
+
+POLL = 2.0
+"""Seconds between looks at the directory when inotify says nothing."""
+
+REGISTER_DEADLINE = 15.0
+"""Seconds; the kubelet itself takes up to 10 to dial back, and a shorter deadline would cut that."""
+
+STREAM_DEADLINE = 10.0
+"""Seconds after Register within which the kubelet must have opened the list stream."""
+
+STEADY = 10.0
+"""Seconds a registration must have held for its loss to be answered without back-off."""
+
+SETTLE = 0.1
+"""Seconds a kubelet.sock must have been left alone before it is registered with."""
+
+DRAIN = 2.0
+"""Seconds a resource that goes away waits for its empty list to be sent."""
+
+Identity = tuple[int, int, int]
+
+
+class State(StrEnum):
+    """Where a resource stands with the kubelet."""
+
+    WAITING = "waiting"
+    """There is no kubelet.sock."""
+    REGISTERING = "registering"
+    REGISTERED = "registered"
+    LOST = "lost"
+    """The kubelet refused or dropped us; the next try is under way."""
+    DRAINING = "draining"
+
+
+class KubeletSocket:
+    """Watches the kubelet's directory for all resources at once: one inotify, whatever their number."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / KUBELET_SOCKET
+        self.identity: Identity | None = None
+        self._seen: tuple[Identity | None, Identity | None] = (None, None)
+        self._subscribers: set[Callable[[], None]] = set()
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``changed`` when anything in the directory did; returns what ends that."""
+        self._subscribers.add(changed)
+        return lambda: self._subscribers.discard(changed)
+
+    def look(self) -> None:
+        """Reads what is there now, and tells the subscribers if it is something else than before."""
+        before, self.identity = self.identity, _identity(self.path)
+        seen = (self.identity, _identity(self.directory))
+        if seen == self._seen:
+            return
+        self._seen = seen
+        if before != self.identity:
+            state = "present" if self.identity else "absent"
+            log.info("kubelet socket changed", path=str(self.path), now=state)
+        for subscriber in tuple(self._subscribers):
+            subscriber()
+
+    async def run(self) -> None:
+        """Watches for ever. The directory may be absent, and may be replaced by another."""
+        if not self.directory.is_dir():
+            log.warning(
+                "the kubelet's directory does not exist yet; waiting for it", path=str(self.directory)
+            )
+        watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], POLL)
+        async for _ in watch.changes():
+            self.look()
+
+    def sweep(self) -> None:
+        """Removes sockets that an earlier devhost left behind; one that still answers is not touched."""
+        for path in self.directory.glob(f"{SOCKET_PREFIX}*.sock"):
+            if refuses(path):
+                with suppress(OSError):
+                    path.unlink()
+                    log.info("removed a stale socket", path=str(path))
+
+
+@dataclass(slots=True)
+class Standing:
+    """What there is to say of one resource's registration; ``last`` and ``error_at`` are wall clock."""
+
+    state: State = State.WAITING
+    registrations: int = 0
+    last: float | None = None
+    error: str = ""
+    error_at: float | None = None
+
+
+class Registration:
+    """Keeps one resource registered for as long as :meth:`run` runs.
+
+    Args:
+        changed: called when the standing, or the number of streams, is another than before.
+    """
+
+    def __init__(
+        self,
+        supply: Supply,
+        kubelet: KubeletSocket,
+        metrics: Metrics,
+        changed: Callable[[], None],
+    ) -> None:
+        self.standing = Standing()
+        self.server: PluginServer | None = None
+        self._supply = supply
+        self._kubelet = kubelet
+        self._metrics = metrics
+        self._changed = changed
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self._backoff = Backoff(1.0, 30.0)
+        self._refused = Backoff(0.05, 1.0)
+
+    @property
+    def streams(self) -> int:
+        """List streams the kubelet holds open now; readiness wants at least one."""
+        return self.server.streams if self.server else 0
+
+    async def run(self) -> None:
+        """Registers, serves, and registers again after each loss, until :meth:`stop` or :meth:`drain`."""
+        unsubscribe = self._kubelet.subscribe(self._wake.set)
+        try:
+            while (identity := await self._kubelet_there()) is not None:
+                began = time.monotonic()
+                server = PluginServer(
+                    self._supply, self._kubelet.directory, self._metrics, self._server_changed
+                )
+                self.server = server
+                try:
+                    await self._register(server)
+                    await self._until_lost(server, identity)
+                except DevhostError as error:
+                    self._failed(error.message)
+                finally:
+                    self.server = None
+                    await server.stop()
+                await self._pause(identity, held=time.monotonic() - began)
+        finally:
+            unsubscribe()
+
+    def stop(self) -> None:
+        """Ends the streams and leaves, keeping the kubelet's count: this process will be back."""
+        self._stopping = True
+        self._wake.set()
+
+    async def drain(self) -> None:
+        """Tells the kubelet that no device is left, then leaves: the resource itself goes away."""
+        self._set(State.DRAINING)
+        self._supply.inventory.clear()
+        if self.server is not None:
+            await self.server.drained(DRAIN)
+        self.stop()
+
+    async def _kubelet_there(self) -> Identity | None:
+        """The kubelet's socket once somebody listens on it; ``None`` when this side stops."""
+        self._refused.reset()
+        while not self._stopping:
+            identity = self._kubelet.identity
+            if identity is None:
+                self._set(State.WAITING)
+                await self._sleep(None)
+            elif (age := time.time() - identity[2] / 1e9) < SETTLE and age > 0:
+                # Whoever made it may still set its mode, which looks like another socket.
+                await self._sleep(SETTLE - age)
+                self._kubelet.look()
+            elif refuses(self._kubelet.path):
+                self._failed(f"nobody listens on {self._kubelet.path}")
+                await self._sleep(self._refused.delay())
+            else:
+                return identity
+        return None
+
+    async def _register(self, server: PluginServer) -> None:
+        self._set(State.REGISTERING)
+        await server.start()
+        request = wire.registration(server.path.name, self._supply.name, prepares=self._supply.prepares)
+        options = [
+            ("grpc.default_authority", "localhost"),  # the socket's path, the default, is not a legal one
+            ("grpc.use_local_subchannel_pool", 1),  # a new kubelet must not inherit the old one's back-off
+        ]
+        try:
+            async with grpc.aio.insecure_channel(f"unix:{self._kubelet.path}", options=options) as channel:
+                await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_DEADLINE)
+        except grpc.aio.AioRpcError as error:
+            self._metrics.registration_failed(self._supply.name)
+            raise DevhostError(f"the kubelet did not register it: {error.details()}") from error
+        self.standing.registrations += 1
+        self.standing.last = time.time()
+        self.standing.error = ""
+        self._metrics.registered(self._supply.name)
+        self._set(State.REGISTERED)
+        log.info(
+            "registered", resource=self._supply.name, devices=len(self._supply.inventory.snapshot.entries)
+        )
+
+    async def _until_lost(self, server: PluginServer, identity: Identity) -> None:
+        """Returns when this side stops.
+
+        Raises:
+            DevhostError: the registration does not hold any more, and why.
+        """
+        open_by = time.monotonic() + STREAM_DEADLINE
+        while not self._stopping:
+            if server.lost:
+                raise DevhostError("the kubelet closed the list stream")
+            if not server.path.is_socket():
+                raise DevhostError(f"socket {server.path.name} was removed")
+            if self._kubelet.identity not in (identity, None):
+                raise DevhostError("there is a new kubelet")
+            left = open_by - time.monotonic()
+            if not server.opened and left <= 0:
+                raise DevhostError("the kubelet registered it but opened no list stream")
+            await self._sleep(None if server.opened else left)
+
+    async def _pause(self, identity: Identity, held: float) -> None:
+        """Backs off after a loss, but no longer than until there is another kubelet."""
+        if held > STEADY:
+            self._backoff.reset()
+            return
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._backoff.delay()
+        while not self._stopping and (left := end - loop.time()) > 0:
+            if self._kubelet.identity not in (identity, None):
+                self._backoff.reset()
+                return
+            await self._sleep(left)
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Until something happened, or for ``seconds``."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def _server_changed(self) -> None:
+        self._wake.set()
+        self._changed()
+
+    def _failed(self, message: str) -> None:
+        if self._stopping:
+            return
+        if message != self.standing.error:
+            log.warning("not registered", resource=self._supply.name, reason=message)
+        self.standing.error, self.standing.error_at = message, time.time()
+        self._set(State.LOST)
+
+    def _set(self, state: State) -> None:
+        if self.standing.state is State.DRAINING or self.standing.state is state:
+            return
+        self.standing.state = state
+        self._changed()
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        stat = os.stat(path)  # noqa: PTH116 - one call, no Path object per poll
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_ctime_ns
+
+
+def refuses(path: Path) -> bool:
+    """Whether nobody listens on a socket. Connecting costs the listener no more than an accept."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fsencode(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False  # absent, not permitted, or its queue is full: somebody's all the same
+    return False
+
+
+def _nearest(directory: Path) -> list[Path]:
+    """The nearest ancestor that exists: where a missing directory will show up."""
+    return [next((parent for parent in directory.parents if parent.is_dir()), Path("/"))]

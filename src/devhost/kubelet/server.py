@@ -1,0 +1,265 @@
+"""The plugin server of one resource: v1beta1.DevicePlugin on a unix socket of its own.
+
+One server per resource is the kubelet's rule: its requests carry no resource name. A server lives for
+one registration; the next gets a new one on a new path, because a kubelet up to 1.36 confuses two
+connections of one resource and one from 1.37 on refuses a path that is still connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from devhost.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
+from devhost.kubelet import wire
+from devhost.kubelet.api import MAX_SOCKET_PATH
+from devhost.kubelet.api import api_pb2 as pb
+from devhost.supply import MissingPath, SickDevice, Supply, UnknownDevice
+from devhost.telemetry.log import get
+from devhost.telemetry.metrics import AllocationFailure, Metrics
+
+log = get(__name__)
+
+LIST_GAP = 0.1
+"""Least seconds between two lists of one stream: a burst of changes is folded into one list."""
+
+STOP_GRACE = 1.0
+"""Seconds that calls in progress have to finish when a server stops."""
+
+SOCKET_PREFIX = "dh-"
+"""All sockets devhost makes in the kubelet's directory begin like this."""
+
+T = TypeVar("T")
+
+
+def socket_name(resource: str) -> str:
+    """A fresh socket name for a resource: short whatever the resource's name, never used before."""
+    digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
+    return f"{SOCKET_PREFIX}{digest}-{secrets.token_hex(3)}.sock"
+
+
+class PluginServer:
+    """Serves one resource until stopped.
+
+    Args:
+        supply: the resource.
+        directory: the kubelet's device-plugin directory.
+        metrics: hears of lists, streams and allocations.
+        changed: called when a stream was opened or ended.
+    """
+
+    def __init__(
+        self, supply: Supply, directory: Path, metrics: Metrics, changed: Callable[[], None]
+    ) -> None:
+        self.path = directory / socket_name(supply.name)
+        self.lost = False
+        """Whether the kubelet's list stream ended without this side's doing."""
+        self.opened = False
+        """Whether the kubelet has ever opened a list stream."""
+        self._supply = supply
+        self._metrics = metrics
+        self._changed = changed
+        self._ending = False
+        self._streams: dict[asyncio.Event, None] = {}  # in the order they were opened
+        self._sent = asyncio.Event()
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def streams(self) -> int:
+        """Open list streams."""
+        return len(self._streams)
+
+    async def start(self) -> None:
+        """Binds the socket and serves.
+
+        Raises:
+            EnvironmentFailure: the path is too long, or the directory does not let us.
+        """
+        if len(os.fsencode(self.path)) > MAX_SOCKET_PATH:
+            raise EnvironmentFailure(
+                f"socket path {self.path} is longer than {MAX_SOCKET_PATH} bytes",
+                "choose a shorter --kubelet-dir",
+            )
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((self._methods(),))
+        before = os.umask(0o177)  # bind() gives the socket its mode; a later chmod would leave a gap
+        try:
+            server.add_insecure_port(f"unix:{self.path}")
+        except RuntimeError:
+            raise EnvironmentFailure(
+                f"cannot make a socket in {self.path.parent}",
+                "devhost must be able to write there: run it as root, with the directory mounted",
+            ) from None
+        finally:
+            os.umask(before)
+        await server.start()
+        self._server = server
+        self._unsubscribe = self._supply.inventory.subscribe(self._wake)
+
+    async def stop(self) -> None:
+        """Ends the streams first, then the server, then unlinks the socket. Safe to call twice."""
+        self._ending = True
+        self._unsubscribe()
+        self._wake()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(STOP_GRACE)
+        self.path.unlink(missing_ok=True)
+
+    async def drained(self, within: float) -> None:
+        """Waits until every stream has sent the newest list, for at most ``within`` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while any(stream.is_set() for stream in self._streams):
+                    self._sent.clear()
+                    await self._sent.wait()
+
+    def _wake(self) -> None:
+        for stream in self._streams:
+            stream.set()
+
+    def _methods(self) -> grpc.GenericRpcHandler[Any, Any]:
+        unary = grpc.unary_unary_rpc_method_handler
+        methods = {
+            "GetDevicePluginOptions": unary(
+                self._options, pb.Empty.FromString, pb.DevicePluginOptions.SerializeToString
+            ),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                self._list_and_watch, pb.Empty.FromString, pb.ListAndWatchResponse.SerializeToString
+            ),
+            "GetPreferredAllocation": unary(
+                self._prefer,
+                pb.PreferredAllocationRequest.FromString,
+                pb.PreferredAllocationResponse.SerializeToString,
+            ),
+            "Allocate": unary(
+                self._allocate, pb.AllocateRequest.FromString, pb.AllocateResponse.SerializeToString
+            ),
+            "PreStartContainer": unary(
+                self._prepare,
+                pb.PreStartContainerRequest.FromString,
+                pb.PreStartContainerResponse.SerializeToString,
+            ),
+        }
+        return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
+
+    async def _options(self, _request: pb.Empty, _context: Any) -> pb.DevicePluginOptions:
+        return wire.options(prepares=self._supply.prepares)
+
+    async def _list_and_watch(
+        self, _request: pb.Empty, _context: Any
+    ) -> AsyncIterator[pb.ListAndWatchResponse]:
+        """Each stream remembers what it sent, so streams never steal from each other.
+
+        A stream whose reader is slow is held in ``yield``; when it goes on it sees only the newest.
+        """
+        loop = asyncio.get_running_loop()
+        news = asyncio.Event()
+        news.set()
+        self._streams[news] = None
+        self._metrics.stream_opened(self._supply.name)
+        self.opened = True
+        self._changed()
+        sent, sent_at = -1, 0.0
+        try:
+            while True:
+                await news.wait()
+                if not self._ending:
+                    await asyncio.sleep(max(0.0, sent_at + LIST_GAP - loop.time()))
+                snapshot = self._supply.inventory.snapshot
+                if self._ending and snapshot.revision == sent:
+                    return
+                if snapshot.revision != sent:
+                    yield wire.device_list(snapshot)
+                    sent, sent_at = snapshot.revision, loop.time()
+                    cause = snapshot.caused_at
+                    age = None if cause is None else time.monotonic() - cause
+                    self._metrics.list_sent(self._supply.name, len(snapshot.entries), sent, age)
+                if self._ending:
+                    return
+                if self._supply.inventory.snapshot.revision == sent:
+                    news.clear()
+                    self._sent.set()
+        finally:
+            # The kubelet's stream is the one opened first; whoever else looks in may leave again.
+            self.lost = self.lost or (not self._ending and next(iter(self._streams)) is news)
+            del self._streams[news]
+            self._sent.set()
+            self._metrics.stream_closed(self._supply.name)
+            self._changed()
+
+    async def _prefer(
+        self, request: pb.PreferredAllocationRequest, _context: Any
+    ) -> pb.PreferredAllocationResponse:
+        """Never an error: that would fail the pod. An empty answer leaves the choice to the kubelet."""
+        began = time.perf_counter()
+        response = pb.PreferredAllocationResponse()
+        for container in request.container_requests:
+            try:
+                chosen = self._supply.prefer(
+                    container.available_deviceIDs,
+                    container.must_include_deviceIDs,
+                    container.allocation_size,
+                )
+            except Exception:
+                log.exception("choosing devices failed", resource=self._supply.name)
+                chosen = []
+            response.container_responses.add(deviceIDs=chosen)
+        self._metrics.preferred(self._supply.name, time.perf_counter() - began)
+        return response
+
+    async def _allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+        began = time.perf_counter()
+        response = pb.AllocateResponse()
+        for container in request.container_requests:
+            tokens = list(container.devices_ids)
+            granted = await self._answer(context, self._supply.allocate(tokens), "allocation failed")
+            response.container_responses.append(wire.allocation(granted.edits, granted.left_out))
+            log.info("allocated", resource=self._supply.name, devices=",".join(tokens))
+        self._metrics.allocated(self._supply.name, time.perf_counter() - began)
+        return response
+
+    async def _prepare(
+        self, request: pb.PreStartContainerRequest, context: Any
+    ) -> pb.PreStartContainerResponse:
+        tokens = list(request.devices_ids)
+        await self._answer(context, self._supply.prepare(tokens), "preparing devices failed")
+        return pb.PreStartContainerResponse()
+
+    async def _answer(self, context: Any, work: Awaitable[T], event: str) -> T:
+        """The result of ``work``, or its failure as the gRPC status the kubelet shows."""
+        began = time.perf_counter()
+        try:
+            return await work
+        except DevhostError as error:
+            code, kind = _status(error)
+            log.warning(event, resource=self._supply.name, reason=str(error), code=code.name)
+            self._metrics.allocation_failed(self._supply.name, kind, time.perf_counter() - began)
+            await context.abort(code, str(error))
+            raise  # abort() raises; this tells the type checker so
+
+
+_STATUS: tuple[tuple[type[DevhostError], grpc.StatusCode, AllocationFailure], ...] = (
+    (UnknownDevice, grpc.StatusCode.INVALID_ARGUMENT, AllocationFailure.INVALID),
+    (SickDevice, grpc.StatusCode.FAILED_PRECONDITION, AllocationFailure.UNHEALTHY),
+    (MissingPath, grpc.StatusCode.FAILED_PRECONDITION, AllocationFailure.MISSING),
+    (AllocationError, grpc.StatusCode.FAILED_PRECONDITION, AllocationFailure.REFUSED),
+    (BackendTimeout, grpc.StatusCode.DEADLINE_EXCEEDED, AllocationFailure.TIMEOUT),
+    (DevhostError, grpc.StatusCode.INTERNAL, AllocationFailure.ERROR),
+)
+"""How each failure is answered; the first row that fits."""
+
+
+def _status(error: DevhostError) -> tuple[grpc.StatusCode, AllocationFailure]:
+    return next((code, failure) for kind, code, failure in _STATUS if isinstance(error, kind))

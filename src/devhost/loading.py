@@ -1,0 +1,58 @@
+"""A configuration together with the backends it was checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import catalog, config
+from .catalog import Catalog
+from .settings import Settings
+
+DEFAULT = Path("/etc/devhost/devhost.yaml")
+"""Where the configuration is when nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and the catalog they refer to."""
+
+    settings: Settings
+    catalog: Catalog
+
+
+def load(path: Path) -> Loaded:
+    """Reads a configuration and finds the backends it needs.
+
+    Raises:
+        ConfigError: with everything that is wrong with it.
+    """
+    found: list[Catalog] = []
+
+    def catalog_for(paths: Sequence[Path]) -> Catalog:
+        found.append(catalog.load(paths))
+        return found[-1]
+
+    settings = config.load(path, catalog_for)
+    return Loaded(settings, found[-1] if found else Catalog())
+
+
+def load_or_everything(path: Path | None) -> Loaded:
+    """The configuration at ``path``, or the default one; without either, every installed backend
+    that does well with its default options, and no resources.
+
+    Raises:
+        ConfigError: a file was found and is wrong, or ``path`` does not exist.
+    """
+    if path is not None or DEFAULT.exists():
+        return load(path or DEFAULT)
+    installed = catalog.load()
+    options = {}
+    for name, entry in installed.installed.items():
+        try:
+            options[name] = entry.backend.Options()
+        except (TypeError, ValueError):
+            continue  # it has an option without a default: nothing to be guessed
+    usable = {name: entry for name, entry in installed.installed.items() if name in options}
+    return Loaded(Settings(backends=options), Catalog(usable, installed.refused))

@@ -1,0 +1,238 @@
+"""Which device goes to which resource, how often, and why every other one did not. Pure.
+
+The plan is made anew from all devices and the whole configuration each time anything changes; nothing
+is carried over from the plan before. Devices are taken in the order of the file's entries and, within
+an entry, of their ids, so the same input gives the same plan in whatever order it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from . import naming
+from .model import AttributeValue, Device
+from .settings import ResourceSettings, Settings, Share, WhenEmpty
+from .where import holds, objection
+
+LIST_LIMIT = 4_000_000
+"""Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
+
+_TOKEN_OVERHEAD = 24
+"""Bytes of one ListAndWatch entry beside its id: tags, lengths, health and a NUMA node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One device in one resource, handed out ``replicas`` times."""
+
+    device: Device
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedResource:
+    """A resource by its final name, the entry it comes from, and the devices it gets, by id."""
+
+    name: str
+    entry: ResourceSettings
+    offers: tuple[Offer, ...] = ()
+
+
+class RefusalKind(StrEnum):
+    """Why an entry does not get a device it selects, as a metric's label."""
+
+    NAME = "name"
+    """Its attributes make no usable resource name."""
+    TAKEN = "taken"
+    """An earlier entry has it."""
+    CLAIMED = "claimed"
+    """Another device uses up the same physical thing."""
+    FULL = "full"
+    """The device list would be longer than the kubelet accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A device that an entry selects and yet does not get. ``entry`` is the entry's index."""
+
+    backend: str
+    device: str
+    entry: int
+    kind: RefusalKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one entry says of one device, for ``explain``: taken or not, and why."""
+
+    entry: ResourceSettings
+    resource: str
+    taken: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Resources by name, and the refusals."""
+
+    resources: Mapping[str, PlannedResource] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...] = ()
+
+    def holders(self, backend: str, device: str) -> Iterator[PlannedResource]:
+        """The resources that offer this device."""
+        for resource in self.resources.values():
+            if resource.entry.backend == backend and any(o.device.id == device for o in resource.offers):
+                yield resource
+
+
+def make_plan(found: Mapping[str, Sequence[Device]], settings: Settings) -> Plan:
+    """Deals out devices.
+
+    Args:
+        found: every device that exists now, by the name of the backend that found it.
+        settings: the whole configuration.
+    """
+    deal = _Deal()
+    ordered = {name: sorted(devices, key=lambda device: device.id) for name, devices in found.items()}
+    for entry in settings.resources:
+        deal.entry(entry, ordered.get(entry.backend, ()))
+    return Plan(
+        {name: PlannedResource(name, deal.owners[name], tuple(o)) for name, o in deal.offers.items()},
+        tuple(deal.refusals),
+    )
+
+
+def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[Verdict, ...]:
+    """What each entry of the file said of one device, in file order."""
+    taken = {resource.entry.index: resource.name for resource in plan.holders(backend, device.id)}
+    refused = {r.entry: r.reason for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
+    verdicts = []
+    for entry in settings.resources:
+        name = taken.get(entry.index)
+        if entry.backend != backend:
+            verdict = Verdict(entry, entry.name, False, f"it is for backend {entry.backend}")
+        elif name is not None:
+            replicas = replicas_of(entry.share, device.attributes)
+            shared = f", handed out {replicas} times" if replicas > 1 else ""
+            verdict = Verdict(entry, name, True, f"it takes the device{shared}")
+        elif entry.index in refused:
+            verdict = Verdict(entry, entry.name, False, refused[entry.index])
+        else:
+            verdict = Verdict(entry, entry.name, False, objection(entry.where, device.attributes))
+        verdicts.append(verdict)
+    return tuple(verdicts)
+
+
+def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
+    """How often a device with these attributes is handed out."""
+    for override in share.overrides:
+        if holds(override.where, attributes):
+            return override.replicas
+    return share.replicas
+
+
+Key = tuple[str, str]
+"""A device across backends: the backend's name and the device's id."""
+
+
+class _Deal:
+    """The state of one run through the entries."""
+
+    def __init__(self) -> None:
+        self.offers: dict[str, list[Offer]] = {}
+        self.owners: dict[str, ResourceSettings] = {}
+        self.refusals: list[Refusal] = []
+        self._taken: dict[Key, list[ResourceSettings]] = {}
+        self._wholes: dict[str, Key] = {}
+        self._parts: dict[str, Key] = {}
+        self._sizes: dict[str, int] = {}
+        self._values: dict[str, tuple[AttributeValue, ...]] = {}
+
+    def entry(self, entry: ResourceSettings, devices: Iterable[Device]) -> None:
+        fields = naming.fields(entry.name)
+        if not fields and entry.when_empty is WhenEmpty.REGISTER:
+            self._open(entry.name, entry)
+        for device in devices:
+            if not holds(entry.where, device.attributes):
+                continue
+            key = (entry.backend, device.id)
+            name = naming.expand(entry.name, device.attributes) if fields else entry.name
+            replicas = replicas_of(entry.share, device.attributes)
+            if name is None:
+                kind, reason = RefusalKind.NAME, _nameless(entry, fields, device)
+            elif reason := self._no_name(name, entry, fields, device):
+                kind = RefusalKind.NAME
+            elif reason := self._taken_by(key, entry):
+                kind = RefusalKind.TAKEN
+            elif reason := self._no_claim(key, device):
+                kind = RefusalKind.CLAIMED
+            elif reason := self._no_room(name, device, replicas):
+                kind = RefusalKind.FULL
+            else:
+                self._give(name, key, entry, device, replicas)
+                continue
+            self.refusals.append(Refusal(entry.backend, device.id, entry.index, kind, reason))
+
+    def _open(self, name: str, entry: ResourceSettings) -> list[Offer]:
+        self.owners.setdefault(name, entry)
+        return self.offers.setdefault(name, [])
+
+    def _no_name(self, name: str, entry: ResourceSettings, fields: tuple[str, ...], device: Device) -> str:
+        if fields:
+            if problem := naming.problem(name):
+                return f"the name {name} {problem}"
+            values = tuple(device.attributes[field] for field in fields)
+            if self._values.setdefault(name, values) != values:
+                return f"the name {name} already stands for {self._values[name]}, this device has {values}"
+        owner = self.owners.get(name)
+        if owner is not None and owner.index != entry.index:
+            return f"the name {name} already belongs to entry {owner.index + 1} ({owner.name})"
+        return ""
+
+    def _taken_by(self, key: Key, entry: ResourceSettings) -> str:
+        for other in self._taken.get(key, ()):
+            if entry.exclusive or other.exclusive:
+                return f"entry {other.index + 1} ({other.name}) already took it"
+        return ""
+
+    def _no_claim(self, key: Key, device: Device) -> str:
+        for claim in device.claims:
+            for holder in (self._wholes.get(claim), self._parts.get(claim)):
+                if holder is not None and holder != key:
+                    return f"{claim} is already used by {_name(holder)}"
+        for claim in device.part_of:
+            holder = self._wholes.get(claim)
+            if holder is not None and holder != key:
+                return f"{claim} is already used as a whole by {_name(holder)}"
+        return ""
+
+    def _no_room(self, name: str, device: Device, replicas: int) -> str:
+        size = self._sizes.get(name, 0) + replicas * (len(device.id) + _TOKEN_OVERHEAD)
+        if replicas > 1:
+            size += replicas * (2 + len(str(replicas)))
+        if size > LIST_LIMIT:
+            return f"the device list of {name} would pass the kubelet's limit of 4 MiB"
+        self._sizes[name] = size
+        return ""
+
+    def _give(self, name: str, key: Key, entry: ResourceSettings, device: Device, replicas: int) -> None:
+        self._taken.setdefault(key, []).append(entry)
+        for claim in device.claims:
+            self._wholes[claim] = key
+        for claim in device.part_of:
+            self._parts.setdefault(claim, key)
+        self._open(name, entry).append(Offer(device, replicas))
+
+
+def _nameless(entry: ResourceSettings, fields: Sequence[str], device: Device) -> str:
+    missing = [field for field in fields if field not in device.attributes]
+    if missing:
+        return f"it has no {' and no '.join(missing)}, which the name {entry.name} needs"
+    return f"its attributes leave nothing legal for the name {entry.name}"
+
+
+def _name(key: Key) -> str:
+    return f"{key[1]} of backend {key[0]}"

@@ -1,0 +1,165 @@
+"""A backend in service: the object, its context, and the two lanes its calls run on.
+
+Whatever a backend raises leaves here as a :class:`BackendError` with the backend's name in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from .backend import Backend, CanNotice, CanPrepare, CanProbe, CanWatch, Event
+from .errors import BackendError, DevhostError
+from .model import Device, Health
+from .worker import Lane
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WATCH_DEADLINE = 60.0
+"""Seconds one ``run_blocking`` call of ``watch()`` may take: a source should return now and then."""
+
+
+class ServiceContext:
+    """The context a running backend gets (see :class:`devhost.backend.Context`)."""
+
+    def __init__(self, name: str, root: Path, wanted: Collection[str] = ()) -> None:
+        self.log = logging.getLogger(f"devhost.backend.{name}")
+        self.root = root
+        self.wanted: Collection[str] = wanted
+        self._lane = Lane(f"{name}-watch")
+
+    async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a blocking call of ``watch()`` off the loop, with a deadline."""
+        return await self._lane.call(WATCH_DEADLINE, call, *args, **kwargs)
+
+    def close(self) -> None:
+        """Lets the watching thread end."""
+        self._lane.close()
+
+
+class Source:
+    """One backend in service.
+
+    The backend object is made with the first :meth:`look`, on the same lane and under the same
+    deadline: a constructor may load a vendor's library and hang as well as any call.
+    """
+
+    def __init__(
+        self, kind: type[Backend], options: object, root: Path, wanted: Collection[str] = ()
+    ) -> None:
+        self.name = kind.name
+        self.kind = kind
+        self.options = options
+        self.context = ServiceContext(kind.name, root, wanted)
+        self._looking = Lane(f"{kind.name}-look")
+        self._serving = Lane(f"{kind.name}-serve")
+        self._made: Backend | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The backend object; there is one once a :meth:`look` has succeeded."""
+        if self._made is None:
+            raise BackendError(f"backend {self.name} has not started")
+        return self._made
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the backend wants to hear of each container start."""
+        return issubclass(self.kind, CanPrepare)
+
+    @property
+    def hung(self) -> int:
+        """Threads left behind in calls that never returned."""
+        return self._looking.abandoned + self._serving.abandoned
+
+    async def look(self, events: Sequence[Event]) -> list[Device]:
+        """Tells the backend what happened and asks what exists now.
+
+        Raises:
+            BackendError: it failed, or hung past its deadline.
+        """
+        return await self._guarded(self._looking, self.kind.discover_deadline, self._look, events)
+
+    async def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
+        """Health by device id; empty from a backend that has no ``probe``.
+
+        Raises:
+            BackendError: it failed, or hung past its deadline.
+        """
+        backend = self.backend
+        if not isinstance(backend, CanProbe):
+            return {}
+        return await self._guarded(self._looking, self.kind.discover_deadline, backend.probe, devices)
+
+    async def prepare(self, deadline: float, devices: Sequence[Device]) -> None:
+        """Prepares devices for a container start; nothing for a backend that has no ``prepare``.
+
+        Raises:
+            BackendError: it failed, or hung past the deadline.
+        """
+        backend = self.backend
+        if isinstance(backend, CanPrepare):
+            await self._guarded(self._serving, deadline, backend.prepare, devices)
+
+    async def serve(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``call``, which uses the backend for a pod, on the serving lane.
+
+        Raises:
+            DevhostError: what ``call`` raised, as it is.
+            BackendError: the backend failed, or hung past the deadline.
+        """
+        return await self._guarded(self._serving, deadline, call, *args, **kwargs)
+
+    async def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
+        """Those devices of whose host paths none is missing any more.
+
+        Raises:
+            BackendError: looking at the paths hung past the deadline.
+        """
+
+        def look() -> list[str]:
+            return [device for device, paths in denied.items() if all(map(self.exists, paths))]
+
+        return await self._guarded(self._looking, self.kind.discover_deadline, look)
+
+    def exists(self, path: str) -> bool:
+        """Whether the host has this path. May block on a dead file system: not for the event loop."""
+        return os.path.exists(self.context.root / path.lstrip("/"))  # noqa: PTH110 - any error means "no"
+
+    def watch(self) -> AsyncIterator[Event] | None:
+        """The backend's own event source; ``None`` if it has none."""
+        return self.backend.watch() if isinstance(self.backend, CanWatch) else None
+
+    def close(self) -> None:
+        """Lets the threads end; waits for nobody."""
+        self._looking.close()
+        self._serving.close()
+        self.context.close()
+
+    def _look(self, events: Sequence[Event]) -> list[Device]:
+        if self._made is None:
+            self._made = self.kind(self.options, self.context)
+        if isinstance(self.backend, CanNotice):
+            for event in events:
+                self.backend.notice(event)
+        return list(self.backend.discover())
+
+    async def _guarded(
+        self, lane: Lane, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        try:
+            return await lane.call(deadline, call, *args, **kwargs)
+        except DevhostError:
+            raise
+        except Exception as error:
+            raise self._wrapped(error) from error
+
+    def _wrapped(self, error: Exception) -> BackendError:
+        if isinstance(error, BackendError):
+            return error
+        text = " ".join(str(error).split())[:500]
+        return BackendError(f"backend {self.name} failed: {type(error).__name__}{': ' if text else ''}{text}")

@@ -1,0 +1,182 @@
+"""One resource as its server sees it: what can be handed out, and the handing out itself.
+
+A supply joins the inventory of a resource with the backend that owns its devices. It is all a plugin
+server knows; gRPC does not reach below it, and what happens to the kubelet does not reach it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .affinity import prefer
+from .errors import AllocationError, BackendError
+from .inventory import Inventory
+from .model import Device, Edits
+from .settings import Prefer
+from .source import Source
+
+ALLOCATE_DEADLINE = 8.0
+"""Seconds; the kubelet has no deadline of its own and admits no other pod meanwhile."""
+
+PREPARE_DEADLINE = 25.0
+"""Seconds; the kubelet gives PreStartContainer 30."""
+
+MAX_NODES = 1024
+"""Device nodes one container may get; each becomes a cgroup rule the runtime must load."""
+
+_ENV_NAME = re.compile(r"[^=\0]+")
+_PERMISSIONS = re.compile(r"[rwm]{1,3}")
+
+
+class UnknownDevice(AllocationError):
+    """The kubelet asks for an id that is not in the list, for none, or for one twice."""
+
+
+class SickDevice(AllocationError):
+    """The kubelet asks for a device that is known to be unhealthy."""
+
+
+class MissingPath(AllocationError):
+    """Something a device needs does not exist on the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a container gets; ``left_out`` are host paths of optional parts that do not exist."""
+
+    edits: Edits
+    left_out: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Supply:
+    """A resource's devices and how to get them.
+
+    ``denied`` hears of devices (by id) and the host paths they turned out to lack; ``look`` asks the
+    backend to look again, after it refused a pod.
+    """
+
+    name: str
+    inventory: Inventory
+    source: Source
+    policy: Prefer
+    denied: Callable[[str, Sequence[str]], None]
+    look: Callable[[], None]
+
+    @property
+    def prepares(self) -> bool:
+        """Whether PreStartContainer has anything to do."""
+        return self.source.prepares
+
+    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        """Answers GetPreferredAllocation for one container; see :func:`devhost.affinity.prefer`."""
+        devices = {name: entry.device for name, entry in self.inventory.snapshot.entries.items()}
+        return prefer(self.policy, devices, available, must_include, size)
+
+    async def allocate(self, tokens: Sequence[str]) -> Granted:
+        """Hands out devices to one container.
+
+        Raises:
+            UnknownDevice: the tokens are none, unknown or repeated.
+            SickDevice: a device is unhealthy.
+            MissingPath: something a device needs is missing on the host; it turns unhealthy.
+            AllocationError: the backend says a device cannot be used now.
+            BackendError: the backend failed, hung, or answered something unusable.
+        """
+        devices = self._devices(tokens, must_be_healthy=True)
+        try:
+            granted, missing = await self.source.serve(ALLOCATE_DEADLINE, self._edits, devices)
+        except AllocationError:
+            self.look()
+            raise
+        if missing:
+            for device, paths in missing.items():
+                self.denied(device, paths)
+            paths = sorted({path for paths in missing.values() for path in paths})
+            raise MissingPath(f"{self.name}: {', '.join(paths)} does not exist on the node")
+        self.inventory.allocated(tokens)
+        return granted
+
+    async def prepare(self, tokens: Sequence[str]) -> None:
+        """What must happen before a container starts; called again for each restart.
+
+        Raises:
+            UnknownDevice: a token is not known.
+            BackendError: the backend failed or hung.
+        """
+        devices = self._devices(tokens, must_be_healthy=False)
+        await self.source.prepare(PREPARE_DEADLINE, devices)
+
+    def _devices(self, tokens: Sequence[str], *, must_be_healthy: bool) -> list[Device]:
+        if not tokens:
+            raise UnknownDevice(f"{self.name}: the request names no device")
+        if len(set(tokens)) != len(tokens):
+            twice = next(token for token in tokens if tokens.count(token) > 1)
+            raise UnknownDevice(f"{self.name}: the request names {_quote(twice)} more than once")
+        entries = self.inventory.snapshot.entries
+        devices: dict[str, Device] = {}
+        for token in tokens:
+            entry = entries.get(token)
+            if entry is None:
+                raise UnknownDevice(f"{self.name}: there is no device {_quote(token)}")
+            if must_be_healthy and not entry.health.healthy:
+                raise SickDevice(f"{self.name}: {token} is unhealthy: {entry.health.reason}")
+            devices[entry.device.id] = entry.device
+        return list(devices.values())
+
+    def _edits(self, devices: Sequence[Device]) -> tuple[Granted, dict[str, list[str]]]:
+        """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
+        edits = self.source.backend.allocate(devices)
+        if not isinstance(edits, Edits):
+            raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
+        _check(edits, self.source.name)
+        absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
+        if absent:
+            return Granted(edits), self._blame(devices, absent)
+        optional = {path for path in _paths(edits, required=False) if not self.source.exists(path)}
+        return Granted(edits, frozenset(optional)), {}
+
+    def _blame(self, devices: Sequence[Device], absent: set[str]) -> dict[str, list[str]]:
+        """Which of several devices lacks what: each is asked for alone; all, if none admits it."""
+        if len(devices) == 1:
+            return {devices[0].id: sorted(absent)}
+        blame = {}
+        for device in devices:
+            own = set(_paths(self.source.backend.allocate([device]), required=True)) & absent
+            if own:
+                blame[device.id] = sorted(own)
+        return blame or {device.id: sorted(absent) for device in devices}
+
+
+def _paths(edits: Edits, *, required: bool) -> list[str]:
+    nodes = [node.path for node in edits.nodes if node.required is required]
+    return nodes + [mount.host_path for mount in edits.mounts if mount.required is required]
+
+
+def _check(edits: Edits, backend: str) -> None:
+    """Refuses what a runtime would choke on, with the backend named.
+
+    Raises:
+        BackendError: always the backend's fault, never the user's.
+    """
+    wrong = f"backend {backend} answered"
+    if len(edits.nodes) > MAX_NODES:
+        raise BackendError(f"{wrong} {len(edits.nodes)} device nodes, more than {MAX_NODES}")
+    for node in edits.nodes:
+        if not node.path.startswith("/") or not (node.container_path or "/").startswith("/"):
+            raise BackendError(f"{wrong} a device node whose path is not absolute: {_quote(node.path)}")
+        if not _PERMISSIONS.fullmatch(node.permissions):
+            raise BackendError(f"{wrong} permissions {_quote(node.permissions)}; r, w and m are known")
+    for mount in edits.mounts:
+        if not mount.host_path.startswith("/") or not mount.container_path.startswith("/"):
+            raise BackendError(f"{wrong} a mount whose path is not absolute: {_quote(mount.host_path)}")
+    for name in edits.env:
+        if not _ENV_NAME.fullmatch(name):
+            raise BackendError(f"{wrong} an unusable variable name {_quote(name)}")
+
+
+def _quote(text: str) -> str:
+    """Something a stranger sent, short enough and plain enough for one line."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")

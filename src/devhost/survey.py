@@ -1,0 +1,51 @@
+"""One look at every backend of a configuration, and the plan that follows: without a kubelet or root."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .discovery import Discovery
+from .loading import Loaded
+from .model import Device
+from .plan import Plan, make_plan
+from .settings import Settings
+from .source import Source
+from .telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a machine (or a recorded tree of one) has, and what the configuration makes of it."""
+
+    settings: Settings
+    plan: Plan
+    discoveries: Mapping[str, Discovery]
+
+    def devices(self) -> list[tuple[str, Device]]:
+        """Every device with the name of its backend."""
+        return [(name, device) for name, d in self.discoveries.items() for device in d.devices.values()]
+
+
+async def survey(loaded: Loaded, root: Path, *, everything: bool = False) -> Survey:
+    """Looks once, at all backends side by side.
+
+    Args:
+        loaded: the configuration; one without resources stands for "every backend there is".
+        root: directory that stands for ``/``.
+        everything: ask for all attributes, not only those the configuration looks at.
+    """
+    discoveries: dict[str, Discovery] = {}
+    settings = loaded.settings
+    for name in settings.backend_names() or loaded.catalog.installed:
+        if backend := loaded.catalog.get(name):
+            wanted = settings.wanted(name) | ({"*"} if everything else set())
+            source = Source(backend, settings.backends.get(name), root, wanted)
+            discoveries[name] = Discovery(source, Metrics(), lambda caused_at: None)
+    await asyncio.gather(*(discovery.look_once() for discovery in discoveries.values()))
+    found = {name: tuple(discovery.devices.values()) for name, discovery in discoveries.items()}
+    for discovery in discoveries.values():
+        discovery.source.close()
+    return Survey(settings, make_plan(found, settings), discoveries)

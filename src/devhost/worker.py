@@ -1,0 +1,142 @@
+"""A lane: one thread on which a backend's calls run one after another, each with a deadline.
+
+A call that hangs in C cannot be stopped, only left behind. Its thread is abandoned (it ends by itself
+if the call ever returns), a fresh one takes the lane over, and the number of abandoned threads is
+bounded: past :data:`MAX_ABANDONED` the lane refuses calls until one comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from .errors import BackendTimeout
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_ABANDONED = 4
+"""Hung threads a lane puts up with: each pins a stack and whatever the call holds."""
+
+
+class Lane:
+    """Runs blocking calls for one purpose of one backend. Made and used in one event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: deque[_Job] = deque()
+        self._wake = threading.Condition()
+        self._thread: _Runner | None = None
+        self._abandoned = 0
+        self._closed = False
+
+    @property
+    def abandoned(self) -> int:
+        """Threads that hang in a call and were left behind."""
+        return self._abandoned
+
+    async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``call`` on the lane's thread and gives back what it returns or raises.
+
+        Args:
+            deadline: seconds from now, waiting for earlier calls included.
+
+        Raises:
+            BackendTimeout: the deadline passed, or too many earlier calls still hang.
+        """
+        if self._abandoned >= MAX_ABANDONED:
+            raise BackendTimeout(f"{self._name}: {self._abandoned} earlier calls still hang")
+        job = _Job(lambda: call(*args, **kwargs), asyncio.get_running_loop())
+        with self._wake:
+            if self._closed:
+                raise BackendTimeout(f"{self._name}: it is shutting down")
+            self._jobs.append(job)
+            if self._thread is None:
+                self._thread = _Runner(self)
+            self._wake.notify_all()
+        try:
+            async with asyncio.timeout(deadline):
+                result: T = await job.future
+                return result
+        except TimeoutError:
+            if job.future.done() and not job.future.cancelled():
+                raise  # the call itself raised TimeoutError: an ordinary failure of the backend
+            raise BackendTimeout(f"{self._name}: no answer within {deadline:g} s") from None
+        finally:
+            self._leave(job)
+
+    def close(self) -> None:
+        """Lets the thread end once its current call returns; waits for nobody."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+
+    def _leave(self, job: _Job) -> None:
+        """After a call: a job that still runs has hung (or was cancelled), so its thread is given up."""
+        with self._wake:
+            if job in self._jobs:
+                self._jobs.remove(job)
+            elif self._thread is not None and self._thread.job is job and not job.returned:
+                self._thread.given_up = True
+                self._abandoned += 1
+                self._thread = _Runner(self) if self._jobs else None
+
+    def _take(self, runner: _Runner) -> _Job | None:
+        """The next job for ``runner``; ``None`` when its thread should end."""
+        with self._wake:
+            runner.job = None
+            if runner.given_up:
+                self._abandoned -= 1
+                return None
+            while not self._jobs:
+                if self._closed:
+                    return None
+                self._wake.wait()
+            runner.job = self._jobs.popleft()
+            return runner.job
+
+    def _run(self, runner: _Runner) -> None:
+        while (job := self._take(runner)) is not None:
+            job.run()
+
+
+class _Job:
+    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._call = call
+        self._loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.returned = False
+
+    def run(self) -> None:
+        try:
+            value, error = self._call(), None
+        except BaseException as caught:  # noqa: BLE001 - a vendor's code may raise anything
+            value, error = None, caught
+        self.returned = True  # before the caller can wake up and look whether the thread hangs
+        try:
+            self._loop.call_soon_threadsafe(self._finish, value, error)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits for this answer any more
+
+    def _finish(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        elif isinstance(error, (StopIteration, asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
+            # These mean something else to asyncio than "the backend failed".
+            self.future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+        else:
+            self.future.set_exception(error)
+
+
+class _Runner:
+    """A daemon thread of a lane: it must never keep the process from ending."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.job: _Job | None = None
+        self.given_up = False
+        threading.Thread(target=lane._run, args=(self,), name=lane._name, daemon=True).start()
