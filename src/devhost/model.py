@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 AttributeValue = str | int | bool | tuple[str, ...]
 """What an attribute can hold. A tuple of strings matches when any of its members matches."""
-
-_EMPTY: Mapping[str, str] = MappingProxyType({})
 
 MAX_DEVICE_ID = 63
 """Longest device id in characters: the v1beta1 proto's own comment on ``Device.ID``."""
@@ -65,8 +62,8 @@ class Edits:
 
     nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    env: Mapping[str, str] = _EMPTY
-    annotations: Mapping[str, str] = _EMPTY
+    env: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
 
     @staticmethod

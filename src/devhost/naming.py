@@ -37,15 +37,20 @@ def problem(name: str) -> str:
         return 'starts with "requests.", which Kubernetes keeps for quotas'
     if not domain or len(domain) > MAX_DOMAIN or not _DOMAIN.fullmatch(domain):
         return (
-            f"has an illegal domain {domain!r}: lower-case letters, digits, '-' and '.' only, "
+            f"has an illegal domain {_cut(domain)!r}: lower-case letters, digits, '-' and '.' only, "
             f"alphanumeric at both ends of each part, at most {MAX_DOMAIN} characters"
         )
     if not rest or len(rest) > MAX_NAME or not _NAME.fullmatch(rest):
         return (
-            f"has an illegal part {rest!r} after the slash: letters, digits, '-', '_' and '.' only, "
+            f"has an illegal part {_cut(rest)!r} after the slash: letters, digits, '-', '_' and '.' only, "
             f"alphanumeric at both ends, at most {MAX_NAME} characters"
         )
     return ""
+
+
+def _cut(text: str) -> str:
+    """Keeps the rule in a message readable when the name is very long."""
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 @lru_cache(maxsize=1024)
@@ -64,7 +69,7 @@ def template_problem(template: str) -> str:
     domain, _, _ = template.partition("/")
     if fields(domain):
         return "has a template before the slash; only the part after it may vary"
-    return problem(bare[: len(domain) + 1 + MAX_NAME] if len(bare) > MAX_NAME else bare)
+    return problem(bare)
 
 
 def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | None:
@@ -83,6 +88,6 @@ def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | Non
     legal = re.sub(r"[^A-Za-z0-9_.-]", "-", raw.replace("+", "."))
     legal = re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", legal)
     if len(legal) > MAX_NAME:
-        digest = hashlib.sha256(raw.encode()).hexdigest()[:8]
+        digest = hashlib.sha256(raw.encode(errors="backslashreplace")).hexdigest()[:8]
         legal = legal[: MAX_NAME - 9].rstrip("-_.") + "-" + digest
     return f"{domain}/{legal}" if legal else None

@@ -132,6 +132,7 @@ class Supply:
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
         _check(edits, self.source.name)
+        edits = Edits.merge([edits])  # one node may serve several devices; a container gets it once
         absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
         if absent:
             return Granted(edits), self._blame(devices, absent)

@@ -190,7 +190,10 @@ def _pattern_covers(wide: Pattern, narrow: Pattern) -> bool:
     if wide == narrow:
         return True
     if isinstance(wide, Text) and isinstance(narrow, Text):
-        return wide.pattern == "*" or (not narrow.is_glob and wide.matches(narrow.pattern))
+        if wide.pattern == "*":
+            return True
+        # a folding pattern also takes spellings that one which does not fold refuses
+        return (wide.fold or not narrow.fold) and not narrow.is_glob and wide.matches(narrow.pattern)
     if isinstance(wide, Range) and isinstance(narrow, Range):
         low = wide.low is None or (narrow.low is not None and narrow.low >= wide.low)
         high = wide.high is None or (narrow.high is not None and narrow.high <= wide.high)

@@ -1,0 +1,162 @@
+"""The status document as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
+from devhost.telemetry.printable import printable
+
+from ._table import table
+
+FEW = 32
+"""Devices in all up to which each one is listed; beyond, only those with a problem are."""
+MOST = 50
+"""Rows of any one list unless all are asked for."""
+
+_Row = tuple[object, ...]
+
+
+def show(document: StatusDocument, now: datetime, *, everything: bool = False) -> str:
+    """The whole document as lines. ``everything`` lists every device, however many there are."""
+    parts = [
+        "\n".join(_header(document, now)),
+        _resources(document, now),
+        _devices(document, now, everything),
+        _backends(document, now),
+        _refusals(document, everything),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def age(since: str | None, now: datetime) -> str:
+    """How long ago a time of the document was, in its one largest unit: ``45s``, ``12m``, ``3h``, ``8d``."""
+    if not since:
+        return ""
+    try:
+        then = datetime.fromisoformat(since)
+    except ValueError:
+        return "?"
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    seconds = max(int((now - then).total_seconds()), 0)
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def _header(document: StatusDocument, now: datetime) -> Iterable[str]:
+    host, kubelet = document["devhost"], document["kubelet"]
+    up = age(host["startedAt"], now)
+    yield f"devhost {printable(host['version'])}  pid {host['pid']}  up {up or '?'}"
+    socket = "" if kubelet["socket"] == "present" else "  (kubelet.sock is absent: waiting for the kubelet)"
+    yield f"kubelet {printable(kubelet['dir'])}{socket}"
+    yield f"config  {printable(host['config'])}  generation {host['generation']}  {_reload(host, now)}"
+    if host["lastReload"]["result"] == "rejected":
+        yield from (f"        {printable(complaint)}" for complaint in host["lastReload"]["complaints"])
+
+
+def _reload(host: HostStatus, now: datetime) -> str:
+    last = host["lastReload"]
+    if last["result"] == "ok":
+        return f"loaded {age(last['at'], now)} ago"
+    return f"REJECTED {age(last['at'], now)} ago, generation {host['generation']} stays:"
+
+
+def _resources(document: StatusDocument, now: datetime) -> str:
+    resources = document["resources"]
+    if not resources:
+        return "No resources yet."
+    headers = ("RESOURCE", "BACKEND", "HEALTHY", "STATE", "STREAMS", "REGISTRATIONS", "REGISTERED", "ERROR")
+    rows = [
+        (
+            resource["name"],
+            resource["backend"],
+            f"{resource['allocatable']}/{resource['capacity']}",
+            resource["state"],
+            resource["streams"],
+            resource["registrations"],
+            age(resource["lastRegistration"], now),
+            resource["lastError"],
+        )
+        for resource in resources
+    ]
+    return _with_remarks(headers, rows)
+
+
+def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:
+    found = [
+        (resource["name"], device) for resource in document["resources"] for device in resource["devices"]
+    ]
+    if not found:
+        return ""
+    shown, left_out = found, ""
+    if not everything and len(found) > FEW:
+        bad = [(name, device) for name, device in found if device["health"] != "Healthy"]
+        shown = bad[:MOST]
+        counts = [(len(bad) - len(shown), "unhealthy"), (len(found) - len(bad), "healthy")]
+        left_out = " and ".join(f"{count} {health}" for count, health in counts if count)
+        left_out = f"{left_out} devices not shown (--all shows them)" if left_out else ""
+    if not shown:
+        return left_out
+    headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "ALLOCATED", "REASON")
+    rows = [_device(name, device, now) for name, device in shown]
+    text = _with_remarks(headers, rows)
+    return f"{text}\n{left_out}" if left_out else text
+
+
+def _device(name: str, device: DeviceStatus, now: datetime) -> _Row:
+    return (
+        name,
+        device["id"],
+        device["health"],
+        age(device["since"], now),
+        ",".join(map(str, device["numaNodes"])),
+        "yes" if device["allocated"] else "",
+        device["reason"],
+    )
+
+
+def _backends(document: StatusDocument, now: datetime) -> str:
+    if not document["backends"]:
+        return ""
+    headers = ("BACKEND", "STATE", "SINCE", "DEVICES", "DISCOVERED", "TOOK", "REASON")
+    rows: list[_Row] = []
+    for backend in document["backends"]:
+        seconds = backend["lastDiscoverySeconds"]
+        rows.append(
+            (
+                backend["name"],
+                backend["state"],
+                age(backend["since"], now),
+                backend["devices"],
+                age(backend["lastDiscovery"], now),
+                "" if seconds is None else f"{seconds * 1000:.1f}ms",
+                backend["reason"],
+            )
+        )
+    return _with_remarks(headers, rows)
+
+
+def _refusals(document: StatusDocument, everything: bool) -> str:
+    rows: list[_Row] = [
+        (backend["name"], refused["device"], refused["reason"])
+        for backend in document["backends"]
+        for refused in backend["refusedDevices"]
+    ]
+    rows += [(refusal["backend"], refusal["device"], refusal["reason"]) for refusal in document["refusals"]]
+    if not rows:
+        return ""
+    shown = rows if everything else rows[:MOST]
+    text = table(("BACKEND", "REFUSED DEVICE", "REASON"), shown)
+    hidden = len(rows) - len(shown)
+    return f"{text}\n{hidden} more refused devices not shown (--all shows them)" if hidden else text
+
+
+def _with_remarks(headers: Sequence[str], rows: Sequence[_Row]) -> str:
+    """A table whose last column is left out when no row has anything in it."""
+    if any(row[-1] for row in rows):
+        return table(headers, rows)
+    return table(headers[:-1], [row[:-1] for row in rows])

@@ -1,0 +1,42 @@
+"""Aligned plain-text tables for the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+from devhost.telemetry.printable import printable
+
+_GAP = "  "
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None) -> str:
+    """Headers and rows as aligned columns, without a line end; just the headers if there are no rows.
+
+    Columns that hold only numbers are aligned right; ``None`` and ``""`` show as ``-``. Lines are cut
+    at ``width`` columns, by default at the terminal's width if stdout is one, and never elsewhere.
+    """
+    source = [tuple(row) for row in rows]
+    cells = [tuple(map(_text, row)) for row in source]
+    columns = range(len(headers))
+    widths = [max([len(headers[i]), *(len(row[i]) for row in cells)]) for i in columns]
+    numeric = [bool(source) and all(isinstance(row[i], int | float) for row in source) for i in columns]
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    lines = []
+    for row in [tuple(headers), *cells]:
+        padded = [row[i].rjust(widths[i]) if numeric[i] else row[i].ljust(widths[i]) for i in columns]
+        lines.append(cut(_GAP.join(padded).rstrip(), width))
+    return "\n".join(lines)
+
+
+def cut(line: str, width: int | None) -> str:
+    """``line``, with an ellipsis in its last column if it is longer than ``width``."""
+    if width is None or len(line) <= width:
+        return line
+    return line[: max(width - 1, 0)] + "…"
+
+
+def _text(value: object) -> str:
+    return "-" if value is None or value == "" else printable(str(value))

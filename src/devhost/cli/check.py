@@ -1,0 +1,70 @@
+"""``devhost check``: whether configuration files are right, before anything starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from devhost import catalog
+from devhost.config import load, loads
+from devhost.config.document import MAX_BYTES
+from devhost.errors import ConfigError
+from devhost.settings import Settings
+
+
+class _Catalogs:
+    """Makes the catalog for each file, and remembers which plugins were refused on the way."""
+
+    def __init__(self) -> None:
+        self.refused: dict[catalog.Refusal, None] = {}
+
+    def __call__(self, paths: Sequence[Path]) -> catalog.Catalog:
+        found = catalog.load(paths)
+        self.refused.update(dict.fromkeys(found.refused))
+        return found
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+def command(files: tuple[str, ...]) -> None:
+    """Checks configuration files; "-" reads standard input.
+
+    Prints one line for each good file, and every fault of the others with its line and column. A plugin
+    that could not be loaded is a warning, unless a resource needs it.
+    """
+    catalogs = _Catalogs()
+    bad = False
+    for file in files:
+        try:
+            settings = _read(file, catalogs)
+        except ConfigError as error:
+            bad = True
+            for complaint in error.complaints:
+                click.echo(str(complaint), err=True)
+        else:
+            click.echo(f"{_label(file)}: ok ({_count(settings)})")
+    for refusal in catalogs.refused:
+        click.echo(f"warning: plugin {refusal.origin} was refused: {refusal.reason}", err=True)
+    if bad:
+        sys.exit(ConfigError.exit_code)
+
+
+def _read(file: str, catalogs: _Catalogs) -> Settings:
+    if file == "-":
+        return loads(sys.stdin.buffer.read(MAX_BYTES + 1), _label(file), catalogs)
+    return load(Path(file), catalogs)
+
+
+def _label(file: str) -> str:
+    return "<stdin>" if file == "-" else file
+
+
+def _count(settings: Settings) -> str:
+    return f"{_of(len(settings.resources), 'resource')}, {_of(len(settings.backend_names()), 'backend')}"
+
+
+def _of(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

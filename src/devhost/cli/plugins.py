@@ -1,0 +1,122 @@
+"""``devhost plugins``: which backends there are, what each declares, and which plugins were refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from devhost import catalog
+from devhost.backend import CanLink, CanNotice, CanPrepare, CanProbe, CanWatch
+from devhost.config import backend_paths
+from devhost.config.complaints import one_line
+from devhost.config.schema import options_of, plain
+
+_OPTIONAL = {
+    "watch": CanWatch,
+    "probe": CanProbe,
+    "prepare": CanPrepare,
+    "links": CanLink,
+    "notice": CanNotice,
+}
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="Include the drop-in backends of this file.")
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", help="How to print it.")
+def command(config: Path | None, output: str) -> None:
+    """Lists the installed backends with their options and attributes, then every refused plugin."""
+    found = catalog.load(backend_paths(config) if config else ())
+    backends = [_describe(name, one) for name, one in sorted(found.installed.items())]
+    refused = [
+        {"origin": one.origin, "version": one.version, "backend": one.backend, "reason": one_line(one.reason)}
+        for one in found.refused
+    ]
+    if output == "json":
+        click.echo(json.dumps({"backends": backends, "refused": refused}, indent=2, ensure_ascii=False))
+        return
+    for line in _lines(backends, refused):
+        click.echo(line)
+
+
+def _describe(name: str, found: catalog.Installed) -> dict[str, Any]:
+    backend = found.backend
+    schema = options_of(backend)
+    return {
+        "name": name,
+        "version": found.version,
+        "origin": found.origin,
+        "apiVersion": backend.api_version,
+        "hooks": list(found.hooks),
+        "optionalMethods": [method for method, kind in _OPTIONAL.items() if issubclass(backend, kind)],
+        "subsystems": sorted(backend.subsystems),
+        "options": schema.get("properties", {}),
+        "requiredOptions": schema.get("required", []),
+        "attributes": {
+            key: {
+                "type": attribute.type.__name__,
+                "meaning": attribute.meaning,
+                "example": plain(attribute.example),
+            }
+            for key, attribute in backend.attributes.items()
+        },
+    }
+
+
+def _lines(backends: list[dict[str, Any]], refused: list[dict[str, str]]) -> Iterator[str]:
+    if not backends:
+        yield "no backend is installed"
+    for backend in backends:
+        version = f" {backend['version']}" if backend["version"] else ""
+        yield f"{backend['name']}{version} from {backend['origin']}"
+        methods = [f"{method}()" for method in backend["optionalMethods"]]
+        yield f"  hooks: {', '.join([*backend['hooks'], *methods])}"
+        yield f"  subsystems: {', '.join(backend['subsystems']) or 'none'}"
+        yield from _table(
+            "options",
+            [_option(key, one, backend["requiredOptions"]) for key, one in backend["options"].items()],
+        )
+        yield from _table(
+            "attributes",
+            [
+                (key, a["type"], a["meaning"], f"e.g. {_json(a['example'])}")
+                for key, a in backend["attributes"].items()
+            ],
+        )
+    for one in refused:
+        name = " ".join(filter(None, (one["origin"], one["version"])))
+        yield f"refused: {name}: {one['reason']}"
+
+
+def _option(key: str, schema: dict[str, Any], required: list[str]) -> tuple[str, str, str, str]:
+    kind = " or ".join(_kinds(schema))
+    note = f"default {_json(schema['default'])}" if "default" in schema else ""
+    return key, kind, schema.get("description", ""), "required" if key in required else note
+
+
+def _kinds(schema: dict[str, Any]) -> Iterator[str]:
+    if "enum" in schema:
+        yield " | ".join(map(str, schema["enum"]))
+    elif "anyOf" in schema:
+        for one in schema["anyOf"]:
+            yield from _kinds(one)
+    else:
+        yield schema.get("type", "any")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _table(title: str, rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
+    if not rows:
+        yield f"  {title}: none"
+        return
+    yield f"  {title}:"
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)]
+        yield f"    {'  '.join([*cells, row[3]])}".rstrip()

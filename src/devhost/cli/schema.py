@@ -1,0 +1,20 @@
+"""``devhost schema``: the configuration language for editors and other checkers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from devhost import catalog
+from devhost.config import backend_paths
+from devhost.config.schema import schema
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="Include the drop-in backends of this file.")
+def command(config: Path | None) -> None:
+    """Prints the JSON schema of the configuration, with the options and attributes of every backend."""
+    found = catalog.load(backend_paths(config) if config else ())
+    click.echo(json.dumps(schema(found), indent=2, ensure_ascii=False))

@@ -1,0 +1,116 @@
+"""The YAML → settings, with a place for everything that is wrong with it.
+
+``document`` turns bytes into nodes, ``language`` says what the file may hold, ``shape`` follows it,
+``selection`` and ``resources`` read what depends on a backend. All complaints come at once, as one
+:class:`~devhost.errors.ConfigError`. ``schema`` prints the language, ``difference`` compares settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from devhost.backend import Backend
+from devhost.catalog import Catalog
+from devhost.errors import ConfigError
+from devhost.settings import Settings
+
+from .complaints import Complaints, Place, one_line
+from .document import Fields, Node, parse, read_file
+from .language import File
+from .resources import Placed, backend_of, read_resources
+from .shape import WRONG, read_dataclass, read_fields
+
+__all__ = ["CatalogFor", "backend_paths", "load", "loads"]
+
+CatalogFor = Callable[[Sequence[Path]], Catalog]
+"""Makes the catalog for the directories of ``backendPaths``; ``devhost.catalog.load`` is one."""
+
+
+def load(path: Path, catalog_for: CatalogFor) -> Settings:
+    """Reads a configuration file.
+
+    Args:
+        path: the file; relative ``backendPaths`` in it are relative to its directory.
+        catalog_for: called once, with the file's ``backendPaths``.
+
+    Raises:
+        ConfigError: with everything that is wrong with it, in file order.
+    """
+    complaints = Complaints(str(path))
+    return _settings(read_file(path, complaints), path.parent, catalog_for, complaints)
+
+
+def loads(text: str | bytes, file_name: str, catalog_for: CatalogFor) -> Settings:
+    """Reads a configuration from memory; ``file_name`` stands in the complaints. See :func:`load`."""
+    complaints = Complaints(file_name)
+    data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
+    return _settings(data, Path(file_name).parent, catalog_for, complaints)
+
+
+def backend_paths(path: Path) -> tuple[Path, ...]:
+    """Only the ``backendPaths`` of a file, whatever else may be wrong with it.
+
+    Raises:
+        ConfigError: it is not readable as YAML, or this very key is wrong.
+    """
+    complaints = Complaints(str(path))
+    root = parse(read_file(path, complaints), complaints)
+    scratch = Complaints(str(path))
+    found = read_fields(root, File, Place(scratch)).get("backend_paths")
+    at_fault = [one for one in scratch.found if one[1].startswith("backendPaths")]
+    if at_fault:
+        complaints.found = at_fault
+        raise complaints.error()
+    return tuple(path.parent / directory for directory in found or ())
+
+
+def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints: Complaints) -> Settings:
+    root = parse(data, complaints)
+    place = Place(complaints)
+    values = read_fields(root, File, place)
+    paths = tuple(directory / path for path in values.get("backend_paths", ()))
+    catalog = catalog_for(paths)
+    given = values.get("backends", {})
+    options = _given_options(given, catalog, place.key("backends"))
+    entries = read_resources(values.get("resources", ()), catalog, place.key("resources"))
+    for entry in entries:
+        name = entry.settings.backend
+        backend = catalog.get(name)
+        if name not in options and name not in given and backend is not None:
+            options[name] = _default_options(entry, backend)
+    if complaints.found:
+        raise complaints.error()
+    return Settings(tuple(entry.settings for entry in entries), options, paths)
+
+
+def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> dict[str, Any]:
+    options = {}
+    for name, node in given.items():
+        here = place.key(name)
+        backend = backend_of(name, node, catalog, here)
+        if backend is not None:
+            value = _options(node, backend, here)
+            if value is not WRONG:
+                options[name] = value
+    return options
+
+
+def _default_options(entry: Placed, backend: type[Backend]) -> Any:
+    """The options of a backend that some entry needs and the file does not speak of."""
+    here = Place(entry.place.complaints, f"backends.{backend.name}")
+    return _options(Fields(entry.mark), backend, here)
+
+
+def _options(node: Node, backend: type[Backend], place: Place) -> Any:
+    try:
+        return read_dataclass(node, backend.Options, place)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a stranger's Options may raise anything
+        text = one_line(f"{type(error).__name__}: {error}", 200)
+        place.complain(
+            node, f"the options of backend {backend.name} failed: {text}", "report it to its author"
+        )
+        return WRONG

@@ -1,0 +1,121 @@
+"""What changed between two settings: what a reload has to touch, and the line the log shows of it.
+
+An entry is recognised by its backend and name, not by its place: moving one changes nothing about it,
+except that the order decides who gets a device, so ``reordered`` tells of that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+from devhost.settings import ResourceSettings, Settings
+
+from .shape import camel
+
+Identity = tuple[str, str, int]
+"""Backend, name, and which of several entries with these two it is (templates may stand twice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An entry that is in both files but not alike; ``keys`` are the YAML keys that differ."""
+
+    old: ResourceSettings
+    new: ResourceSettings
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What must happen to turn one :class:`Settings` into another.
+
+    ``added``, ``unchanged`` are entries of the new settings, ``removed`` of the old.
+    ``backends`` are the names of backends whose options changed, appeared or went;
+    ``backend_paths`` tells that the drop-in directories changed, ``reordered`` that entries which are
+    in both stand in another order.
+    """
+
+    added: tuple[ResourceSettings, ...] = ()
+    removed: tuple[ResourceSettings, ...] = ()
+    changed: tuple[Change, ...] = ()
+    unchanged: tuple[ResourceSettings, ...] = ()
+    backends: tuple[str, ...] = ()
+    backend_paths: bool = False
+    reordered: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether anything differs at all."""
+        facts = (self.added, self.removed, self.changed, self.backends, self.backend_paths, self.reordered)
+        return any(facts)
+
+    def __str__(self) -> str:
+        if not self:
+            return "nothing changed"
+        parts = [
+            _part("added", (entry.name for entry in self.added)),
+            _part("removed", (entry.name for entry in self.removed)),
+            _part("changed", (f"{c.new.name} ({', '.join(c.keys)})" for c in self.changed)),
+            "order changed" if self.reordered else "",
+            _part("options changed of", self.backends),
+            "backendPaths changed" if self.backend_paths else "",
+            f"{len(self.unchanged)} unchanged",
+        ]
+        return "; ".join(part for part in parts if part)
+
+
+def difference(old: Settings, new: Settings) -> Difference:
+    """Compares two settings entry by entry."""
+    before, after = _by_identity(old), _by_identity(new)
+    kept = [key for key in after if key in before]
+    changes = [Change(before[key], after[key], _keys(before[key], after[key])) for key in kept]
+    return Difference(
+        added=tuple(entry for key, entry in after.items() if key not in before),
+        removed=tuple(entry for key, entry in before.items() if key not in after),
+        changed=tuple(change for change in changes if change.keys),
+        unchanged=tuple(change.new for change in changes if not change.keys),
+        backends=_backends(old.backends, new.backends),
+        backend_paths=old.backend_paths != new.backend_paths,
+        reordered=kept != [key for key in before if key in after],
+    )
+
+
+def _by_identity(settings: Settings) -> dict[Identity, ResourceSettings]:
+    seen: Counter[tuple[str, str]] = Counter()
+    found: dict[Identity, ResourceSettings] = {}
+    for entry in settings.resources:
+        pair = entry.backend, entry.name
+        found[(*pair, seen[pair])] = entry
+        seen[pair] += 1
+    return found
+
+
+def _keys(old: ResourceSettings, new: ResourceSettings) -> tuple[str, ...]:
+    moved = replace(old, index=new.index)
+    names = (field.name for field in fields(new))
+    return tuple(camel(name) for name in names if getattr(moved, name) != getattr(new, name))
+
+
+def _backends(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:
+    names = sorted(old.keys() | new.keys())
+    return tuple(n for n in names if n not in old or n not in new or not _alike(old[n], new[n]))
+
+
+def _alike(old: object, new: object) -> bool:
+    """Whether two values are equal, though a drop-in's class may have been imported anew in between."""
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
+        return len(old) == len(new) and all(map(_alike, old, new))
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() == new.keys() and all(_alike(old[key], new[key]) for key in old)
+    if is_dataclass(old) and is_dataclass(new) and type(old).__qualname__ == type(new).__qualname__:
+        names = [field.name for field in fields(old)]
+        same = names == [field.name for field in fields(new)]
+        return same and all(_alike(getattr(old, name), getattr(new, name)) for name in names)
+    return old == new
+
+
+def _part(label: str, names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
+    return f"{label} {', '.join(listed[:5])}{more}" if listed else ""

@@ -1,0 +1,308 @@
+"""Bytes → a tree of nodes that know where they stand.
+
+YAML is read as a stream of events, never as objects: no tag makes anything but text, lists and
+mappings, and nesting, aliases and size are bounded while the tree grows. What YAML 1.1 would take a
+plain scalar for (``no`` is a boolean, ``0403`` an octal number) is kept beside its text, so that the
+reader of a value can refuse it with a hint instead of guessing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import yaml
+
+from .complaints import WHOLE_FILE, Complaints, Mark, Place, shown
+
+MAX_BYTES = 1 << 20
+"""A ConfigMap cannot hold more than 1 MiB either."""
+
+MAX_NODES = 100_000
+"""Nodes of a document with every alias written out."""
+
+MAX_DEPTH = 64
+"""Nesting of a document with every alias written out."""
+
+
+class _Events(Protocol):
+    """The part of a PyYAML loader that is used: its events and its rule for plain scalars."""
+
+    def check_event(self, *kinds: type[yaml.Event]) -> bool: ...
+    def peek_event(self) -> Any: ...
+    def get_event(self) -> Any: ...
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str: ...
+    def dispose(self) -> None: ...
+
+
+# libyaml is an option of PyYAML, and some twenty times faster
+_Loader: Callable[[str], _Events] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_STANDARD = "tag:yaml.org,2002:"
+_NOT_YAML = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_MERGE = "merge"
+_TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A single value: its text, and the ``kind`` YAML 1.1 takes it for.
+
+    ``kind`` is ``str``, ``int``, ``float``, ``bool``, ``null`` or ``timestamp``.
+    """
+
+    mark: Mark
+    text: str
+    kind: str
+
+    def __str__(self) -> str:
+        if self.kind == "str":
+            return f"the text {shown(self.text)}"
+        if self.kind == "null":
+            return "an empty value"
+        if self.kind == "bool" and self.text.lower() not in ("true", "false"):
+            return f"{self.text}, which YAML reads as true or false"
+        what = {"bool": "the value", "timestamp": "the date"}.get(self.kind, "the number")
+        return f"{what} {shown(self.text)[1:-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    mark: Mark
+    items: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return "a list" if self.items else "an empty list"
+
+
+class Entry(NamedTuple):
+    """A key of a mapping, where it stands, and its value."""
+
+    mark: Mark
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A mapping; keys are text, each one once."""
+
+    mark: Mark
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "a mapping" if self.entries else "an empty mapping"
+
+
+Node = Scalar | Items | Fields
+
+
+def read_file(path: Path, complaints: Complaints) -> bytes:
+    """The bytes of a file, at most :data:`MAX_BYTES` and one more.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        complaints.fail(WHOLE_FILE, "there is no such file")
+    except IsADirectoryError:
+        complaints.fail(WHOLE_FILE, "this is a directory", "name the YAML file in it")
+    except PermissionError:
+        complaints.fail(WHOLE_FILE, "it may not be read", "check its mode and owner")
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        complaints.fail(WHOLE_FILE, f"it cannot be read: {text}")
+
+
+def parse(data: bytes, complaints: Complaints) -> Node:
+    """The one document in ``data``. What is merely wrong is noted in ``complaints``.
+
+    Raises:
+        ConfigError: it is not YAML, or not YAML that may be trusted to fit in memory.
+    """
+    text = _decode(data, complaints)
+    loader = _Loader(text)
+    try:
+        return _Builder(loader, complaints).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = error.problem or error.context or "it is not valid YAML"
+        complaints.fail(_mark(mark) if mark else WHOLE_FILE, problem, _mend(problem, text, mark))
+    finally:
+        loader.dispose()
+
+
+def _decode(data: bytes, complaints: Complaints) -> str:
+    if len(data) > MAX_BYTES:
+        complaints.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB")
+    if b"\0" in data:
+        before = data[: data.index(b"\0")].decode(errors="replace")
+        complaints.fail(_position(before), "this is not text: it has a zero byte", "is it the right file?")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode(errors="replace")
+        complaints.fail(_position(before), "this is not UTF-8 text", "save the file as UTF-8")
+    if odd := _NOT_YAML.search(text):
+        place = _position(text[: odd.start()])
+        complaints.fail(place, f"the character {shown(odd[0])} may not stand in YAML")
+    if not text.strip():
+        complaints.fail(WHOLE_FILE, "it is empty", "it needs at least version: 1 and resources: []")
+    return text
+
+
+def _position(before: str) -> Mark:
+    lines = before.split("\n")
+    return Mark(len(lines), len(lines[-1]) + 1)
+
+
+def _mark(mark: yaml.Mark) -> Mark:
+    return Mark(mark.line + 1, mark.column + 1)
+
+
+def _mend(problem: str, text: str, mark: yaml.Mark | None) -> str:
+    if "cannot start any token" in problem and mark is not None:
+        lines = text.splitlines()
+        line = lines[mark.line] if mark.line < len(lines) else ""
+        if "\t" in line[: mark.column + 1]:
+            return "indent with spaces: YAML does not allow tabs"
+        return "put the value in quotes"
+    if "mapping values are not allowed" in problem:
+        return "check the indentation, and put a value that has a colon and a space in quotes"
+    if "expected" in problem:
+        return "check the indentation, brackets and quotes here and in the lines above"
+    return ""
+
+
+class _Grown(NamedTuple):
+    """A finished node, the nodes in it with aliases written out, and how deep they nest."""
+
+    node: Node
+    size: int
+    height: int
+
+
+class _Builder:
+    def __init__(self, loader: _Events, complaints: Complaints) -> None:
+        self._loader = loader
+        self._complaints = complaints
+        self._anchors: dict[str, _Grown | None] = {}
+        self._size = 0
+
+    def document(self) -> Node:
+        loader = self._loader
+        loader.get_event()  # StreamStartEvent
+        if loader.check_event(yaml.StreamEndEvent):
+            self._complaints.fail(WHOLE_FILE, "it has only comments", "it needs version: 1 and resources: []")
+        loader.get_event()  # DocumentStartEvent
+        root = self._node(1).node
+        loader.get_event()  # DocumentEndEvent
+        if not loader.check_event(yaml.StreamEndEvent):
+            mark = _mark(loader.peek_event().start_mark)
+            self._complaints.fail(mark, "a second document starts here", "a configuration is one document")
+        return root
+
+    def _node(self, depth: int) -> _Grown:
+        event = self._loader.get_event()
+        mark = _mark(event.start_mark)
+        if depth > MAX_DEPTH:
+            self._complaints.fail(mark, f"it nests deeper than {MAX_DEPTH} levels")
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(str(event.anchor), mark, depth)
+        self._grow(1, mark)
+        before = self._size
+        if event.anchor:
+            self._anchors[event.anchor] = None
+        height = 1
+        node: Node
+        if isinstance(event, yaml.ScalarEvent):
+            node = Scalar(mark, event.value, self._kind(event, mark))
+        elif isinstance(event, yaml.SequenceStartEvent):
+            self._kind(event, mark)
+            grown = list(self._until(yaml.SequenceEndEvent, depth))
+            node = Items(mark, tuple(one.node for one in grown))
+            height += max((one.height for one in grown), default=0)
+        else:
+            self._kind(event, mark)
+            grown = list(self._until(yaml.MappingEndEvent, depth))
+            node = self._mapping(mark, [one.node for one in grown])
+            height += max((one.height for one in grown), default=0)
+        done = _Grown(node, self._size - before + 1, height)
+        if event.anchor:
+            self._anchors[event.anchor] = done
+        return done
+
+    def _until(self, end: type[yaml.Event], depth: int) -> Iterator[_Grown]:
+        while not self._loader.check_event(end):
+            yield self._node(depth + 1)
+        self._loader.get_event()
+
+    def _alias(self, anchor: str, mark: Mark, depth: int) -> _Grown:
+        if anchor not in self._anchors:
+            self._complaints.fail(
+                mark, f"the alias *{anchor} has no anchor", f"put &{anchor} before its value"
+            )
+        target = self._anchors[anchor]
+        if target is None:
+            self._complaints.fail(mark, f"the alias *{anchor} contains itself")
+        self._grow(target.size, mark)
+        if depth + target.height > MAX_DEPTH + 1:
+            self._complaints.fail(mark, f"it nests deeper than {MAX_DEPTH} levels")
+        return target
+
+    def _grow(self, nodes: int, mark: Mark) -> None:
+        self._size += nodes
+        if self._size > MAX_NODES:
+            self._complaints.fail(mark, f"it has more than {MAX_NODES} values with all aliases written out")
+
+    def _kind(self, event: Any, mark: Mark) -> str:
+        tag: str | None = event.tag
+        if tag is None or tag == "!":
+            if not isinstance(event, yaml.ScalarEvent):
+                return ""
+            implicit = event.implicit if tag is None else (False, True)
+            kind = self._loader.resolve(yaml.ScalarNode, event.value, implicit).removeprefix(_STANDARD)
+            return "str" if kind == "value" else kind  # `=` had a meaning that nothing implements
+        kind = tag.removeprefix(_STANDARD)
+        if not tag.startswith(_STANDARD) or kind not in _TAGS:
+            written = tag.replace(_STANDARD, "!!", 1)
+            self._complaints.add(mark, "", f"the tag {shown(written)} is not allowed", "write a plain value")
+            return "str"
+        return kind
+
+    def _mapping(self, mark: Mark, flat: list[Node]) -> Fields:
+        fields = Fields(mark)
+        merged: list[Node] = []
+        for key, value in zip(flat[::2], flat[1::2], strict=True):
+            if not isinstance(key, Scalar):
+                self._complaints.add(key.mark, "", f"a key must be text, not {key}")
+            elif key.kind == _MERGE:
+                merged.append(value)
+            elif key.text in fields.entries:
+                first = fields.entries[key.text].mark.line
+                message = f"the key {shown(key.text)} stands here twice, first in line {first}"
+                self._complaints.add(key.mark, "", message, "keep one of the two")
+            else:
+                if key.kind != "str":
+                    hint = f"put it in quotes: {shown(key.text)}"
+                    self._complaints.add(key.mark, "", f"a key must be text, not {key}", hint)
+                fields.entries[key.text] = Entry(key.mark, value)
+        for value in merged:
+            self._merge(fields, value)
+        return fields
+
+    def _merge(self, into: Fields, value: Node) -> None:
+        """Fills in what ``<<: *defaults`` or ``<<: [*a, *b]`` brings; keys already there win."""
+        for source in value.items if isinstance(value, Items) else (value,):
+            if isinstance(source, Fields):
+                for key, entry in source.entries.items():
+                    into.entries.setdefault(key, entry)
+            else:
+                Place(self._complaints, "<<").complain(source, f"must be a mapping to merge, not {source}")

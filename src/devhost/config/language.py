@@ -1,0 +1,79 @@
+"""The configuration language as dataclasses: the reader follows them and the JSON schema prints them.
+
+Fields in snake_case are the YAML's keys in camelCase. ``Raw`` values are kept as nodes: what may
+stand there depends on the backend and is read once that is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from devhost.backend import option
+from devhost.settings import MAX_REPLICAS, Inject, Prefer, WhenEmpty
+
+from .shape import Bounds, Raw
+
+MAX_RESOURCES = 1000
+"""Each resource is a server with a socket of its own."""
+
+Replicas = Annotated[int, Bounds(1, MAX_REPLICAS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Another number of replicas for some of a resource's devices."""
+
+    where: Raw = option(meaning="Which devices; the language of `where`.", example={"kind": "pf"})
+    replicas: Replicas = option(meaning="How often each of these devices is handed out.", example=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How often each device of a resource is handed out."""
+
+    replicas: Replicas = option(1, "How often each device is handed out.", example=100)
+    overrides: list[Override] = option(
+        [], "Other numbers for some devices; the first one whose `where` takes the device decides."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """An extended resource that pods can ask for, and the devices that serve it."""
+
+    name: str = option(
+        meaning="What a pod asks for, vendor-domain/name; {attribute} after the slash makes one resource "
+        "for each value that exists.",
+        example="example.com/serial",
+    )
+    backend: str = option(meaning="The backend whose devices serve this resource.", example="udev")
+    where: Raw = option(None, "Which devices of the backend; all of them if absent.")
+    share: Sharing = option(Sharing(), "How often each device is handed out.", example={"replicas": 100})
+    prefer: Prefer = option(Prefer.TOPOLOGY, "Which of the free devices a container gets first.")
+    inject: Inject = option(Inject.DIRECT, "How a container gets its devices.")
+    exclusive: bool = option(
+        True,
+        "Whether a device taken by this resource is lost to later ones; a device serves two resources "
+        "only if both say false.",
+    )
+    when_empty: WhenEmpty = option(
+        WhenEmpty.WAIT, "Whether the resource is registered before its first device has been seen."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Configuration of devhost: which devices of a node are offered to Kubernetes, and under which names."""
+
+    version: Literal[1] = option(meaning="The version of this language.", example=1)
+    resources: Annotated[list[Raw], Bounds(0, MAX_RESOURCES)] = option(
+        meaning="What this node offers. A device goes to the first entry that takes it.", example=[]
+    )
+    backends: dict[str, Raw] = option({}, "Options by backend; a backend that needs none needs no entry.")
+    backend_paths: list[Path] = option(
+        [],
+        "Directories of drop-in backends, one `.py` file each; relative to the directory of this file.",
+        example=["/etc/devhost/backends"],
+    )

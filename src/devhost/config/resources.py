@@ -1,0 +1,132 @@
+"""The list under ``resources``: each entry by itself, then the entries beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from devhost import naming
+from devhost.backend import Backend
+from devhost.catalog import Catalog
+from devhost.settings import ReplicaOverride, ResourceSettings, Share
+from devhost.where import Block, Where, covers
+
+from .complaints import Mark, Place, one_line, shown, suggest
+from .document import Fields, Node
+from .language import Override, Resource, Sharing
+from .selection import declared, read_where
+from .shape import read_fields
+
+
+class Placed(NamedTuple):
+    """An entry and where in the file it stands."""
+
+    mark: Mark
+    place: Place
+    settings: ResourceSettings
+
+
+def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> tuple[Placed, ...]:
+    """The sound entries; everything wrong with the others, or between them, is complained about."""
+    entries = []
+    seen: dict[str, Mark] = {}
+    for index, node in enumerate(nodes):
+        here = place.item(index)
+        before = len(place.complaints.found)
+        values = read_fields(node, Resource, here)
+        _refuse_second(node, values.get("name"), seen, here)
+        settings = _entry(node, index, values, catalog, here)
+        if settings is not None and len(place.complaints.found) == before:
+            entries.append(Placed(node.mark, here, settings))
+    _refuse_hidden(entries)
+    return tuple(entries)
+
+
+def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Backend] | None:
+    """The backend called ``name``; ``None`` after saying why there is none."""
+    backend = catalog.get(name)
+    if backend is None:
+        hint = one_line(catalog.why_missing(name)) or suggest(name, catalog.installed, "backends")
+        place.complain(at, f"backend {shown(name)} is not installed", hint)
+    return backend
+
+
+def _entry(
+    node: Node, index: int, values: dict[str, Any], catalog: Catalog, place: Place
+) -> ResourceSettings | None:
+    """One entry with what it says about the backend's attributes; ``None`` if it lacks its first words."""
+    if not isinstance(node, Fields) or "backend" not in values:
+        return None
+    name, kind = values.pop("name", None), values.pop("backend")
+    backend = backend_of(kind, node.entries["backend"].value, catalog, place.key("backend"))
+    if backend is None:
+        return None
+    if name is not None:
+        _check_name(name, backend, node.entries["name"].value, place.key("name"))
+    raw, sharing = values.pop("where", None), values.pop("share", Sharing())
+    where = () if raw is None else read_where(raw, kind, backend.attributes, place.key("where"))
+    overrides = [
+        ReplicaOverride(_override_where(override, backend, place, n), override.replicas)
+        for n, override in enumerate(sharing.overrides)
+    ]
+    share = Share(sharing.replicas, tuple(overrides))
+    return ResourceSettings(index=index, name=name or "", backend=kind, where=where, share=share, **values)
+
+
+def _override_where(override: Override, backend: type[Backend], place: Place, n: int) -> Where:
+    here = place.key("share").key("overrides").item(n).key("where")
+    return read_where(override.where, backend.name, backend.attributes, here)
+
+
+def _check_name(name: str, backend: type[Backend], at: Node, place: Place) -> None:
+    problem = naming.template_problem(name)
+    if problem:
+        place.complain(at, f"{shown(name)} {problem}", "for example example.com/serial")
+        return
+    for field in naming.fields(name):
+        if declared(backend.attributes, field) is None:
+            message = f"backend {backend.name} has no attribute {shown(field)} to name resources after"
+            place.complain(at, message, suggest(field, backend.attributes, "attributes"))
+
+
+def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: Place) -> None:
+    """A plain name belongs to one entry; a template may stand twice, for it makes different names."""
+    if not name or naming.fields(name) or not isinstance(node, Fields):
+        return
+    at = node.entries["name"].value
+    if name in seen:
+        message = f"{shown(name)} is already offered by the entry in line {seen[name].line}"
+        place.key("name").complain(at, message, "make one entry of both: where may be a list of blocks")
+    else:
+        seen[name] = node.mark
+
+
+def _refuse_hidden(entries: Sequence[Placed]) -> None:
+    """Complains about each entry none of whose devices can get past the entries above it."""
+    by_backend: dict[str, list[Placed]] = {}
+    for later in entries:
+        above = by_backend.setdefault(later.settings.backend, [])
+        takers = [_taker(above, later.settings, block) for block in later.settings.where or (Block(),)]
+        lines = sorted({taker.mark.line for taker in takers if taker})
+        if None not in takers:
+            who = "the entry in line {} takes" if len(lines) == 1 else "the entries in lines {} take"
+            whom = who.format(", ".join(map(str, lines)))
+            message = f"this can never get a device: {whom} them all first"
+            hint = "put the narrower entry first, or say exclusive: false in both"
+            later.place.complain(later, message, hint)
+        above.append(later)
+
+
+def _taker(above: Sequence[Placed], later: ResourceSettings, block: Block) -> Placed | None:
+    """The first entry that surely takes every device that comes to ``later`` by ``block``."""
+    named = {*naming.fields(later.name), *(term.attribute for term in block.terms)}
+    narrow = (block,)
+    for earlier in above:
+        # a device without one of the fields gets no name from a template, and stays free
+        if (
+            (earlier.settings.exclusive or later.exclusive)
+            and covers(earlier.settings.where, narrow)
+            and named.issuperset(naming.fields(earlier.settings.name))
+        ):
+            return earlier
+    return None

@@ -1,0 +1,202 @@
+"""The configuration language as a JSON schema, with every installed backend's options and attributes.
+
+Made from the same dataclasses that the reader follows. What a schema cannot say (two entries with one
+name, an entry hidden by an earlier one) is left to ``devhost check``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from devhost.backend import Attribute, Backend
+from devhost.catalog import Catalog
+
+from .language import File, Resource
+from .selection import NOT
+from .shape import LISTS, MAPPINGS, Bounds, Raw, choices, keys, members, required
+
+Schema = dict[str, Any]
+"""A JSON schema, or a part of one."""
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+_RANGES = r"^\s*([0-9]+(\s*-\s*[0-9]*)?|-\s*[0-9]+)\s*(,\s*([0-9]+(\s*-\s*[0-9]*)?|-\s*[0-9]+)\s*)*$"
+_FLAT: dict[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    Path: {"type": "string", "minLength": 1},
+    type(None): {"type": "null"},
+}
+
+
+def schema(catalog: Catalog) -> Schema:
+    """The JSON schema (draft 2020-12) of a configuration for the backends in ``catalog``."""
+    backends = {name: found.backend for name, found in sorted(catalog.installed.items())}
+    definitions: Schema = {"resource": _resource(backends)}
+    for name, backend in backends.items():
+        definitions[f"options-{name}"] = options_of(backend)
+        definitions[f"block-{name}"] = _block(name, backend.attributes)
+        definitions[f"where-{name}"] = _where(f"block-{name}")
+    whole = of_dataclass(File)
+    properties = whole["properties"]
+    properties["resources"] |= {"items": {"$ref": "#/$defs/resource"}}
+    properties["backends"] |= {
+        "properties": {name: {"$ref": f"#/$defs/options-{name}"} for name in backends},
+        "additionalProperties": False,
+    }
+    return {"$schema": DIALECT, "title": "devhost.yaml", **whole, "$defs": definitions}
+
+
+def of_dataclass(cls: type) -> Schema:
+    """An object with the keys of a dataclass, their meanings, defaults and examples.
+
+    Raises:
+        TypeError: a field has a type that a configuration cannot carry.
+    """
+    fields = keys(cls)
+    found: Schema = {
+        "type": "object",
+        "properties": {key: _field(field, wanted) for key, (field, wanted) in fields.items()},
+        "required": [key for key, (field, _) in fields.items() if required(field)],
+        "additionalProperties": False,
+    }
+    # dataclasses without a docstring get their signature for one, which tells a user nothing
+    if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
+        found["description"] = " ".join(cls.__doc__.split())
+    return found
+
+
+def plain(value: object) -> Any:
+    """A default or example in the terms of JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key: plain(getattr(value, field.name)) for key, (field, _) in keys(type(value)).items()}
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(inner) for inner in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _field(field: dataclasses.Field[Any], wanted: Any) -> Schema:
+    found = _of(wanted)
+    if meaning := field.metadata.get("meaning"):
+        found["description"] = meaning
+    if field.default is not dataclasses.MISSING and field.default is not None:
+        found["default"] = plain(field.default)
+    elif field.default_factory is not dataclasses.MISSING:
+        found["default"] = plain(field.default_factory())
+    if field.metadata.get("example") is not None:
+        found["examples"] = [plain(field.metadata["example"])]
+    return found
+
+
+def _of(wanted: Any) -> Schema:
+    origin, args = typing.get_origin(wanted), typing.get_args(wanted)
+    if wanted == Raw:
+        return {}
+    if origin is typing.Annotated:
+        return _of(args[0]) | _bounds(_of(args[0]), args)
+    if len(members(wanted)) > 1:
+        return {"anyOf": [_of(member) for member in members(wanted)]}
+    if (origin or wanted) in LISTS:
+        return {"type": "array", "items": _of(args[0]) if args else {"type": "string"}}
+    if (origin or wanted) in MAPPINGS:
+        return {"type": "object", "additionalProperties": _of(args[1]) if args else {"type": "string"}}
+    if origin is typing.Literal or (isinstance(wanted, type) and issubclass(wanted, Enum)):
+        return {"enum": list(choices(wanted))}
+    if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
+        return of_dataclass(wanted)
+    if wanted not in _FLAT:
+        raise TypeError(f"a configuration cannot carry a value of type {wanted!r}")
+    return dict(_FLAT[wanted])
+
+
+def _bounds(bounded: Schema, notes: Iterable[Any]) -> Schema:
+    low, high = ("minItems", "maxItems") if bounded.get("type") == "array" else ("minimum", "maximum")
+    found: Schema = {}
+    for note in notes:
+        if isinstance(note, Bounds):
+            found |= {low: note.low, high: note.high}
+    return found
+
+
+def options_of(backend: type[Backend]) -> Schema:
+    """The object under ``backends.<name>``; any object, where the backend's ``Options`` is faulty."""
+    try:
+        return {"title": f"Options of backend {backend.name}", **of_dataclass(backend.Options)}
+    except Exception:  # noqa: BLE001 - one stranger's Options must not take the schema from the others
+        return {"type": "object"}
+
+
+def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
+    found = of_dataclass(Resource)
+    if not backends:
+        return found  # neither an empty `enum` nor an empty `allOf` is good JSON schema
+    found["properties"]["backend"] |= {"enum": list(backends)}
+    found["allOf"] = [
+        {
+            "if": {"properties": {"backend": {"const": name}}, "required": ["backend"]},
+            "then": {"properties": _by_backend(f"#/$defs/where-{name}")},
+        }
+        for name in backends
+    ]
+    return found
+
+
+def _by_backend(where: str) -> Schema:
+    override = {"properties": {"where": {"$ref": where}}}
+    return {
+        "where": {"$ref": where},
+        "share": {"properties": {"overrides": {"items": override}}},
+    }
+
+
+def _where(block: str) -> Schema:
+    reference = {"$ref": f"#/$defs/{block}"}
+    several = {"type": "array", "minItems": 1, "items": reference | {"minProperties": 1}}
+    return {"anyOf": [reference, several]}
+
+
+def _block(name: str, attributes: Mapping[str, Attribute]) -> Schema:
+    refusal = _where(f"block-{name}")
+    refusal["anyOf"][0] = refusal["anyOf"][0] | {"minProperties": 1}
+    exact = {key: _attribute(declared) for key, declared in attributes.items() if not key.endswith("*")}
+    families = {
+        f"^{re.escape(key[:-1])}.": _attribute(declared)
+        for key, declared in attributes.items()
+        if key.endswith("*")
+    }
+    return {
+        "type": "object",
+        "description": f"All of these attributes of backend {name} must hold.",
+        "properties": exact | {NOT: refusal | {"description": "Devices that hold this are refused."}},
+        "patternProperties": families,
+        "additionalProperties": False,
+    }
+
+
+def _attribute(attribute: Attribute) -> Schema:
+    one = _value(attribute)
+    return {
+        "description": attribute.meaning,
+        "examples": [plain(attribute.example)],
+        "anyOf": [one, {"type": "array", "minItems": 1, "items": one}],
+    }
+
+
+def _value(attribute: Attribute) -> Schema:
+    if attribute.type is bool:
+        return {"type": "boolean"}
+    if attribute.type is int:
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _RANGES}]}
+    return {"type": "string", "minLength": 1}

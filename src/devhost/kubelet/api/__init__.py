@@ -1,0 +1,34 @@
+"""The device plugin API v1beta1: messages, stubs and the constants that are not part of the proto.
+
+``api_pb2`` and ``api_pb2_grpc`` are generated from ``api.proto`` by ``tools/generate_protocol.py``.
+The constants are those of the kubelet's own ``pkg/apis/deviceplugin/v1beta1/constants.go``.
+"""
+
+from __future__ import annotations
+
+VERSION = "v1beta1"
+"""The only API version a kubelet accepts in ``RegisterRequest.version``."""
+
+HEALTHY = "Healthy"
+"""The one value of ``Device.health`` that counts as healthy; the comparison is exact."""
+
+UNHEALTHY = "Unhealthy"
+"""What a plugin writes into ``Device.health`` otherwise; any other text counts as this."""
+
+PLUGIN_DIRECTORY = "/var/lib/kubelet/device-plugins"
+"""Where kubelets look for plugin sockets; compiled in, it does not follow ``--root-dir``."""
+
+KUBELET_SOCKET = "kubelet.sock"
+"""Name of the kubelet's registration socket in the plugin directory."""
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+"""Name of the file in the plugin directory that belongs to the kubelet alone."""
+
+PRE_START_DEADLINE = 30.0
+"""Seconds the kubelet gives PreStartContainer."""
+
+RECEIVE_LIMIT = 4 * 1024 * 1024
+"""Bytes of the largest message a kubelet takes; a larger device list ends the stream."""
+
+MAX_SOCKET_PATH = 107
+"""Bytes of the longest unix socket path Linux can bind, without the closing NUL."""

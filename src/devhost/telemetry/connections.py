@@ -1,0 +1,81 @@
+"""The open connections of one stream server: bounded in number, and ended with the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from .log import Log
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Connections:
+    """What ``asyncio.start_server`` calls for each connection.
+
+    Args:
+        serve: answers one connection; a peer that leaves (ConnectionError) or stalls (TimeoutError) is
+            its ordinary end, anything else it raises is logged as a bug and ends that connection only.
+        limit: connections served at one time.
+        busy: what a connection too many is told before it is closed; from twice the limit on, nothing.
+    """
+
+    def __init__(self, serve: Serve, *, limit: int, busy: bytes, log: Log) -> None:
+        self._serve = serve
+        self._limit = limit
+        self._busy = busy
+        self._log = log
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection to its end; raises nothing."""
+        # drain() then means that the kernel has everything, so closing cannot wait for a slow reader
+        writer.transport.set_write_buffer_limits(high=0)
+        serve = self._serve if len(self._tasks) < self._limit else self._refuse
+        if len(self._tasks) >= 2 * self._limit:
+            writer.transport.abort()
+            return
+        task = asyncio.current_task()
+        assert task is not None  # asyncio runs this in a task of its own
+        self._tasks.add(task)
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, TimeoutError):
+            writer.transport.abort()
+        except asyncio.CancelledError:
+            # Only end() cancels this task. Python 3.11 reports a cancelled connection task as an error,
+            # so it ends as if it had finished.
+            writer.transport.abort()
+        except Exception:  # noqa: BLE001 - one connection's bug must not end the server
+            self._log.exception("connection failed")
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self._busy)
+        await farewell(reader, writer)
+
+    async def end(self) -> None:
+        """Ends every connection now."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # closed transports let go of their descriptors in the loop's next turn
+
+
+async def farewell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Takes in what the peer still sends after a refusal: at most 1 MiB, at most one second.
+
+    Closing with unread input makes the kernel reset the connection, and the peer would lose the very
+    answer that explains what was wrong.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            await writer.drain()
+            writer.write_eof()
+            for _ in range(16):
+                if not await reader.read(65536):
+                    return

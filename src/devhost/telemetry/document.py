@@ -1,0 +1,115 @@
+"""The status document: what ``devhost status`` shows, as JSON with the keys written here.
+
+Times are RFC 3339 in UTC (``2026-11-20T12:00:01Z``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypedDict
+
+
+class Reload(TypedDict):
+    """The last time a configuration was read. A rejected one changed nothing; ``complaints`` say why."""
+
+    at: str
+    result: Literal["ok", "rejected"]
+    complaints: list[str]
+
+
+class HostStatus(TypedDict):
+    """The process itself; ``config`` is the file's path, ``generation`` counts what took effect."""
+
+    version: str
+    pid: int
+    startedAt: str
+    config: str
+    generation: int
+    lastReload: Reload
+
+
+class KubeletStatus(TypedDict):
+    """The kubelet's device plugin directory, and whether ``kubelet.sock`` is in it."""
+
+    dir: str
+    socket: Literal["present", "absent"]
+
+
+class DeviceStatus(TypedDict):
+    """One device of a resource.
+
+    ``id`` is what the kubelet calls it, ``device`` the backend's own id (they differ for replicas).
+    ``since`` is when it took on its present health.
+    """
+
+    id: str
+    device: str
+    health: Literal["Healthy", "Unhealthy"]
+    reason: str
+    since: str
+    numaNodes: list[int]
+    allocated: bool
+
+
+class ResourceStatus(TypedDict):
+    """One resource name.
+
+    ``entry`` is its place in the configuration (``resources[2]``), ``socket`` the file name of its
+    plugin server, ``lastError`` empty while all is well.
+    """
+
+    name: str
+    backend: str
+    entry: str
+    capacity: int
+    allocatable: int
+    revision: int
+    socket: str | None
+    state: Literal["waiting", "registering", "registered", "lost", "draining"]
+    streams: int
+    registrations: int
+    lastRegistration: str | None
+    lastError: str
+    devices: list[DeviceStatus]
+
+
+class RefusedDevice(TypedDict):
+    """A device its backend reported in a form that cannot be used."""
+
+    device: str
+    reason: str
+
+
+class BackendStatus(TypedDict):
+    """One backend; ``reason`` is empty while it is ok."""
+
+    name: str
+    state: Literal["ok", "degraded", "starting"]
+    reason: str
+    since: str
+    devices: int
+    lastDiscovery: str | None
+    lastDiscoverySeconds: float | None
+    refusedDevices: list[RefusedDevice]
+
+
+class PlanRefusal(TypedDict):
+    """A device that some resource wanted and the plan did not give it, and why."""
+
+    backend: str
+    device: str
+    reason: str
+
+
+class StatusDocument(TypedDict):
+    """Everything at one moment."""
+
+    devhost: HostStatus
+    kubelet: KubeletStatus
+    resources: list[ResourceStatus]
+    backends: list[BackendStatus]
+    refusals: list[PlanRefusal]
+
+
+Source = Callable[[], StatusDocument]
+"""Describes the host now. Called in the event loop, so it only puts together what is known."""

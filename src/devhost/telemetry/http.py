@@ -1,0 +1,244 @@
+"""Metrics and probes over HTTP, in the event loop itself.
+
+A server in a thread would go on answering "healthy" while the loop is stuck; this one cannot. It speaks
+as much HTTP/1.1 as scrapers and probes need: GET and HEAD of a few fixed paths, one request a
+connection, everything bounded in size and time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from devhost import __version__
+from devhost.errors import EnvironmentFailure, UsageError
+
+from . import log
+from .connections import Connections, farewell
+from .printable import printable
+
+MAX_HEAD = 8192
+"""Bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500."""
+MAX_CONNECTIONS = 32
+HEAD_DEADLINE = 5.0
+"""Seconds a client has to send its request."""
+BODY_DEADLINE = 10.0
+"""Seconds a client has to take the answer."""
+
+_log = log.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to listen; an empty ``host`` means every address, IPv4 and IPv6."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen(text: str) -> Listen:
+    """Reads ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; port 0 takes any free one.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    hint = "write HOST:PORT, :PORT for every address, or [IPV6]:PORT"
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit():
+        raise UsageError(f"cannot listen on {printable(text)!r}: it has no port", hint)
+    if len(port) > 5 or int(port) > 65535:
+        raise UsageError(f"cannot listen on {printable(text)!r}: a port is at most 65535", hint)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        with suppress(OSError, ValueError):
+            socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+            return Listen(host, int(port))
+        raise UsageError(f"cannot listen on {printable(text)!r}: no IPv6 address in the brackets", hint)
+    if ":" in host:
+        raise UsageError(f"cannot listen on {printable(text)!r}: an IPv6 address needs brackets", hint)
+    if any(not c.isascii() or not (c.isalnum() or c in ".-_") for c in host):
+        raise UsageError(f"cannot listen on {printable(text)!r}: that is no host name or address", hint)
+    return Listen(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a path answers."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+
+    def encode(self, *, head_only: bool = False) -> bytes:
+        """The bytes of the whole answer; without the body for HEAD."""
+        allow = "Allow: GET, HEAD\r\n" if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+        head = (
+            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
+            f"Content-Type: {self.content_type}\r\n"
+            f"Content-Length: {len(self.body)}\r\n"
+            f"{allow}"
+            "Cache-Control: no-store\r\n"
+            "X-Content-Type-Options: nosniff\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return head.encode("ascii") + (b"" if head_only else self.body)
+
+
+Route = Callable[[], Awaitable[Response]]
+Check = Callable[[], tuple[bool, str]]
+"""Tells whether all is well, and the reason if not."""
+
+
+def _plain(status: HTTPStatus, text: str = "") -> Response:
+    return Response(f"{text or status.phrase}\n".encode(), status=status)
+
+
+def probe(check: Check) -> Route:
+    """A path that answers 200 ``ok`` or 503 with the reason."""
+
+    async def answer() -> Response:
+        ok, reason = check()
+        if ok:
+            return _plain(HTTPStatus.OK, "ok")
+        return _plain(HTTPStatus.SERVICE_UNAVAILABLE, printable(reason) or "not ok")
+
+    return answer
+
+
+def page(render: Callable[[], Awaitable[bytes]], content_type: str) -> Route:
+    """A path that answers 200 with what ``render`` returns."""
+
+    async def answer() -> Response:
+        return Response(await render(), content_type)
+
+    return answer
+
+
+class HttpServer:
+    """Serves ``routes``, a mapping of path to route, and an index of them at ``/``.
+
+    ``start`` binds and returns the address that is really used, ``stop`` ends every connection.
+    """
+
+    def __init__(self, listen: Listen, routes: Mapping[str, Route]) -> None:
+        self._listen = listen
+        self._routes = {"/": self._index, **routes}
+        self._connections = Connections(
+            self._serve,
+            limit=MAX_CONNECTIONS,
+            busy=_plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections").encode(),
+            log=_log,
+        )
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> Listen:
+        """Begins to listen.
+
+        Raises:
+            EnvironmentFailure: the address is in use, not ours, or not permitted.
+        """
+        try:
+            self._server = await self._bind()
+        except socket.gaierror as error:
+            raise EnvironmentFailure(
+                f"cannot listen on {self._listen}: the host name cannot be resolved",
+                "give an address of this machine with --listen",
+            ) from error
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot listen on {self._listen}: {_reason(error)}", _mend(error)
+            ) from error
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Listen(host, port)
+
+    async def _bind(self) -> asyncio.Server:
+        accept = self._connections.accept
+        if self._listen.host:
+            host, port = self._listen.host, self._listen.port
+            return await asyncio.start_server(accept, host, port, limit=MAX_HEAD)
+        everywhere = _every_address(self._listen.port)
+        return await asyncio.start_server(accept, sock=everywhere, limit=MAX_HEAD)
+
+    async def stop(self) -> None:
+        """Stops listening and ends every connection."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._connections.end()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        response, head_only = await self._answer(reader)
+        async with asyncio.timeout(BODY_DEADLINE):
+            writer.write(response.encode(head_only=head_only))
+            await writer.drain()
+        if 400 <= response.status < 500:
+            await farewell(reader, writer)
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
+        try:
+            async with asyncio.timeout(HEAD_DEADLINE):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), False
+        except asyncio.IncompleteReadError as error:
+            if not error.partial:
+                raise ConnectionResetError from error  # opened and closed: a TCP probe
+            return _plain(HTTPStatus.BAD_REQUEST), False
+        except TimeoutError:
+            return _plain(HTTPStatus.REQUEST_TIMEOUT), False
+        words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[1].startswith("/") or not words[2].startswith("HTTP/1."):
+            return _plain(HTTPStatus.BAD_REQUEST), False
+        method, target, _ = words
+        if method not in ("GET", "HEAD"):
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED), False
+        return await self._route(target.partition("?")[0]), method == "HEAD"
+
+    async def _route(self, path: str) -> Response:
+        route = self._routes.get(path)
+        if route is None:
+            return _plain(HTTPStatus.NOT_FOUND)
+        try:
+            return await route()
+        except Exception:  # noqa: BLE001 - the client learns that it failed, the log why
+            _log.exception("request failed", path=path)
+            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    async def _index(self) -> Response:
+        paths = "".join(f"{path}\n" for path in self._routes if path != "/")
+        return Response(f"devhost {__version__}\n\n{paths}".encode())
+
+
+def _every_address(port: int) -> socket.socket:
+    """One socket for IPv4 and IPv6, or for IPv4 where the kernel has no IPv6."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError as error:
+            # IPv6 is compiled in but switched off (ipv6.disable, disable_ipv6)
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+    return socket.create_server(("", port))
+
+
+def _reason(error: OSError) -> str:
+    known = {
+        errno.EADDRINUSE: "another process uses this port",
+        errno.EADDRNOTAVAIL: "this machine has no such address",
+        errno.EACCES: "no permission for this port",
+    }
+    return known.get(error.errno or 0, error.strerror or "the kernel refused")
+
+
+def _mend(error: OSError) -> str:
+    if error.errno == errno.EACCES:
+        return "choose a port from 1024 up with --listen"
+    return "choose another one with --listen"

@@ -1,0 +1,179 @@
+"""The log: short event-like messages with fields, as text for people or JSON for machines, on stderr.
+
+    log = get(__name__)
+    log.info("registered", resource=name, devices=4)
+
+It is the standard library's logging underneath, so what libraries and backends log comes out the same
+way. A plain logger passes fields as ``extra={"fields": {...}}``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from .printable import printable
+
+Format = Literal["text", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+_NEEDS_QUOTES = re.compile(r'[\s"=\\]')
+_RESERVED = ("time", "level", "logger", "message", "exception")
+
+
+class Log:
+    """A logger whose calls take fields as keyword arguments."""
+
+    __slots__ = ("_fields", "_logger")
+
+    def __init__(self, logger: logging.Logger, fields: Mapping[str, object] = _NOTHING) -> None:
+        self._logger = logger
+        self._fields = fields
+
+    def bind(self, /, **fields: object) -> Log:
+        """The same log with these fields on every line."""
+        return Log(self._logger, {**self._fields, **fields})
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        """Something only a developer follows."""
+        self._write(logging.DEBUG, message, fields)
+
+    def info(self, message: str, /, **fields: object) -> None:
+        """A state changed as it should."""
+        self._write(logging.INFO, message, fields)
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """A state changed for the worse and devhost goes on; it will say so when that is over."""
+        self._write(logging.WARNING, message, fields)
+
+    def error(self, message: str, /, **fields: object) -> None:
+        """Somebody has to act."""
+        self._write(logging.ERROR, message, fields)
+
+    def exception(self, message: str, /, **fields: object) -> None:
+        """A bug: an error line with the traceback of the exception now being handled."""
+        self._write(logging.ERROR, message, fields, exc_info=True)
+
+    def _write(
+        self, level: int, message: str, fields: Mapping[str, object], *, exc_info: bool = False
+    ) -> None:
+        if self._logger.isEnabledFor(level):
+            extra = {"fields": {**self._fields, **fields}}
+            # %-formatting is skipped without arguments, so a message may hold a percent sign
+            self._logger.log(level, message, extra=extra, exc_info=exc_info, stacklevel=3)
+
+
+def get(name: str) -> Log:
+    """The log of a module: ``get(__name__)``."""
+    return Log(logging.getLogger(name))
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic in the stubs only
+    """Our handler, of a type of its own so that a second :func:`configure` finds and replaces it."""
+
+
+def configure(format: Format = "text", level: Level = "info") -> None:
+    """Sends every log line of this process to stderr; a second call replaces the first.
+
+    ``level`` holds for devhost and its backends. Libraries (grpc, asyncio, pyroute2 …) speak from
+    ``warning`` on, also when devhost debugs. The C core of gRPC writes past Python's logging, in a form
+    of its own, what it also reports as errors of calls: it is silenced unless ``GRPC_VERBOSITY`` is set,
+    which has an effect only before grpc is first imported.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    handler = _Stderr(sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in [known for known in root.handlers if isinstance(known, _Stderr)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    number = getattr(logging, level.upper())
+    root.setLevel(max(number, logging.WARNING))
+    logging.getLogger("devhost").setLevel(number)
+    logging.captureWarnings(True)
+
+
+class TextFormatter(logging.Formatter):
+    """``12:00:01.123 INFO devhost.host registered resource=rdma/hca devices=4``, in local time.
+
+    A traceback follows on lines that begin with ``|``, which no event line does.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        words = [
+            f"{clock}.{int(record.msecs):03d}",
+            record.levelname,
+            record.name,
+            printable(record.getMessage().rstrip()),
+        ]
+        words += [f"{printable(key)}={_show(value)}" for key, value in _fields(record).items()]
+        lines = [" ".join(words)]
+        lines += [f"  | {printable(line)}" for line in _exception(record).splitlines()]
+        return "\n".join(lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ``time`` (RFC 3339, UTC, ms), ``level``, ``logger``, ``message``, the fields.
+
+    A field that bears one of these names, or ``exception``, comes out with an underscore behind it.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{clock}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage().rstrip(),
+        }
+        for key, value in _fields(record).items():
+            line[f"{key}_" if key in _RESERVED else key] = _plain(value)
+        exception = _exception(record)
+        if exception:
+            line["exception"] = exception
+        return json.dumps(line, default=str, separators=(",", ":"))
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    fields = getattr(record, "fields", _NOTHING)
+    return fields if isinstance(fields, Mapping) else {"fields": fields}
+
+
+def _exception(record: logging.LogRecord) -> str:
+    if record.exc_info and record.exc_info[1] is not None:
+        return "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+    return ""
+
+
+def _show(value: object) -> str:
+    """A field's value as text: quoted as soon as a reader could take it for something else."""
+    if isinstance(value, float):
+        text = f"{value:.6g}"
+    elif isinstance(value, list | tuple | set | frozenset):
+        text = ",".join(map(str, value))
+    else:
+        text = str(value)
+    safe = printable(text)
+    if safe and safe == text and not _NEEDS_QUOTES.search(text):
+        return text
+    return '"' + printable(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _plain(value: object) -> object:
+    """A field's value as JSON has it; NaN and infinity, which JSON lacks, become strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    return value

@@ -1,0 +1,106 @@
+"""What devhost counts, as calls named after what happened.
+
+:class:`Metrics` counts nothing: it is what runs without ``--listen``, where prometheus_client would cost
+about 3 MB for figures nobody reads. ``prometheus.PrometheusMetrics`` overrides every method.
+
+Durations are in seconds. A resource or backend must have been added before anything is told of it; what
+is told of an unknown one is dropped, so that a late event cannot bring back the series of a resource
+that has gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class AllocationFailure(StrEnum):
+    """Why an Allocate call failed."""
+
+    INVALID = "invalid"
+    """The call itself was wrong: no ids, unknown ids, or one id twice."""
+    UNHEALTHY = "unhealthy"
+    """A device is known to be unusable."""
+    MISSING = "missing"
+    """A device node or mount that the container needs is not there."""
+    REFUSED = "refused"
+    """The backend said that the device cannot be handed out now."""
+    TIMEOUT = "timeout"
+    """The backend did not answer in time."""
+    ERROR = "error"
+    """The backend failed or answered nonsense."""
+
+
+class BackendFailure(StrEnum):
+    """How a call of a backend failed."""
+
+    ERROR = "error"
+    """It raised."""
+    TIMEOUT = "timeout"
+    """It did not answer within its deadline."""
+    INVALID = "invalid"
+    """It answered something that cannot be used."""
+
+
+class Metrics:
+    """The events devhost counts; this class lets them pass."""
+
+    def resource_added(self, resource: str, backend: str) -> None:
+        """The plan has a resource of this name: its series exist from now on, at zero."""
+
+    def resource_removed(self, resource: str) -> None:
+        """The resource left the configuration: its series end."""
+
+    def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
+        """The resource's inventory now has so many tokens (replicas count) of each health."""
+
+    def registered(self, resource: str) -> None:
+        """The kubelet took a registration."""
+
+    def registration_failed(self, resource: str) -> None:
+        """The kubelet refused a registration or could not be reached."""
+
+    def stream_opened(self, resource: str) -> None:
+        """The kubelet opened a ListAndWatch stream."""
+
+    def stream_closed(self, resource: str) -> None:
+        """A ListAndWatch stream ended, whoever ended it."""
+
+    def list_sent(self, resource: str, devices: int, revision: int, since_event: float | None) -> None:
+        """A list left for the kubelet; ``since_event`` is ``None`` when no event caused it."""
+
+    def allocated(self, resource: str, seconds: float) -> None:
+        """Allocate answered with devices."""
+
+    def allocation_failed(self, resource: str, reason: AllocationFailure, seconds: float) -> None:
+        """Allocate answered with an error."""
+
+    def preferred(self, resource: str, seconds: float) -> None:
+        """GetPreferredAllocation answered."""
+
+    def backend_added(self, backend: str) -> None:
+        """A backend runs: its series exist from now on, at zero."""
+
+    def backend_removed(self, backend: str) -> None:
+        """No resource needs the backend any more: its series end."""
+
+    def discovered(self, backend: str, seconds: float) -> None:
+        """A discovery went well and took so long."""
+
+    def backend_failed(self, backend: str, kind: BackendFailure) -> None:
+        """One call of the backend failed."""
+
+    def backend_degraded(self, backend: str, degraded: bool) -> None:
+        """The backend works on its last good list (``True``), or is well again (``False``)."""
+
+    def planned(self, refusals: Mapping[str, int]) -> None:
+        """A new plan holds; ``refusals`` is how many devices it left out, by a short fixed reason.
+
+        A reason of an earlier plan that is not among them goes to zero.
+        """
+
+    def config_loaded(self, generation: int) -> None:
+        """A configuration took effect, the first one or a reload."""
+
+    def config_rejected(self) -> None:
+        """A changed configuration was refused and the old one stays."""

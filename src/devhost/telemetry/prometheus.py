@@ -1,0 +1,288 @@
+"""The same events, counted for Prometheus. Import this module only where metrics are served.
+
+Every series of a resource or backend exists at zero from the moment it is known, so that ``rate()`` and
+``absent()`` work from the first scrape, and ends when it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
+from prometheus_client.registry import Collector
+
+from devhost import __version__
+
+from .metrics import AllocationFailure, BackendFailure, Metrics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The classic text format, which every Prometheus reads: our names need nothing newer."""
+
+_RPC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_EVENT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
+_SCAN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _ResourceSeries:
+    """The series of one resource, looked up once."""
+
+    backend: str
+    healthy: Gauge
+    unhealthy: Gauge
+    allocations: Counter
+    allocation_failures: Mapping[AllocationFailure, Counter]
+    allocate_seconds: Histogram
+    prefer_seconds: Histogram
+    registrations: Counter
+    registration_failures: Counter
+    streams: Gauge
+    lists: Counter
+    list_size: Gauge
+    list_revision: Gauge
+    event_to_list: Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class _BackendSeries:
+    """The series of one backend, looked up once."""
+
+    discovery_seconds: Histogram
+    degraded: Gauge
+    failures: Mapping[BackendFailure, Counter]
+
+
+@dataclass(frozen=True, slots=True)
+class _Collected(Collector):
+    """One metric that has been collected already."""
+
+    family: Metric
+
+    def collect(self) -> Iterable[Metric]:
+        return (self.family,)
+
+
+class PrometheusMetrics(Metrics):
+    """Counts into a registry of its own, never into prometheus_client's global one."""
+
+    def __init__(self) -> None:
+        # The *_created companions double the number of series and say when this process started
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._resources: dict[str, _ResourceSeries] = {}
+        self._backends: dict[str, _BackendSeries] = {}
+        self._reasons: set[str] = set()
+        ProcessCollector(registry=self.registry)
+        self._define_resource_series()
+        self._define_backend_series()
+        self._define_host_series()
+
+    def _define_resource_series(self) -> None:
+        by_resource = ("resource",)
+        self._devices = self._gauge(
+            "devices",
+            "Devices offered to the kubelet, each replica counted.",
+            ("resource", "backend", "health"),
+        )
+        self._allocations = self._counter("allocations", "Allocate calls answered with devices.", by_resource)
+        self._allocation_failures = self._counter(
+            "allocation_failures", "Allocate calls answered with an error.", ("resource", "reason")
+        )
+        self._allocate_seconds = self._histogram(
+            "allocate_seconds", "Time to answer Allocate, failures included.", by_resource, _RPC_BUCKETS
+        )
+        self._prefer_seconds = self._histogram(
+            "prefer_seconds", "Time to answer GetPreferredAllocation.", by_resource, _RPC_BUCKETS
+        )
+        self._registrations = self._counter("registrations", "Registrations the kubelet took.", by_resource)
+        self._registration_failures = self._counter(
+            "registration_failures", "Registrations that failed or were refused.", by_resource
+        )
+        self._streams = self._gauge("streams", "ListAndWatch streams open now; 1 is right.", by_resource)
+        self._lists = self._counter("lists", "Device lists sent to the kubelet.", by_resource)
+        self._list_size = self._gauge("list_size_devices", "Devices in the last list sent.", by_resource)
+        self._list_revision = self._gauge("list_revision", "Revision of the last list sent.", by_resource)
+        self._event_to_list = self._histogram(
+            "event_to_list_seconds", "From an event to the list it caused.", by_resource, _EVENT_BUCKETS
+        )
+
+    def _define_backend_series(self) -> None:
+        self._discovery_seconds = self._histogram(
+            "discovery_seconds", "Time of one successful discovery.", ("backend",), _SCAN_BUCKETS
+        )
+        self._degraded = self._gauge(
+            "backend_degraded", "1 while the backend works on its last good list.", ("backend",)
+        )
+        self._backend_failures = self._counter(
+            "backend_failures", "Calls of the backend that failed.", ("backend", "kind")
+        )
+
+    def _define_host_series(self) -> None:
+        self._refusals = self._gauge("plan_refusals", "Devices the plan leaves out now.", ("reason",))
+        self._generation = self._gauge("config_generation", "Configurations that took effect since start.")
+        self._reload_success = self._gauge(
+            "config_last_reload_success", "1 if the last configuration read took effect, 0 if it was refused."
+        )
+        self._reload_time = self._gauge(
+            "config_last_reload_timestamp_seconds", "When a configuration was last read, in Unix time."
+        )
+        info = self._gauge("build_info", "Always 1; the label names the version.", ("version",))
+        info.labels(__version__).set(1)
+
+    def _gauge(self, name: str, meaning: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(name, meaning, labels, namespace="devhost", registry=self.registry)
+
+    def _counter(self, name: str, meaning: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(name, meaning, labels, namespace="devhost", registry=self.registry)
+
+    def _histogram(
+        self, name: str, meaning: str, labels: tuple[str, ...], buckets: tuple[float, ...]
+    ) -> Histogram:
+        return Histogram(name, meaning, labels, namespace="devhost", registry=self.registry, buckets=buckets)
+
+    async def render(self) -> bytes:
+        """Every series in the text format of :data:`CONTENT_TYPE`.
+
+        With 100 resources that is 400 kB and some 50 ms of work, so the loop gets its turn after each
+        metric: a scrape must not hold up a device list.
+        """
+        parts = []
+        for family in self.registry.collect():
+            parts.append(prometheus_client.generate_latest(_Collected(family)))
+            await asyncio.sleep(0)
+        return b"".join(parts)
+
+    def resource_added(self, resource: str, backend: str) -> None:
+        known = self._resources.get(resource)
+        if known is not None and known.backend == backend:
+            return
+        self.resource_removed(resource)
+        self._resources[resource] = _ResourceSeries(
+            backend=backend,
+            healthy=self._devices.labels(resource, backend, "Healthy"),
+            unhealthy=self._devices.labels(resource, backend, "Unhealthy"),
+            allocations=self._allocations.labels(resource),
+            allocation_failures={
+                reason: self._allocation_failures.labels(resource, reason) for reason in AllocationFailure
+            },
+            allocate_seconds=self._allocate_seconds.labels(resource),
+            prefer_seconds=self._prefer_seconds.labels(resource),
+            registrations=self._registrations.labels(resource),
+            registration_failures=self._registration_failures.labels(resource),
+            streams=self._streams.labels(resource),
+            lists=self._lists.labels(resource),
+            list_size=self._list_size.labels(resource),
+            list_revision=self._list_revision.labels(resource),
+            event_to_list=self._event_to_list.labels(resource),
+        )
+
+    def resource_removed(self, resource: str) -> None:
+        gone = self._resources.pop(resource, None)
+        if gone is None:
+            return
+        for health in ("Healthy", "Unhealthy"):
+            self._devices.remove(resource, gone.backend, health)
+        for reason in AllocationFailure:
+            self._allocation_failures.remove(resource, reason)
+        for family in (
+            self._allocations,
+            self._allocate_seconds,
+            self._prefer_seconds,
+            self._registrations,
+            self._registration_failures,
+            self._streams,
+            self._lists,
+            self._list_size,
+            self._list_revision,
+            self._event_to_list,
+        ):
+            family.remove(resource)
+
+    def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
+        if series := self._resources.get(resource):
+            series.healthy.set(healthy)
+            series.unhealthy.set(unhealthy)
+
+    def registered(self, resource: str) -> None:
+        if series := self._resources.get(resource):
+            series.registrations.inc()
+
+    def registration_failed(self, resource: str) -> None:
+        if series := self._resources.get(resource):
+            series.registration_failures.inc()
+
+    def stream_opened(self, resource: str) -> None:
+        if series := self._resources.get(resource):
+            series.streams.inc()
+
+    def stream_closed(self, resource: str) -> None:
+        if series := self._resources.get(resource):
+            series.streams.dec()
+
+    def list_sent(self, resource: str, devices: int, revision: int, since_event: float | None) -> None:
+        if series := self._resources.get(resource):
+            series.lists.inc()
+            series.list_size.set(devices)
+            series.list_revision.set(revision)
+            if since_event is not None:
+                series.event_to_list.observe(since_event)
+
+    def allocated(self, resource: str, seconds: float) -> None:
+        if series := self._resources.get(resource):
+            series.allocations.inc()
+            series.allocate_seconds.observe(seconds)
+
+    def allocation_failed(self, resource: str, reason: AllocationFailure, seconds: float) -> None:
+        if series := self._resources.get(resource):
+            series.allocation_failures[reason].inc()
+            series.allocate_seconds.observe(seconds)
+
+    def preferred(self, resource: str, seconds: float) -> None:
+        if series := self._resources.get(resource):
+            series.prefer_seconds.observe(seconds)
+
+    def backend_added(self, backend: str) -> None:
+        if backend not in self._backends:
+            self._backends[backend] = _BackendSeries(
+                discovery_seconds=self._discovery_seconds.labels(backend),
+                degraded=self._degraded.labels(backend),
+                failures={kind: self._backend_failures.labels(backend, kind) for kind in BackendFailure},
+            )
+
+    def backend_removed(self, backend: str) -> None:
+        if self._backends.pop(backend, None) is None:
+            return
+        self._discovery_seconds.remove(backend)
+        self._degraded.remove(backend)
+        for kind in BackendFailure:
+            self._backend_failures.remove(backend, kind)
+
+    def discovered(self, backend: str, seconds: float) -> None:
+        if series := self._backends.get(backend):
+            series.discovery_seconds.observe(seconds)
+
+    def backend_failed(self, backend: str, kind: BackendFailure) -> None:
+        if series := self._backends.get(backend):
+            series.failures[kind].inc()
+
+    def backend_degraded(self, backend: str, degraded: bool) -> None:
+        if series := self._backends.get(backend):
+            series.degraded.set(degraded)
+
+    def planned(self, refusals: Mapping[str, int]) -> None:
+        self._reasons.update(refusals)
+        for reason in self._reasons:
+            self._refusals.labels(reason).set(refusals.get(reason, 0))
+
+    def config_loaded(self, generation: int) -> None:
+        self._generation.set(generation)
+        self._reload_success.set(1)
+        self._reload_time.set(time.time())
+
+    def config_rejected(self) -> None:
+        self._reload_success.set(0)
+        self._reload_time.set(time.time())

@@ -1,0 +1,157 @@
+"""Where the status socket lives: one directory per user, one file name per kubelet directory."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+import stat
+from pathlib import Path
+
+from devhost.errors import EnvironmentFailure
+
+MAX_SOCKET_PATH = 107
+"""Bytes of a unix socket's path: ``sun_path`` holds 108 with the closing zero (unix(7))."""
+
+_OVERRIDE = "DEVHOST_RUNTIME_DIR"
+_ELSEWHERE = "name another place for the socket: `run --status-socket`, `status --socket`"
+
+
+def runtime_dir() -> Path:
+    """The directory of this user's status sockets, whether or not it exists.
+
+    ``$DEVHOST_RUNTIME_DIR`` if set; ``/run/devhost`` for root; else ``devhost`` in
+    ``$XDG_RUNTIME_DIR``, and ``/tmp/devhost-<uid>`` without one.
+    """
+    if chosen := os.environ.get(_OVERRIDE):
+        return Path(chosen)
+    if os.geteuid() == 0:
+        return Path("/run/devhost")
+    if session := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(session, "devhost")
+    return Path(f"/tmp/devhost-{os.geteuid()}")
+
+
+def make_runtime_dir() -> Path:
+    """The runtime directory, made if need be, and certainly ours alone.
+
+    Raises:
+        EnvironmentFailure: it cannot be made, or it is not safe.
+    """
+    path = runtime_dir()
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        mode = _check_ours(path)
+        if mode & 0o077:
+            path.chmod(0o700)  # a hostPath volume of type DirectoryOrCreate comes with 0755
+    except FileExistsError as error:
+        raise EnvironmentFailure(f"{path} is not a directory", f"remove it, or {_ELSEWHERE}") from error
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot use the runtime directory {path}: {error.strerror}", _ELSEWHERE
+        ) from error
+    return path
+
+
+def _check_ours(path: Path) -> int:
+    """The mode of a directory that nobody else could have put things into.
+
+    In ``/tmp`` anybody may create a directory of our name before we do.
+    """
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise EnvironmentFailure(f"{path} is not a directory", f"remove it, or {_ELSEWHERE}")
+    if found.st_uid != os.geteuid():
+        raise EnvironmentFailure(
+            f"{path} belongs to user {found.st_uid}, not to us ({os.geteuid()})",
+            f"remove it, or {_ELSEWHERE}",
+        )
+    if found.st_mode & 0o022:
+        raise EnvironmentFailure(
+            f"{path} can be written by other users", f"run `chmod 700 {path}` if what is in it is yours"
+        )
+    return found.st_mode
+
+
+def socket_name(kubelet_dir: Path) -> str:
+    """The file name for a kubelet directory: 12 hex digits of the hash of its real path."""
+    real = os.fsencode(os.path.realpath(kubelet_dir))
+    return f"{hashlib.sha256(real).hexdigest()[:12]}.sock"
+
+
+def sockets() -> list[Path]:
+    """Every socket file in the runtime directory, live or not; none if it does not exist.
+
+    Raises:
+        EnvironmentFailure: the directory may not be read, or it is not safe.
+    """
+    try:
+        _check_ours(runtime_dir())
+        return sorted(path for path in runtime_dir().iterdir() if path.suffix == ".sock")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise EnvironmentFailure(f"cannot look into {runtime_dir()}: {error.strerror}", _ELSEWHERE) from error
+
+
+def is_live(path: Path) -> bool:
+    """Whether a process listens on the socket ``path``. Never waits.
+
+    Raises:
+        OSError: it cannot be told, for instance for lack of permission.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except BlockingIOError:
+            return True  # its queue of connections is full
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def bind(path: Path) -> socket.socket:
+    """A listening unix socket at ``path`` with mode 0600; a dead socket left there is replaced.
+
+    Raises:
+        EnvironmentFailure: something else lies there, or the directory does not allow it.
+        FileExistsError: a live process listens there.
+    """
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise EnvironmentFailure(
+            f"the status socket's path is over {MAX_SOCKET_PATH} bytes: {path}",
+            "choose a shorter --status-socket",
+        )
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # bind creates the file with the mode the umask leaves, so it is never open to others, not even briefly
+    umask = os.umask(0o177)
+    try:
+        _remove_dead(path)
+        listener.bind(os.fspath(path))
+        listener.listen(16)
+        listener.setblocking(False)
+    except BaseException as error:
+        listener.close()
+        if not isinstance(error, OSError) or isinstance(error, FileExistsError):
+            raise
+        if error.errno == errno.EADDRINUSE:
+            raise FileExistsError(path) from error  # somebody was faster
+        raise EnvironmentFailure(
+            f"cannot make the status socket {path}: {error.strerror}", _ELSEWHERE
+        ) from error
+    finally:
+        os.umask(umask)
+    return listener
+
+
+def _remove_dead(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise EnvironmentFailure(f"{path} is in the way: it is not a socket", f"remove it, or {_ELSEWHERE}")
+    if is_live(path):
+        raise FileExistsError(path)
+    path.unlink()

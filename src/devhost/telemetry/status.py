@@ -1,0 +1,168 @@
+"""Serves the status document on a local unix socket.
+
+A client sends one JSON line. ``{"want": "status"}`` is answered with one line, the document.
+``{"want": "watch"}`` is answered with the document now and again after each change, at most four a
+second, until the client closes its side. A request that is not understood is answered with
+``{"error": "..."}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+from devhost.errors import EnvironmentFailure
+
+from . import log, rundir
+from .connections import Connections
+from .document import Source
+
+MAX_CLIENTS = 16
+MAX_REQUEST = 4096
+"""Bytes of a request line."""
+DEADLINE = 5.0
+"""Seconds a client has to send its request."""
+INTERVAL = 0.25
+"""Seconds between two documents to one watching client."""
+_SEND_BUFFER = 65536
+"""Bytes the kernel may hold for a client: more would fill up with documents that are out of date."""
+
+_log = log.get(__name__)
+
+
+class AlreadyServed(EnvironmentFailure):
+    """Another devhost serves the same kubelet directory."""
+
+
+class StatusServer:
+    """The status socket of one host.
+
+    Args:
+        document: describes the host now.
+        kubelet_dir: the directory this host serves; the socket's name is made from it.
+        socket: where to put the socket instead of the runtime directory.
+        interval: seconds between two documents to one watching client.
+    """
+
+    def __init__(
+        self, document: Source, *, kubelet_dir: Path, socket: Path | None = None, interval: float = INTERVAL
+    ) -> None:
+        self._document = document
+        self._kubelet_dir = kubelet_dir
+        self._path = socket
+        self._interval = interval
+        self._changes = 0
+        self._changed = asyncio.Event()
+        self._latest: tuple[int, bytes] = (-1, b"")
+        self._server: asyncio.Server | None = None
+        self._file = (0, 0)
+        busy = _line({"error": f"more than {MAX_CLIENTS} clients at a time"})
+        self._connections = Connections(self._serve, limit=MAX_CLIENTS, busy=busy, log=_log)
+
+    async def start(self) -> Path:
+        """Makes the socket, replacing one left by a dead process, and returns its path.
+
+        Raises:
+            AlreadyServed: a live devhost has it.
+            EnvironmentFailure: the socket or its directory cannot be made or is not safe.
+        """
+        path = self._path or rundir.make_runtime_dir() / rundir.socket_name(self._kubelet_dir)
+        try:
+            listener = rundir.bind(path)
+        except FileExistsError as error:
+            raise AlreadyServed(
+                f"another devhost already serves {self._kubelet_dir}",
+                f"`devhost status --socket {path}` shows it",
+            ) from error
+        self._path = path
+        made = path.lstat()
+        self._file = (made.st_dev, made.st_ino)
+        self._server = await asyncio.start_unix_server(
+            self._connections.accept, sock=listener, limit=MAX_REQUEST
+        )
+        return path
+
+    async def stop(self) -> None:
+        """Ends every connection and removes the socket, unless it is somebody else's by now."""
+        if self._server is None or self._path is None:
+            return
+        self._server.close()
+        self._server = None
+        await self._connections.end()
+        try:
+            found = self._path.lstat()
+            if (found.st_dev, found.st_ino) == self._file:
+                self._path.unlink()
+        except OSError:
+            pass  # the runtime directory has gone before us
+
+    def changed(self) -> None:
+        """The document would now read otherwise: watching clients get the new one. Costs next to nothing."""
+        self._changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE):
+                request = await reader.readline()
+        except ValueError:  # how StreamReader reports a line over its limit
+            request = b"too long"
+        if not request:
+            return  # somebody looked whether we are alive
+        want = _want(request)
+        if want == "watch":
+            await self._watch(reader, writer)
+        elif want == "status":
+            await _send(writer, _line(self._document()))
+        else:
+            await _send(writer, _line({"error": 'expected {"want": "status"} or {"want": "watch"}'}))
+
+    async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                pushing = tasks.create_task(self._push(writer))
+                # A client that leaves is noticed at once, not at the next change
+                while await reader.read(MAX_REQUEST):
+                    pass
+                pushing.cancel()
+        except* ConnectionError:
+            writer.transport.abort()  # the client left while a document was on its way
+
+    async def _push(self, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        seen = -1
+        while True:
+            while self._changes == seen:
+                await self._changed.wait()
+            seen, line = self._current()
+            next_time = loop.time() + self._interval
+            await _send(writer, line)
+            await asyncio.sleep(next_time - loop.time())
+
+    def _current(self) -> tuple[int, bytes]:
+        """The newest document, put together once for all who watch."""
+        if self._latest[0] != self._changes:
+            self._latest = (self._changes, _line(self._document()))
+        return self._latest
+
+
+async def _send(writer: asyncio.StreamWriter, line: bytes) -> None:
+    writer.write(line)
+    await writer.drain()
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def _want(request: bytes) -> object:
+    try:
+        message = json.loads(request)
+    except (ValueError, RecursionError):
+        return None
+    return message.get("want") if isinstance(message, dict) else None

@@ -1,0 +1,32 @@
+"""A kubelet for tests: it registers device plugins and hands their devices to pods that do not exist.
+
+See :class:`KubeletSimulator`. ``docs/simulator.md`` tells what it does as a kubelet and what it does not.
+"""
+
+from __future__ import annotations
+
+from .admission import ContainerStartError, Role, UnexpectedAdmissionError
+from .checkpoint import Allocation
+from .events import Event, EventLog, ListedDevice
+from .faults import Fault, Faults, Point, cut, delay, fail, hang
+from .registry import Profile
+from .simulator import KubeletSimulator
+
+__all__ = [
+    "Allocation",
+    "ContainerStartError",
+    "Event",
+    "EventLog",
+    "Fault",
+    "Faults",
+    "KubeletSimulator",
+    "ListedDevice",
+    "Point",
+    "Profile",
+    "Role",
+    "UnexpectedAdmissionError",
+    "cut",
+    "delay",
+    "fail",
+    "hang",
+]

@@ -1,0 +1,225 @@
+"""The commands one can give a simulated kubelet while it runs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from devhost.errors import DevhostError, UsageError
+
+from . import render
+from .admission import ContainerStartError, UnexpectedAdmissionError
+from .simulator import KubeletSimulator
+
+CONTAINER = "main"
+"""Name of the one container of each pod that is started from here."""
+
+WAIT = 60.0
+"""Seconds that ``wait for`` waits unless it is told otherwise."""
+
+HELP = """\
+allocate N of RESOURCE [for POD]   admit a pod that asks for N devices, and start it
+restart pod POD                    start the pod's container again, without a new Allocate
+release POD                        the pod is over, its devices are free
+pods                               pods and the devices they hold
+devices [RESOURCE]                 devices, their health and who holds them
+capacity                           capacity and allocatable, as node status shows them
+wait for RESOURCE [SECONDS]        wait until the resource has a healthy device that is free
+restart                            restart the kubelet: sockets are wiped, plugins must register again
+crash                              the same, but the old kubelet leaves its socket file behind
+stop / start                       the two halves of a restart
+kill stream RESOURCE               cancel the ListAndWatch streams of a resource
+help                               these lines
+quit                               stop the kubelet and end"""
+
+
+class Quit(Exception):
+    """The user has had enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command gives back: ``lines`` for people, ``value`` (plain JSON) for programs."""
+
+    lines: tuple[str, ...] = ()
+    value: Any = None
+
+
+class Console:
+    """Carries out command lines on ``kubelet``, one after another, as a kubelet admits its pods."""
+
+    def __init__(self, kubelet: KubeletSimulator) -> None:
+        self._kubelet = kubelet
+        self._pods = 0
+        grammar: list[tuple[str, Callable[..., Awaitable[Answer]]]] = [
+            (r"allocate (?P<count>\S+) of (?P<resource>\S+)(?: for (?P<pod>\S+))?", self._allocate),
+            (r"restart pod (?P<pod>\S+)", self._restart_pod),
+            (r"release (?P<pod>\S+)", self._release),
+            (r"pods", self._list_pods),
+            (r"devices(?: (?P<resource>\S+))?", self._devices),
+            (r"capacity", self._capacity),
+            (r"wait for (?P<resource>\S+)(?: (?P<seconds>\S+))?", self._wait),
+            (r"restart", self._restart),
+            (r"crash", self._crash),
+            (r"stop", self._stop),
+            (r"start", self._start),
+            (r"kill stream (?P<resource>\S+)", self._kill_stream),
+            (r"help", self._help),
+            (r"quit|exit", self._quit),
+        ]
+        self._grammar = [(re.compile(pattern), action) for pattern, action in grammar]
+
+    async def execute(self, line: str) -> Answer:
+        """Carries out one line; an empty one, or one that begins with ``#``, does nothing.
+
+        Raises:
+            UsageError: the line is no command.
+            DevhostError: the command failed.
+            Quit: the line was ``quit``.
+        """
+        words = " ".join(line.split())
+        if not words or words.startswith("#"):
+            return Answer()
+        for pattern, action in self._grammar:
+            if found := pattern.fullmatch(words):
+                return await action(**found.groupdict())
+        raise UsageError(f"cannot understand {words[:80]!r}", _hint(words))
+
+    async def _allocate(self, count: str, resource: str, pod: str | None) -> Answer:
+        number = _positive(count, "the number of devices", whole=True)
+        name = pod or self._new_pod()
+        # The events tell people all there is to say, also why a pod is rejected or cannot start.
+        try:
+            await self._kubelet.admit(name, CONTAINER, resource, int(number))
+            await self._kubelet.start_container(name, CONTAINER)
+        except (UnexpectedAdmissionError, ContainerStartError) as error:
+            return Answer(value={"pod": name, "started": False, "reason": error.message})
+        return Answer(value={"pod": name, "started": True, "reason": ""})
+
+    def _new_pod(self) -> str:
+        taken = {allocation.pod for allocation in self._kubelet.allocations()}
+        while True:
+            self._pods += 1
+            if (name := f"pod-{self._pods}") not in taken:
+                return name
+
+    async def _restart_pod(self, pod: str) -> Answer:
+        response = await self._kubelet.start_container(pod, CONTAINER)
+        return Answer((f"{pod}/{CONTAINER} gets again", *render.response_lines(response)))
+
+    async def _release(self, pod: str) -> Answer:
+        if not self._kubelet.release(pod):
+            raise UsageError(f"there is no pod {pod}", "the command pods lists them")
+        return Answer()
+
+    async def _list_pods(self) -> Answer:
+        held = self._kubelet.allocations()
+        lines = tuple(f"{a.pod}/{a.container}  {a.resource}  {', '.join(a.device_ids)}" for a in held)
+        value = [
+            {"pod": a.pod, "container": a.container, "resource": a.resource, "device_ids": list(a.device_ids)}
+            for a in held
+        ]
+        return Answer(lines or ("no pod holds a device",), value)
+
+    async def _devices(self, resource: str | None) -> Answer:
+        known = self._kubelet.capacity()
+        if resource is not None and resource not in known:
+            raise UsageError(f"no plugin has listed {resource}", "the command capacity shows what there is")
+        holders = {
+            (a.resource, device): a.pod for a in self._kubelet.allocations() for device in a.device_ids
+        }
+        value = []
+        for name in [resource] if resource else sorted(known):
+            healthy = self._kubelet.healthy(name)
+            value += [
+                {
+                    "resource": name,
+                    "id": device.id,
+                    "healthy": device.id in healthy,
+                    "numa_nodes": list(device.numa_nodes),
+                    "pod": holders.get((name, device.id), ""),
+                }
+                for device in self._kubelet.devices(name)
+            ]
+        return Answer(tuple(map(_device_line, value)) or ("no devices",), value)
+
+    async def _capacity(self) -> Answer:
+        capacity, allocatable = self._kubelet.capacity(), self._kubelet.allocatable()
+        value = {
+            name: {
+                "capacity": capacity[name],
+                "allocatable": allocatable[name],
+                "in_use": len(self._kubelet.in_use(name)),
+            }
+            for name in sorted(capacity)
+        }
+        lines = tuple(
+            f"{name}  capacity {n['capacity']}, allocatable {n['allocatable']}, in use {n['in_use']}"
+            for name, n in value.items()
+        )
+        return Answer(lines or ("no plugin has registered a resource",), value)
+
+    async def _wait(self, resource: str, seconds: str | None) -> Answer:
+        limit = _positive(seconds, "the time to wait") if seconds else WAIT
+        try:
+            await self._kubelet.wait_for(
+                lambda: self._kubelet.healthy(resource) - self._kubelet.in_use(resource), limit
+            )
+        except TimeoutError:
+            raise DevhostError(f"{resource} had no free healthy device within {limit:g} s") from None
+        return Answer()
+
+    async def _restart(self) -> Answer:
+        await self._kubelet.restart()
+        return Answer()
+
+    async def _crash(self) -> Answer:
+        await self._kubelet.restart(crash=True)
+        return Answer()
+
+    async def _stop(self) -> Answer:
+        await self._kubelet.stop()
+        return Answer()
+
+    async def _start(self) -> Answer:
+        await self._kubelet.start()
+        return Answer()
+
+    async def _kill_stream(self, resource: str) -> Answer:
+        if not self._kubelet.kill_stream(resource):
+            raise UsageError(f"{resource} has no open stream", "the command capacity shows what there is")
+        return Answer()
+
+    async def _help(self) -> Answer:
+        return Answer(tuple(HELP.splitlines()), HELP)
+
+    async def _quit(self) -> Answer:
+        raise Quit
+
+
+def _positive(text: str, what: str, whole: bool = False) -> float:
+    try:
+        number = int(text) if whole else float(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < 2**31:
+        raise UsageError(f"{what} must be a {'whole ' if whole else ''}number above 0, not {text[:40]!r}")
+    return number
+
+
+def _hint(words: str) -> str:
+    usages = {line.split("  ")[0].split(" [")[0]: line.split("  ")[0] for line in HELP.splitlines()}
+    first = words.split()[0]
+    verbs = {usage.split()[0]: usage for usage in reversed(usages.values())}
+    close = difflib.get_close_matches(first, verbs, n=1)
+    return f"did you mean: {verbs[close[0]]}" if close else "the command help lists what there is"
+
+
+def _device_line(device: dict[str, Any]) -> str:
+    health = "healthy" if device["healthy"] else "unhealthy"
+    numa = f"  NUMA {','.join(map(str, device['numa_nodes']))}" if device["numa_nodes"] else ""
+    pod = f"  held by {device['pod']}" if device["pod"] else ""
+    return f"{device['resource']}  {device['id']}  {health}{numa}{pod}"

@@ -1,0 +1,112 @@
+"""Where a kubelet can be made to misbehave, and how.
+
+A fault is an action that runs at a named point before the kubelet goes on there. What it raises as
+:class:`Fault` becomes the failure of that step; an action that never returns makes the step hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+Action = Callable[[], Awaitable[None]]
+
+
+class Point(StrEnum):
+    """The steps of a kubelet that can be disturbed."""
+
+    REGISTER = "register"
+    """Register has come in and nothing is checked yet; a fault refuses it with its text."""
+
+    OPTIONS = "options"
+    """Before GetDevicePluginOptions; a fault stands for the plugin's error."""
+
+    STREAM = "stream"
+    """ListAndWatch has just been opened; a fault ends the stream with its text."""
+
+    LIST = "list"
+    """A list has been read and not been applied yet; a fault ends the stream with its text."""
+
+    PREFERENCE = "preference"
+    """Before GetPreferredAllocation."""
+
+    ALLOCATE = "allocate"
+    """Before Allocate."""
+
+    PRE_START = "pre-start"
+    """Before PreStartContainer."""
+
+
+class Fault(Exception):
+    """A step fails with this text."""
+
+
+@dataclass(slots=True)
+class _Injected:
+    point: Point
+    action: Action
+    resource: str
+    times: int | None
+
+
+class Faults:
+    """The faults that are waiting for their point to be reached."""
+
+    def __init__(self) -> None:
+        self._injected: list[_Injected] = []
+
+    def inject(self, point: Point, action: Action, resource: str = "", times: int | None = 1) -> None:
+        """Runs ``action`` the next ``times`` times (``None``: always) that ``point`` is reached.
+
+        Args:
+            resource: only for this resource; any by default.
+        """
+        self._injected.append(_Injected(point, action, resource, times))
+
+    def clear(self) -> None:
+        """Forgets every fault. A step that hangs already goes on hanging."""
+        self._injected.clear()
+
+    async def reached(self, point: Point, resource: str) -> None:
+        """Runs the first fault that is waiting for this.
+
+        Raises:
+            Fault: the step is to fail.
+        """
+        for fault in self._injected:
+            if fault.point is point and fault.resource in ("", resource):
+                if fault.times is not None:
+                    fault.times -= 1
+                    if fault.times <= 0:
+                        self._injected.remove(fault)
+                await fault.action()
+                return
+
+
+def fail(text: str) -> Action:
+    """The step fails with ``text``."""
+
+    async def action() -> None:
+        raise Fault(text)
+
+    return action
+
+
+def delay(seconds: float) -> Action:
+    """The step goes on after ``seconds``."""
+
+    async def action() -> None:
+        await asyncio.sleep(seconds)
+
+    return action
+
+
+async def hang() -> None:
+    """The step never goes on, until the kubelet stops or its caller gives up."""
+    await asyncio.get_running_loop().create_future()
+
+
+cut = fail("EOF")
+"""The stream ends as if the plugin had closed it."""

@@ -1,0 +1,206 @@
+"""One run of a kubelet's registration server, from its start to its stop or crash."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from devhost import naming
+from devhost.kubelet.api import VERSION, api_pb2, api_pb2_grpc
+
+from . import events
+from .faults import Fault, Faults, Point
+from .registry import AlreadyConnected, Options, Registry
+from .wire import CallError, PluginConnection
+
+Context = grpc.aio.ServicerContext[api_pb2.RegisterRequest, api_pb2.Empty]
+
+
+class Refused(Exception):
+    """Register is answered with this text and code UNKNOWN."""
+
+
+class Registrar(api_pb2_grpc.RegistrationServicer):
+    """Serves Register, follows the ListAndWatch stream of each plugin, and keeps the registry true.
+
+    Args:
+        directory: where endpoints are looked up.
+        record: takes an event's type and fields, and logs it.
+        dial_timeout: seconds a plugin has to accept the connection during Register.
+        receive_limit: bytes of the largest message that is taken from a plugin.
+        changed: called after each change that a kubelet writes into its checkpoint.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        registry: Registry,
+        faults: Faults,
+        record: events.Record,
+        *,
+        dial_timeout: float,
+        receive_limit: int,
+        changed: Callable[[], None],
+    ) -> None:
+        self._directory = directory
+        self._registry = registry
+        self._faults = faults
+        self._record = record
+        self._dial_timeout = dial_timeout
+        self._receive_limit = receive_limit
+        self._changed = changed
+        self._connections: set[PluginConnection] = set()
+        self._streams: dict[asyncio.Task[None], PluginConnection] = {}
+
+    def streams(self, resource: str) -> tuple[PluginConnection, ...]:
+        """The connections with an open ListAndWatch stream for ``resource``, oldest first."""
+        return tuple(c for c in self._streams.values() if c.resource == resource)
+
+    async def close(self) -> None:
+        """Ends all streams and connections, as the end of a kubelet's process does.
+
+        Raises:
+            BaseExceptionGroup: following a stream failed in a way that is a bug here.
+        """
+        streams = tuple(self._streams)
+        for stream in streams:
+            stream.cancel()
+        outcomes = await asyncio.gather(*streams, return_exceptions=True)
+        for connection in tuple(self._connections):
+            await self._close(connection)
+        bugs = [o for o in outcomes if isinstance(o, Exception)]
+        if bugs:
+            raise ExceptionGroup("following ListAndWatch streams", bugs)
+
+    async def Register(self, request: api_pb2.RegisterRequest, context: Context) -> api_pb2.Empty:
+        resource, endpoint = request.resource_name, request.endpoint
+        self._record(
+            events.RegisterReceived,
+            resource=resource,
+            endpoint=endpoint,
+            version=request.version,
+            pre_start_required=request.options.pre_start_required,
+            preferred_allocation=request.options.get_preferred_allocation_available,
+        )
+        try:
+            await self._register(request, context)
+        except Refused as refusal:
+            self._record(events.RegisterRefused, resource=resource, endpoint=endpoint, reason=str(refusal))
+            await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
+        except asyncio.CancelledError:
+            reason = "the caller gave up, or the kubelet stopped"
+            self._record(events.RegisterRefused, resource=resource, endpoint=endpoint, reason=reason)
+            raise
+        return api_pb2.Empty()
+
+    async def _register(self, request: api_pb2.RegisterRequest, context: Context) -> None:
+        resource = request.resource_name
+        try:
+            await self._faults.reached(Point.REGISTER, resource)
+        except Fault as fault:
+            raise Refused(str(fault)) from fault
+        if request.version != VERSION:
+            raise Refused(
+                f'requested API version "{request.version}" is not supported by kubelet. '
+                f'Supported version is "{VERSION}"'
+            )
+        if naming.problem(resource):
+            raise Refused(f'the ResourceName "{resource}" is invalid')
+        path = _joined(self._directory, request.endpoint)
+        connection = PluginConnection(resource, request.endpoint, path, self._receive_limit)
+        self._connections.add(connection)
+        self._registry.enlist(connection)
+        try:
+            await self._connect(connection, context.time_remaining())
+        except BaseException:
+            self._registry.strike(connection)
+            await self._close(connection)
+            raise
+
+    async def _connect(self, connection: PluginConnection, remaining: float | None) -> None:
+        """Dials, asks for the options, makes the plugin an endpoint and opens its stream."""
+        resource, endpoint = connection.resource, connection.endpoint
+        timeout = self._dial_timeout if remaining is None else min(self._dial_timeout, remaining)
+        try:
+            await connection.dial(timeout)
+        except CallError as error:
+            raise Refused(f"failed to dial device plugin: {error}") from error
+        try:
+            await self._faults.reached(Point.OPTIONS, resource)
+            answer = await connection.options()
+        except (CallError, Fault) as error:
+            raise Refused(f"failed to get device plugin options: {error}") from error
+        options = Options(answer.pre_start_required, answer.get_preferred_allocation_available)
+        self._record(
+            events.OptionsRead,
+            resource=resource,
+            endpoint=endpoint,
+            pre_start_required=options.pre_start_required,
+            preferred_allocation=options.preferred_allocation,
+        )
+        try:
+            self._registry.connect(connection, options)
+        except AlreadyConnected as error:
+            raise Refused(str(error)) from error
+        self._record(events.Registered, resource=resource, endpoint=endpoint)
+        stream = asyncio.create_task(self._follow(connection), name=f"follow {resource} {endpoint}")
+        self._streams[stream] = connection
+
+    async def _follow(self, connection: PluginConnection) -> None:
+        """Reads one ListAndWatch stream to its end and draws the consequences."""
+        reason = "EOF"
+        try:
+            await self._read(connection)
+        except (CallError, Fault) as error:
+            reason = str(error)
+        finally:
+            task = asyncio.current_task()
+            if task is not None:
+                self._streams.pop(task, None)
+        connection.cut()
+        self._record(
+            events.StreamEnded, resource=connection.resource, endpoint=connection.endpoint, reason=reason
+        )
+        await self._ended(connection)
+
+    async def _read(self, connection: PluginConnection) -> None:
+        resource, endpoint = connection.resource, connection.endpoint
+        self._record(events.StreamOpened, resource=resource, endpoint=endpoint)
+        await self._faults.reached(Point.STREAM, resource)
+        async for message in connection.lists():
+            await self._faults.reached(Point.LIST, resource)
+            devices = tuple(
+                events.ListedDevice(d.ID, d.health, tuple(node.ID for node in d.topology.nodes))
+                for d in message.devices
+            )
+            self._registry.update(resource, devices)
+            self._changed()
+            self._record(events.ListReceived, resource=resource, endpoint=endpoint, devices=devices)
+
+    async def _ended(self, connection: PluginConnection) -> None:
+        victim = self._registry.successor(connection)
+        if isinstance(victim, PluginConnection):
+            promoted = self._registry.disconnect(victim)
+            self._record(events.Disconnected, resource=victim.resource, endpoint=victim.endpoint)
+            if promoted is not None and isinstance(promoted.connection, PluginConnection):
+                self._record(events.Promoted, resource=victim.resource, endpoint=promoted.connection.endpoint)
+            # A registration that is still dialling has no connection to close yet, and goes on.
+            if victim.dialled:
+                await self._close(victim)
+        endpoints = self._registry.resource(connection.resource).endpoints
+        if all(endpoint.connection is not connection for endpoint in endpoints):
+            await self._close(connection)
+
+    async def _close(self, connection: PluginConnection) -> None:
+        self._connections.discard(connection)
+        await connection.close()
+
+
+def _joined(directory: Path, endpoint: str) -> str:
+    """Where the kubelet dials: always relative to its directory, but ``..`` leads out of it."""
+    return os.path.normpath(f"{directory}/{endpoint}")

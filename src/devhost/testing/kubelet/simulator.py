@@ -1,0 +1,308 @@
+"""The simulated kubelet: its life, and the node as an administrator sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import grpc.aio
+
+from devhost.errors import DevhostError, EnvironmentFailure
+from devhost.kubelet.api import CHECKPOINT, RECEIVE_LIMIT, api_pb2, api_pb2_grpc
+
+from . import checkpoint, events, wire
+from .admission import Admission, Role
+from .checkpoint import Allocation
+from .faults import Faults
+from .registration import Registrar
+from .registry import PROFILES, Profile, Registry
+
+T = TypeVar("T")
+
+
+class KubeletSimulator:
+    """A kubelet's device plugin side in ``directory``, without containers. One event loop, no threads.
+
+        async with KubeletSimulator(directory, "1.37") as kubelet:
+            ...  # start the plugin
+            await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/thing") == 4)
+            allocation = await kubelet.admit("pod", "main", "example.com/thing", 2)
+
+    Everything that happens is in ``events``; ``faults`` makes steps fail or hang.
+
+    Args:
+        directory: the plugin directory; made with mode 0750 where it does not exist.
+        profile: whose behaviour: "1.36" stands for that release and older ones, "1.37" for newer ones.
+        clock: seconds for the stop grace and for events; a test may give its own.
+        dial_timeout: seconds a plugin has to accept the kubelet's connection during Register.
+        stop_grace: seconds that a resource keeps its capacity after its last plugin has gone.
+        receive_limit: bytes of the largest message the kubelet takes.
+        keep_checkpoint: whether allocations and resource names survive a restart.
+        seed: picks free devices at random, as kubelets do; in order of their ids by default.
+        keep_events: number of latest events to remember; all by default.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        profile: Profile = "1.36",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        dial_timeout: float = 10.0,
+        stop_grace: float = 300.0,
+        receive_limit: int = RECEIVE_LIMIT,
+        keep_checkpoint: bool = True,
+        seed: int | None = None,
+        keep_events: int | None = None,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.profile = profile
+        self.events = events.EventLog(keep_events)
+        self.faults = Faults()
+        self._clock = clock
+        self._dial_timeout = dial_timeout
+        self._stop_grace = stop_grace
+        self._receive_limit = receive_limit
+        self._keep_checkpoint = keep_checkpoint
+        self._seed = seed
+        self._removed: set[str] = set()
+        self._run: _Run | None = None
+
+    async def __aenter__(self) -> KubeletSimulator:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def socket(self) -> Path:
+        """Where plugins register."""
+        return wire.socket_path(self.directory)
+
+    @property
+    def running(self) -> bool:
+        return self._run is not None
+
+    async def start(self, delay_serving: float = 0.0) -> None:
+        """Reads the checkpoint, wipes sockets, listens and serves.
+
+        Args:
+            delay_serving: seconds between the appearance of the socket and the first answer.
+
+        Raises:
+            EnvironmentFailure: the directory cannot be used, or belongs to a live or real kubelet.
+        """
+        if self._run is not None:
+            raise DevhostError(f"the kubelet in {self.directory} is running already")
+        self._prepare_directory()
+        restored = checkpoint.load(self._checkpoint) if self._keep_checkpoint else checkpoint.Checkpoint()
+        try:
+            wiped = wire.wipe(self.directory)
+        except OSError as error:
+            raise EnvironmentFailure(f"cannot remove old sockets in {self.directory}: {error}") from error
+        registry = PROFILES[self.profile](self._clock, self._stop_grace, restored.resources)
+        registrar = Registrar(
+            self.directory,
+            registry,
+            self.faults,
+            self._record,
+            dial_timeout=self._dial_timeout,
+            receive_limit=self._receive_limit,
+            changed=self._save,
+        )
+        admission = Admission(
+            registry,
+            self.faults,
+            self._record,
+            restored=restored.allocations,
+            seed=self._seed,
+            changed=self._save,
+        )
+        server = grpc.aio.server(options=(("grpc.max_receive_message_length", RECEIVE_LIMIT),))
+        api_pb2_grpc.add_RegistrationServicer_to_server(registrar, server)
+        self._run = _Run(registry, registrar, admission, server)
+        try:
+            wire.listen(server, self.socket)
+            await asyncio.sleep(delay_serving)
+            await server.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._record(events.Started, profile=self.profile, wiped=wiped)
+
+    async def stop(self, crash: bool = False) -> None:
+        """Ends every stream and connection; does nothing where the kubelet is not running.
+
+        Args:
+            crash: leaves the socket file behind, as a killed kubelet does.
+        """
+        run, self._run = self._run, None
+        if run is None:
+            return
+        await run.server.stop(None)
+        if not crash:
+            self.socket.unlink(missing_ok=True)
+        await run.admission.close()
+        await run.registrar.close()
+        self._record(events.Stopped, crash=crash)
+
+    async def restart(self, crash: bool = False, delay_serving: float = 0.0) -> None:
+        """Stops (or crashes) and starts again; pods live on in the checkpoint.
+
+        Raises:
+            EnvironmentFailure: as for :meth:`start`.
+        """
+        await self.stop(crash)
+        await self.start(delay_serving)
+
+    def capacity(self) -> dict[str, int]:
+        """What node status would show now: devices by resource, also the unhealthy ones.
+
+        A resource whose plugin has been gone for longer than the grace stays in it with 0.
+        """
+        return self._status(lambda healthy, unhealthy: healthy + unhealthy)
+
+    def allocatable(self) -> dict[str, int]:
+        """What node status would show now: healthy devices by resource, whether in use or not."""
+        return self._status(lambda healthy, _: healthy)
+
+    def devices(self, resource: str) -> tuple[events.ListedDevice, ...]:
+        """The devices of ``resource`` as they were listed last."""
+        books = self._running.registry.resources.get(resource)
+        return tuple(books.devices.values()) if books else ()
+
+    def healthy(self, resource: str) -> frozenset[str]:
+        """Ids of the devices of ``resource`` that can be given to a pod."""
+        books = self._running.registry.resources.get(resource)
+        return frozenset(books.healthy) if books else frozenset()
+
+    def in_use(self, resource: str) -> frozenset[str]:
+        """Ids of the devices of ``resource`` that pods hold."""
+        return frozenset(self._running.admission.in_use(resource))
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        """What each container holds, oldest first."""
+        return self._running.admission.allocations
+
+    def endpoints(self, resource: str) -> tuple[str, ...]:
+        """Names of the sockets whose ListAndWatch stream for ``resource`` is open, oldest first."""
+        return tuple(c.endpoint for c in self._running.registrar.streams(resource))
+
+    async def admit(
+        self,
+        pod: str,
+        container: str,
+        resource: str,
+        count: int,
+        *,
+        role: Role = "app",
+        numa_nodes: Collection[int] | None = None,
+    ) -> Allocation:
+        """Admits a container that asks for ``count`` devices, as :meth:`.Admission.admit` describes.
+
+        Raises:
+            UnexpectedAdmissionError: the pod is rejected.
+        """
+        return await self._running.admission.admit(
+            pod, container, resource, count, role=role, numa_nodes=numa_nodes
+        )
+
+    async def start_container(self, pod: str, container: str) -> api_pb2.ContainerAllocateResponse:
+        """Starts, or starts again, an admitted container; returns all that its plugins want for it.
+
+        Raises:
+            ContainerStartError: PreStartContainer failed, or the pod has no such container.
+        """
+        return await self._running.admission.start_container(pod, container)
+
+    def release(self, pod: str) -> bool:
+        """The pod is over; false where it holds nothing. No plugin is told."""
+        return self._running.admission.release(pod)
+
+    def kill_stream(self, resource: str) -> int:
+        """Cancels every ListAndWatch stream of ``resource``; returns how many there were."""
+        streams = self._running.registrar.streams(resource)
+        for connection in streams:
+            connection.cut()
+        return len(streams)
+
+    async def wait_for(self, condition: Callable[[], T], timeout: float = 5.0) -> T:
+        """Waits until ``condition()`` is true, looking again after each event; returns its value.
+
+        Raises:
+            TimeoutError: it was not within ``timeout`` seconds; the text lists the latest events.
+        """
+        return await self.events.wait_for(condition, timeout)
+
+    @property
+    def _running(self) -> _Run:
+        if self._run is None:
+            raise DevhostError(f"the kubelet in {self.directory} is not running", "start it first")
+        return self._run
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.directory / CHECKPOINT
+
+    def _prepare_directory(self) -> None:
+        socket = self.socket
+        try:
+            self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot make the directory {self.directory}: {error.strerror}",
+                "choose one below a directory you may write to",
+            ) from error
+        if not os.access(self.directory, os.R_OK | os.W_OK | os.X_OK):
+            raise EnvironmentFailure(
+                f"the directory {self.directory} is not writable", "choose another one, or run as its owner"
+            )
+        if wire.answers(socket):
+            raise EnvironmentFailure(
+                f"a kubelet is listening on {socket}, and starting another would cut its plugins off",
+                "choose another directory",
+            )
+
+    def _status(self, count: Callable[[int, int], int]) -> dict[str, int]:
+        registry = self._running.registry
+        for name in registry.expire():
+            self._removed.add(name)
+            self._save()
+            self._record(events.ResourceRemoved, resource=name)
+        shown = {
+            name: count(len(resource.healthy), len(resource.unhealthy))
+            for name, resource in registry.resources.items()
+            if resource.listed
+        }
+        return dict.fromkeys(self._removed, 0) | shown
+
+    def _save(self) -> None:
+        if self._keep_checkpoint and self._run is not None:
+            resources = self._run.registry.resources
+            known = [name for name, resource in resources.items() if resource.listed]
+            # A kubelet whose directory has gone logs that and goes on.
+            with suppress(OSError):
+                checkpoint.save(self._checkpoint, known, self._run.admission.allocations)
+
+    def _record(self, kind: type[events.Event], **fields: object) -> None:
+        self.events.append(kind(at=self._clock(), **fields))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What lives from one start of the kubelet to its end."""
+
+    registry: Registry
+    registrar: Registrar
+    admission: Admission
+    server: grpc.aio.Server

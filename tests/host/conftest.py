@@ -1,0 +1,122 @@
+"""A whole host in the test's own loop: real sockets, the kubelet simulator, and a backend on strings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from devhost import config
+from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, NoOptions, hookimpl
+from devhost.catalog import Catalog, Installed
+from devhost.host import Host
+from devhost.loading import Loaded
+from devhost.testing.kubelet import KubeletSimulator
+
+
+@dataclass
+class Script:
+    """What the scripted backend will do: tests write it, the backend reads it."""
+
+    devices: list[Device] = field(default_factory=list)
+    on_discover: Callable[[], None] = lambda: None
+    on_allocate: Callable[[Sequence[Device]], None] = lambda devices: None
+    nodes: dict[str, str] = field(default_factory=dict)
+    looks: int = 0
+
+
+def scripted(name: str, script: Script) -> type[Backend]:
+    """A backend class that does what ``script`` says."""
+
+    class Scripted(Backend):
+        attributes = {
+            "model": Attribute(str, "model", "x100"),
+            "index": Attribute(int, "index", 0),
+        }
+        discover_deadline = 5.0
+        Options = NoOptions
+
+        def discover(self) -> list[Device]:
+            script.looks += 1
+            script.on_discover()
+            return list(script.devices)
+
+        def allocate(self, devices: Sequence[Device]) -> Edits:
+            script.on_allocate(devices)
+            return Edits(
+                nodes=tuple(DeviceNode(script.nodes.get(device.id, "/dev/null")) for device in devices),
+                env={"DEVICES": ",".join(device.id for device in devices)},
+            )
+
+    Scripted.name = name
+    return Scripted
+
+
+def devices(count: int, model: str = "x100") -> list[Device]:
+    """Devices ``d0`` … with an index, alternately on NUMA nodes 0 and 1."""
+    return [
+        Device(id=f"d{n}", attributes={"model": model, "index": n}, numa_nodes=(n % 2,)) for n in range(count)
+    ]
+
+
+class Rig:
+    """The parts of one test: the file, the scripts by backend name, the kubelet's directory, the host."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.config = tmp_path / "devhost.yaml"
+        self.kubelet_dir = tmp_path / "kubelet"
+        self.kubelet_dir.mkdir()
+        self.scripts: dict[str, Script] = {"toy": Script(devices(2)), "other": Script(devices(1))}
+        self.classes = {name: scripted(name, script) for name, script in self.scripts.items()}
+        self.host: Host
+
+    def load(self) -> Loaded:
+        installed = {
+            name: Installed(kind, "tests", "0", ("devhost_backends",)) for name, kind in self.classes.items()
+        }
+        catalog = Catalog(installed)
+        return Loaded(config.load(self.config, lambda paths: catalog), catalog)
+
+    def write(self, *resources: str) -> None:
+        """Makes the file hold these resources, each in YAML's flow style."""
+        lines = "".join(f"  - {{{resource}}}\n" for resource in resources)
+        self.config.write_text(f"version: 1\nresources:\n{lines}" if lines else "version: 1\nresources: []\n")
+
+    def change(self, backend: str, changed: list[Device]) -> None:
+        """Plugs and unplugs: the backend sees other devices, and an event says so."""
+        self.scripts[backend].devices = changed
+        self.host.discoveries[backend].look()
+
+    async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+        """Waits for something inside the host, which no kubelet event tells of."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def running(self, **options: object) -> AsyncIterator[Host]:
+        self.host = Host(self.config, self.load(), self.load, self.kubelet_dir, **options)
+        task = asyncio.create_task(self.host.run())
+        try:
+            yield self.host
+        finally:
+            self.host.stop()
+            await asyncio.wait_for(task, 20)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+@pytest.fixture(params=["1.36", "1.37"])
+async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[KubeletSimulator]:
+    simulator = KubeletSimulator(rig.kubelet_dir, request.param)
+    await simulator.start()
+    yield simulator
+    if simulator.running:
+        await simulator.stop()

@@ -1,0 +1,250 @@
+"""The main job over real sockets: what the kubelet sees of a host, in both profiles."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from dataclasses import replace
+
+import grpc.aio
+import pytest
+
+from devhost.kubelet.api import api_pb2 as pb
+from devhost.kubelet.api import api_pb2_grpc
+from devhost.model import unhealthy
+from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
+from devhost.testing.kubelet import events as ev
+
+TOY = "example.com/toy"
+
+
+def registrations(kubelet: KubeletSimulator, resource: str = TOY) -> int:
+    return len(kubelet.events.of(ev.Registered, resource))
+
+
+async def test_every_resource_is_registered_once_with_all_its_devices(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "example.com/other": 1})
+        assert {d.id: d.numa_nodes for d in kubelet.devices(TOY)} == {"d0": (0,), "d1": (1,)}
+    assert registrations(kubelet) == 1
+    assert registrations(kubelet, "example.com/other") == 1
+
+
+async def test_a_pod_gets_the_edits_of_exactly_its_devices(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        allocation = await kubelet.admit("pod", "main", TOY, 2)
+        assert dict(allocation.response.envs) == {"DEVICES": "d0,d1"}
+        assert [spec.host_path for spec in allocation.response.devices] == ["/dev/null"]
+
+
+async def test_replicas_of_one_device_share_its_edits(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy, share: {replicas: 3}")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 6)
+        ids = {device.id for device in kubelet.devices(TOY)}
+        assert ids == {f"d{n}::{k}" for n in (0, 1) for k in (0, 1, 2)}
+        allocation = await kubelet.admit("pod", "main", TOY, 1)
+        assert allocation.response.envs["DEVICES"] in ("d0", "d1")
+
+
+async def test_a_kubelet_restart_re_registers_every_resource_once(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")
+    async with rig.running():
+        await kubelet.wait_for(lambda: len(kubelet.allocatable()) == 2)
+        for crash in (False, True):
+            before = kubelet.events.position
+            await kubelet.restart(crash=crash)
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "example.com/other": 1}, 10)
+            await asyncio.sleep(1.5)  # a second registration, if any, would come within this time
+            for resource in (TOY, "example.com/other"):
+                assert len(kubelet.events.of(ev.Registered, resource, since=before)) == 1
+
+
+async def test_a_change_after_a_kubelet_restart_still_arrives(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        await kubelet.restart()
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2, 10)
+        rig.change("toy", [*rig.scripts["toy"].devices, replace(rig.scripts["toy"].devices[0], id="d9")])
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 3)
+
+
+async def test_a_killed_stream_leads_to_one_new_registration_on_a_fresh_path(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        first = kubelet.endpoints(TOY)
+        kubelet.kill_stream(TOY)
+        await kubelet.wait_for(lambda: registrations(kubelet) == 2, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        assert not set(first) & set(kubelet.endpoints(TOY))
+
+
+async def test_a_socket_removed_by_somebody_is_made_anew(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        (endpoint,) = kubelet.endpoints(TOY)
+        (rig.kubelet_dir / endpoint.rsplit("/", 1)[-1]).unlink()
+        await kubelet.wait_for(lambda: registrations(kubelet) == 2, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+
+
+async def test_health_goes_both_ways_and_capacity_stays(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        good = rig.scripts["toy"].devices
+        rig.change("toy", [good[0], replace(good[1], health=unhealthy("too hot"))])
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
+        assert kubelet.capacity()[TOY] == 2
+        rig.change("toy", good)
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+
+
+async def test_a_vanished_device_is_unhealthy_first_and_then_leaves_the_list(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        rig.change("toy", rig.scripts["toy"].devices[:1])
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
+        assert kubelet.capacity()[TOY] == 2
+        await kubelet.wait_for(lambda: kubelet.capacity().get(TOY) == 1, 10)
+
+
+async def test_a_device_that_vanishes_while_a_pod_has_it_stays_unhealthy(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        allocation = await kubelet.admit("pod", "main", TOY, 1)
+        (held,) = allocation.device_ids
+        left = [device for device in rig.scripts["toy"].devices if device.id != held]
+        rig.change("toy", left)
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
+        await asyncio.sleep(2.5)  # longer than the grace
+        assert kubelet.capacity()[TOY] == 2
+        entry = host.services[TOY].inventory.snapshot.entries[held]
+        assert entry.health.reason == "the device is gone"
+
+
+async def test_a_resource_stays_at_zero_when_its_last_device_goes(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        gone = rig.scripts["toy"].devices[0]
+        rig.change("toy", [])
+        await kubelet.wait_for(lambda: kubelet.capacity().get(TOY) == 0, 10)
+        rig.change("toy", [gone])
+        await kubelet.wait_for(lambda: kubelet.capacity().get(TOY) == 1)
+        assert registrations(kubelet) == 1
+
+
+async def test_a_resource_without_devices_is_registered_only_on_request(rig, kubelet):
+    rig.scripts["toy"].devices = []
+    rig.scripts["other"].devices = []
+    rig.write(
+        "name: example.com/toy, backend: toy",
+        "name: example.com/eager, backend: other, whenEmpty: register",
+    )
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.capacity() == {"example.com/eager": 0})
+
+
+async def test_a_failing_backend_keeps_its_list_and_touches_nobody_else(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: len(kubelet.allocatable()) == 2)
+
+        def fail():
+            raise OSError("the driver is busy")
+
+        rig.scripts["toy"].on_discover = fail
+        rig.change("toy", [])
+        await rig.until(lambda: host.discoveries["toy"].condition.state == "degraded")
+        assert host.discoveries["toy"].condition.reason == "backend toy failed: OSError: the driver is busy"
+        rig.change("other", [*rig.scripts["other"].devices, replace(rig.scripts["other"].devices[0], id="n")])
+        await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/other") == 2)
+        assert kubelet.allocatable()[TOY] == 2
+
+
+async def test_an_allocation_names_the_missing_node_and_the_device_recovers(rig, kubelet, tmp_path):
+    node = tmp_path / "node"
+    node.touch()
+    rig.scripts["toy"].nodes = {"d0": str(node), "d1": str(node)}
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        node.unlink()
+        with pytest.raises(UnexpectedAdmissionError, match=f"{node} does not exist"):
+            await kubelet.admit("pod", "main", TOY, 1)
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
+        node.touch()
+        rig.host.discoveries["toy"].look()
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+
+
+@pytest.mark.parametrize(
+    ("ids", "code", "text"),
+    [
+        ([], grpc.StatusCode.INVALID_ARGUMENT, "example.com/toy: the request names no device"),
+        (["nope"], grpc.StatusCode.INVALID_ARGUMENT, "example.com/toy: there is no device 'nope'"),
+        (["d0", "d0"], grpc.StatusCode.INVALID_ARGUMENT, "example.com/toy: the request names 'd0' more than once"),
+        (["d1"], grpc.StatusCode.FAILED_PRECONDITION, "example.com/toy: d1 is unhealthy: too hot"),
+    ],
+)
+async def test_a_wrong_allocate_gets_one_clear_line(rig, kubelet, ids, code, text):
+    good = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.capacity().get(TOY) == 2)
+        path = host.services[TOY].registration.server.path
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            stub = api_pb2_grpc.DevicePluginStub(channel)
+            request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.Allocate(request, timeout=5)
+    assert (error.value.code(), error.value.details()) == (code, text)
+
+
+async def test_two_streams_get_the_same_changes_and_one_may_leave(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        path = host.services[TOY].registration.server.path
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            stream = api_pb2_grpc.DevicePluginStub(channel).ListAndWatch(pb.Empty())
+            assert len((await stream.read()).devices) == 2
+            rig.change("toy", [*rig.scripts["toy"].devices, replace(rig.scripts["toy"].devices[0], id="d9")])
+            assert len((await stream.read()).devices) == 3
+            await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 3)
+            stream.cancel()
+        await asyncio.sleep(0.5)
+    assert registrations(kubelet) == 1
+
+
+async def test_stopping_ends_streams_unlinks_sockets_and_keeps_the_count(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+        path = host.services[TOY].registration.server.path
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
+    await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 0)
+    assert kubelet.capacity()[TOY] == 2
+    assert kubelet.socket.exists()
+
+
+async def test_the_host_waits_for_a_directory_and_a_kubelet_that_come_later(rig, tmp_path):
+    rig.kubelet_dir.rmdir()
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running() as host:
+        await asyncio.sleep(0.2)
+        assert host.ready()[0] is False
+        async with KubeletSimulator(rig.kubelet_dir) as kubelet:
+            await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2, 10)
+            assert host.ready() == (True, "")
