@@ -123,6 +123,10 @@ class Host:
         """Leaves the kubelet in good order and ends :meth:`run`."""
         self._stop.set()
 
+    async def stopped(self) -> None:
+        """Waits until something, such as a signal, stops the host."""
+        await self._stop.wait()
+
     def ready(self) -> tuple[bool, str]:
         """Whether every wanted resource has a live list stream; else which have not."""
         if not self._planning:

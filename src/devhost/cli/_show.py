@@ -1,0 +1,186 @@
+"""What ``devhost demo`` does: a host and a simulated kubelet in one process, and the words between."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from devhost.host import Host, on_signals
+from devhost.kubelet.api import api_pb2 as pb
+from devhost.loading import load
+from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
+from devhost.testing.kubelet.events import Event, ListReceived
+
+from ._table import table
+
+REGISTER_WITHIN = 5.0
+"""Seconds the demo waits for every resource to be registered."""
+
+SEE_WITHIN = 3.0
+"""Seconds the demo waits for a plugged device to show."""
+
+ZRAM = Path("/sys/class/zram-control")
+
+
+def bundled_config() -> Path:
+    """``config/devhost.yaml``: part of an installed package, or beside the sources."""
+    packaged = Path(str(files("devhost").joinpath("devhost.yaml")))
+    return packaged if packaged.exists() else Path(__file__).parents[3] / "config" / "devhost.yaml"
+
+
+async def show(config: Path) -> None:
+    """Runs the demo; ends by itself unless stdout is a terminal.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+    """
+    with tempfile.TemporaryDirectory(prefix="devhost-demo-") as directory:
+        async with _running(config, Path(directory)) as (kubelet, host):
+            click.echo(f"A kubelet (simulated, {kubelet.profile}) and devhost with {config}:\n")
+            _show_resources(host)
+            await _run_pod(kubelet, host)
+            await _plug(kubelet)
+            if sys.stdout.isatty():
+                await _follow(host, kubelet)
+
+
+@asynccontextmanager
+async def _running(config: Path, directory: Path) -> AsyncIterator[tuple[KubeletSimulator, Host]]:
+    loaded = load(config)
+    async with KubeletSimulator(directory, "1.37") as kubelet:
+        changed = asyncio.Event()
+        host = Host(config, loaded, lambda: load(config), directory, changed=changed.set)
+        on_signals(host)
+        serving = asyncio.create_task(host.run())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REGISTER_WITHIN):
+                    while not host.ready()[0]:
+                        changed.clear()
+                        await changed.wait()
+            with suppress(TimeoutError):
+                await kubelet.wait_for(lambda: kubelet.capacity() == _sizes(host), REGISTER_WITHIN)
+            yield kubelet, host
+        finally:
+            host.stop()
+            await serving
+
+
+def _sizes(host: Host) -> dict[str, int]:
+    return {name: len(service.inventory.snapshot.entries) for name, service in host.services.items()}
+
+
+def _show_resources(host: Host) -> None:
+    rows = []
+    for name, service in sorted(host.services.items()):
+        entries = service.inventory.snapshot.entries.values()
+        found = dict.fromkeys(entry.device.id for entry in entries)
+        nodes = sorted({node for entry in entries for node in entry.device.numa_nodes})
+        shown = ", ".join(list(found)[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+        healthy = service.inventory.snapshot.healthy
+        rows.append((name, f"{healthy}/{len(entries)}", ",".join(map(str, nodes)), shown))
+    click.echo(table(("RESOURCE", "HEALTHY", "NUMA", "DEVICES"), rows))
+    absent = [entry.name for entry in host.settings.resources if entry.name not in host.services]
+    if absent:
+        click.echo(f"\nNot on this machine: {', '.join(absent)}")
+
+
+async def _run_pod(kubelet: KubeletSimulator, host: Host) -> None:
+    """One container that asks for a device of the first resources that have one."""
+    wanted = [name for name, count in sorted(kubelet.allocatable().items()) if count][:3]
+    if not wanted:
+        click.echo("\nNo device to run a pod with: `devhost discover --all` shows what this machine has.")
+        return
+    click.echo("\nA pod with these limits:")
+    for name in wanted:
+        click.echo(f"  {name}: 1")
+    click.echo("gets in its container:")
+    for name in wanted:
+        try:
+            allocation = await kubelet.admit("demo", "main", name, 1)
+        except UnexpectedAdmissionError as error:
+            click.echo(f"  {name}: refused: {error}")
+            continue
+        for line in _edits(allocation.response):
+            click.echo(f"  {line}")
+
+
+def _edits(response: pb.ContainerAllocateResponse) -> Iterator[str]:
+    for node in response.devices:
+        at = f" as {node.container_path}" if node.container_path != node.host_path else ""
+        yield f"device node {node.host_path}{at} ({node.permissions})"
+    for mount in response.mounts:
+        mode = "read-only" if mount.read_only else "writable"
+        yield f"mount {mount.host_path} at {mount.container_path} ({mode})"
+    for key, value in sorted(response.envs.items()):
+        yield f"variable {key}={value}"
+    for key, value in sorted(response.annotations.items()):
+        yield f"annotation {key}={value}"
+    for device in response.cdi_devices:
+        yield f"CDI device {device.name}"
+
+
+async def _plug(kubelet: KubeletSimulator) -> None:
+    """A real device, plugged and unplugged: the kernel's event to the kubelet's new list."""
+    click.echo("")
+    try:
+        before = _healthy(kubelet)
+        began = time.monotonic()
+        number = int((ZRAM / "hot_add").read_text())
+    except FileNotFoundError:
+        click.echo("No hot-plug shown: this kernel has no zram to plug a device with.")
+        return
+    except OSError:
+        click.echo("No hot-plug shown: adding a zram device needs root.")
+        return
+    try:
+        added = await _seconds(kubelet, began, lambda: _healthy(kubelet) - before)
+        there = _healthy(kubelet)
+    finally:
+        began = time.monotonic()
+        (ZRAM / "hot_remove").write_text(str(number))
+    if added is None:
+        click.echo(f"zram{number} was plugged and unplugged: no resource of this configuration takes it.")
+        return
+    removed = await _seconds(kubelet, began, lambda: there - _healthy(kubelet))
+    for what, seconds in (("plugged", added), ("unplugged", removed)):
+        when = (
+            "never had a new list" if seconds is None else f"had the new list after {seconds * 1000:.1f} ms"
+        )
+        click.echo(f"zram{number} {what}: the kubelet {when}")
+
+
+async def _seconds(kubelet: KubeletSimulator, began: float, changed: Callable[[], object]) -> float | None:
+    """Seconds from ``began`` until the list that brought the change; ``None`` if none came."""
+    since = kubelet.events.position
+    try:
+        await kubelet.wait_for(changed, SEE_WITHIN)
+    except TimeoutError:
+        return None
+    lists = kubelet.events.of(ListReceived, since=since)
+    return (lists[-1].at if lists else time.monotonic()) - began
+
+
+def _healthy(kubelet: KubeletSimulator) -> set[tuple[str, str]]:
+    return {(name, device) for name in kubelet.capacity() for device in kubelet.healthy(name)}
+
+
+async def _follow(host: Host, kubelet: KubeletSimulator) -> None:
+    """Shows each new list until the user has seen enough."""
+    click.echo("\nPlug something in or out, or press Ctrl-C.")
+    kubelet.events.listen(_tell)
+    await host.stopped()
+
+
+def _tell(event: Event) -> None:
+    if isinstance(event, ListReceived):
+        healthy = sum(1 for device in event.devices if device.health == "Healthy")
+        click.echo(f"{event.resource}: {healthy} of {len(event.devices)} devices healthy")
