@@ -236,8 +236,9 @@ class Host:
 
     def _dismiss(self, name: str) -> None:
         discovery = self.discoveries.pop(name)
-        for task in (f"look {name}", f"watch {name}"):
-            self._tasks.pop(task).cancel()
+        for title in (f"look {name}", f"watch {name}"):
+            if task := self._tasks.pop(title, None):  # a backend without watch() has no such task
+                task.cancel()
         discovery.source.close()
         self._metrics.backend_removed(name)
 

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from devhost import config
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, NoOptions, hookimpl
+from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.catalog import Catalog, Installed
 from devhost.host import Host
 from devhost.loading import Loaded
@@ -33,7 +34,7 @@ def scripted(name: str, script: Script) -> type[Backend]:
     """A backend class that does what ``script`` says."""
 
     class Scripted(Backend):
-        attributes = {
+        attributes: ClassVar = {
             "model": Attribute(str, "model", "x100"),
             "index": Attribute(int, "index", 0),
         }
@@ -94,7 +95,7 @@ class Rig:
     async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
         """Waits for something inside the host, which no kubelet event tells of."""
         async with asyncio.timeout(seconds):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - the condition is not an event
                 await asyncio.sleep(0.02)
 
     @asynccontextmanager

@@ -192,7 +192,11 @@ async def test_an_allocation_names_the_missing_node_and_the_device_recovers(rig,
     [
         ([], grpc.StatusCode.INVALID_ARGUMENT, "example.com/toy: the request names no device"),
         (["nope"], grpc.StatusCode.INVALID_ARGUMENT, "example.com/toy: there is no device 'nope'"),
-        (["d0", "d0"], grpc.StatusCode.INVALID_ARGUMENT, "example.com/toy: the request names 'd0' more than once"),
+        (
+            ["d0", "d0"],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "example.com/toy: the request names 'd0' more than once",
+        ),
         (["d1"], grpc.StatusCode.FAILED_PRECONDITION, "example.com/toy: d1 is unhealthy: too hot"),
     ],
 )

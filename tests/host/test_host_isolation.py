@@ -1,0 +1,129 @@
+"""A backend that fails, hangs or answers nonsense degrades alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import pytest
+
+from devhost import supply, worker
+from devhost.model import Device
+from devhost.testing.kubelet import UnexpectedAdmissionError
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+BOTH = ("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")
+
+
+@pytest.fixture
+def hang():
+    """Something that blocks a thread until the test is over."""
+    over = threading.Event()
+    yield over.wait
+    over.set()
+
+
+async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(rig, kubelet, hang):
+    rig.scripts["toy"].on_discover = hang
+    rig.write(*BOTH)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1}, 10)
+
+
+async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, kubelet, hang, monkeypatch):
+    monkeypatch.setattr("devhost.discovery.STALE_AFTER", 0.0)
+    rig.classes["toy"].discover_deadline = 0.2
+    rig.write(*BOTH)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        rig.scripts["toy"].on_discover = hang
+        host.discoveries["toy"].look()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1}, 10)
+        assert kubelet.capacity()[TOY] == 2
+        assert host.discoveries["toy"].condition.reason == "toy-look: no answer within 0.2 s"
+        rig.scripts["toy"].on_discover = lambda: None
+        await kubelet.wait_for(lambda: kubelet.allocatable()[TOY] == 2, 20)
+
+
+async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang, monkeypatch):
+    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 0.3)
+    rig.scripts["toy"].on_allocate = lambda devices: hang()
+    rig.write(*BOTH)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        stuck = asyncio.create_task(kubelet.admit("stuck", "main", TOY, 1))
+        assert (await kubelet.admit("fine", "main", OTHER, 1)).response.envs["DEVICES"] == "d0"
+        with pytest.raises(UnexpectedAdmissionError, match=r"toy-serve: no answer within 0\.3 s"):
+            await stuck
+
+
+async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang, monkeypatch):
+    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 0.05)
+    rig.scripts["toy"].on_allocate = lambda devices: hang()
+    rig.write(BOTH[0])
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        for number in range(worker.MAX_ABANDONED):
+            with pytest.raises(UnexpectedAdmissionError, match="no answer within"):
+                await kubelet.admit(f"pod-{number}", "main", TOY, 1)
+            kubelet.release(f"pod-{number}")
+        with pytest.raises(UnexpectedAdmissionError, match="4 earlier calls still hang"):
+            await kubelet.admit("last", "main", TOY, 1)
+        assert host.discoveries["toy"].source.hung == worker.MAX_ABANDONED
+
+
+async def test_an_exception_in_allocate_is_one_line_with_the_backend_named(rig, kubelet):
+    def fail(devices):
+        raise ValueError("firmware\nsays no")
+
+    rig.scripts["toy"].on_allocate = fail
+    rig.write(BOTH[0])
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        with pytest.raises(
+            UnexpectedAdmissionError, match="backend toy failed: ValueError: firmware says no"
+        ):
+            await kubelet.admit("pod", "main", TOY, 1)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (Device(id="x" * 300), "its id has 300 characters, more than 63"),
+        (Device(id=""), "it has no id"),
+        (Device(id="a b"), "its id has characters other than letters, digits and ._:@+/=#-"),
+        (Device(id="a::1"), "or a double colon"),
+        (Device(id="d0"), "another device has the same id"),
+        (Device(id="n", attributes={"colour": "red"}), "attribute 'colour' is not declared by the backend"),
+        (Device(id="n", attributes={"index": "one"}), "attribute 'index' is str, declared as int"),
+        ("d1", "the backend returned str, not Device"),
+    ],
+)
+async def test_an_unusable_device_is_refused_alone_with_the_reason(rig, kubelet, bad, reason):
+    rig.scripts["toy"].devices.append(bad)
+    rig.write(BOTH[0])
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        (refused,) = host.discoveries["toy"].condition.refused
+        assert reason in refused.reason
+
+
+async def test_a_device_with_ten_thousand_nodes_is_refused_at_allocate(rig, kubelet):
+    from devhost.model import DeviceNode, Edits
+
+    many = tuple(DeviceNode(f"/dev/null{n}") for n in range(10_000))
+    rig.classes["toy"].allocate = lambda self, devices: Edits(nodes=many)
+    rig.write(BOTH[0])
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        with pytest.raises(UnexpectedAdmissionError, match="10000 device nodes, more than 1024"):
+            await kubelet.admit("pod", "main", TOY, 1)
+
+
+async def test_numa_minus_one_never_reaches_the_kubelet(rig, kubelet):
+    rig.scripts["toy"].devices = [replace(device, numa_nodes=(-1,)) for device in rig.scripts["toy"].devices]
+    rig.write(BOTH[0])
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert {device.numa_nodes for device in kubelet.devices(TOY)} == {()}

@@ -1,0 +1,128 @@
+"""Editing the file while devhost runs: by difference, and a bad file changes nothing."""
+
+from __future__ import annotations
+
+from devhost.testing.kubelet import events as ev
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
+
+
+def registrations(kubelet, resource):
+    return len(kubelet.events.of(ev.Registered, resource))
+
+
+async def test_an_added_resource_appears_and_the_others_keep_their_streams(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.write(TOY_LINE, OTHER_LINE)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        assert registrations(kubelet, TOY) == 1
+        assert not kubelet.events.of(ev.StreamEnded)
+
+
+async def test_a_removed_resource_leaves_with_an_empty_list(rig, kubelet):
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: len(kubelet.allocatable()) == 2)
+        rig.write(TOY_LINE)
+        await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, OTHER), 10)
+        assert kubelet.events.of(ev.ListReceived, OTHER)[-1].devices == ()
+        assert kubelet.capacity()[OTHER] == 0
+        assert registrations(kubelet, TOY) == 1
+        await rig.until(lambda: list(host.services) == [TOY])
+
+
+async def test_a_changed_selection_keeps_the_socket(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        path = host.services[TOY].registration.server.path
+        rig.write(TOY_LINE + ", where: {index: 1}")
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1}, 10)
+        assert host.services[TOY].registration.server.path == path
+        assert registrations(kubelet, TOY) == 1
+
+
+async def test_a_bad_file_changes_nothing_and_is_reported(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.config.write_text("version: 1\nresources:\n  - {name: broken, backend: toy}\n")
+        await rig.until(lambda: host.last_reload.complaints)
+        assert "broken" in host.last_reload.complaints[0]
+        assert host.generation == 1
+        rig.write(TOY_LINE, OTHER_LINE)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        assert host.last_reload.complaints == ()
+        assert registrations(kubelet, TOY) == 1
+
+
+async def test_a_file_that_vanishes_changes_nothing_until_it_is_back(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.config.unlink()
+        await rig.until(lambda: host.last_reload.complaints)
+        assert kubelet.allocatable() == {TOY: 2}
+        rig.write(TOY_LINE)
+        await rig.until(lambda: not host.last_reload.complaints)
+        assert registrations(kubelet, TOY) == 1
+
+
+async def test_a_configmap_swap_of_the_data_link_is_seen(rig, kubelet, tmp_path):
+    mount = tmp_path / "mount"
+    mount.mkdir()
+
+    def publish(version: str) -> None:
+        data = mount / f"..{version}"
+        data.mkdir()
+        rig.config.rename(data / "devhost.yaml")
+        (mount / "..tmp").symlink_to(data.name)
+        (mount / "..tmp").replace(mount / "..data")
+
+    rig.write(TOY_LINE)
+    publish("one")
+    (mount / "devhost.yaml").symlink_to("..data/devhost.yaml")
+    source, rig.config = rig.config, mount / "devhost.yaml"
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.config = source
+        rig.write(TOY_LINE, OTHER_LINE)
+        target, rig.config = rig.config, source
+        publish("two")
+        rig.config = mount / "devhost.yaml"
+        assert target == source
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        assert registrations(kubelet, TOY) == 1
+
+
+async def test_a_name_taken_over_by_another_backend_is_registered_anew(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.write("name: example.com/toy, backend: other")
+        await kubelet.wait_for(lambda: registrations(kubelet, TOY) == 2, 10)
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1}, 10)
+        assert list(host.discoveries) == ["other"]
+
+
+async def test_sighup_reads_the_file_and_looks_again(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        host.reload()
+        await rig.until(lambda: host.generation == 2)
+        assert registrations(kubelet, TOY) == 1
+
+
+async def test_resources_from_a_name_template_come_with_their_devices(rig, kubelet):
+    rig.write("name: 'example.com/toy-{model}', backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {"example.com/toy-x100": 2})
+        old = rig.scripts["toy"].devices
+        new = [type(old[0])(id="n", attributes={"model": "y+200", "index": 7})]
+        rig.change("toy", old + new)
+        both = {"example.com/toy-x100": 2, "example.com/toy-y.200": 1}
+        await kubelet.wait_for(lambda: kubelet.allocatable() == both)
