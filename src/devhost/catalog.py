@@ -11,11 +11,12 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import pluggy
@@ -169,6 +170,14 @@ class _Builder:
             self.installed[name] = Installed(backend, origin, version, hooks)
 
 
+class _Uncached(SourceFileLoader):
+    """Compiles a drop-in each time: byte code beside it would hide an edit made within one second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
 def _import_file(file: Path) -> ModuleType:
     """Imports a drop-in under a name made from its path and content.
 
@@ -179,7 +188,7 @@ def _import_file(file: Path) -> ModuleType:
     name = f"devhost_dropin_{file.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Uncached(name, str(file)))
     if spec is None or spec.loader is None:
         raise ImportError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -207,8 +216,11 @@ def flaws(backend: Any) -> Iterable[str]:
             yield f"it does not define {method}()"
     if not (isinstance(backend.Options, type) and is_dataclass(backend.Options)):
         yield "Options is not a dataclass"
-    if isinstance(backend.subsystems, str):
+    subsystems: Any = backend.subsystems
+    if isinstance(subsystems, str):
         yield "subsystems is one string; write a tuple of strings"
+    elif not isinstance(subsystems, Collection) or not all(isinstance(one, str) for one in subsystems):
+        yield "subsystems is not a tuple of strings"
     declared: Any = backend.attributes
     if not isinstance(declared, Mapping):
         yield "attributes is not a mapping of name to Attribute"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 
 import click
 
 from devhost import __version__
-from devhost.errors import DevhostError
+from devhost.errors import ConfigError, DevhostError
 
 COMMANDS = {
     "check": "check",
@@ -54,10 +55,19 @@ def root() -> None:
 def main() -> None:
     """Entry point of the ``devhost`` program."""
     try:
-        root(prog_name="devhost")
+        sys.exit(root(prog_name="devhost", standalone_mode=False))
+    except ConfigError as error:
+        for complaint in error.complaints:
+            click.echo(complaint, err=True)
+        sys.exit(error.exit_code)
     except DevhostError as error:
         click.echo(f"devhost: {error}", err=True)
         sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
         # The reader of a pipe went away (`devhost discover | head`): nothing to say, and nothing
         # may be written at interpreter exit either.

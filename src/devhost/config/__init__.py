@@ -17,10 +17,12 @@ from devhost.errors import ConfigError
 from devhost.settings import Settings
 
 from .complaints import Complaints, Place, one_line
-from .document import Fields, Node, parse, read_file
+from .document import parse, read_file
 from .language import File
+from .nodes import Fields, Node
 from .resources import Placed, backend_of, read_resources
-from .shape import WRONG, read_dataclass, read_fields
+from .scalar import WRONG
+from .shape import read_dataclass, read_fields
 
 __all__ = ["CatalogFor", "backend_paths", "load", "loads"]
 

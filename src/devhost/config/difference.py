@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 from devhost.settings import ResourceSettings, Settings
 
-from .shape import camel
+from .annotation import camel
 
 Identity = tuple[str, str, int]
 """Backend, name, and which of several entries with these two it is (templates may stand twice)."""

@@ -1,22 +1,20 @@
 """Bytes → a tree of nodes that know where they stand.
 
 YAML is read as a stream of events, never as objects: no tag makes anything but text, lists and
-mappings, and nesting, aliases and size are bounded while the tree grows. What YAML 1.1 would take a
-plain scalar for (``no`` is a boolean, ``0403`` an octal number) is kept beside its text, so that the
-reader of a value can refuse it with a hint instead of guessing.
+mappings, and nesting, aliases and size are bounded while the tree grows.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import yaml
 
 from .complaints import WHOLE_FILE, Complaints, Mark, Place, shown
+from .nodes import MERGE, Entry, Fields, Items, Node, Scalar
 
 MAX_BYTES = 1 << 20
 """A ConfigMap cannot hold more than 1 MiB either."""
@@ -43,62 +41,7 @@ _Loader: Callable[[str], _Events] = getattr(yaml, "CSafeLoader", yaml.SafeLoader
 
 _STANDARD = "tag:yaml.org,2002:"
 _NOT_YAML = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-_MERGE = "merge"
 _TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq"})
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """A single value: its text, and the ``kind`` YAML 1.1 takes it for.
-
-    ``kind`` is ``str``, ``int``, ``float``, ``bool``, ``null`` or ``timestamp``.
-    """
-
-    mark: Mark
-    text: str
-    kind: str
-
-    def __str__(self) -> str:
-        if self.kind == "str":
-            return f"the text {shown(self.text)}"
-        if self.kind == "null":
-            return "an empty value"
-        if self.kind == "bool" and self.text.lower() not in ("true", "false"):
-            return f"{self.text}, which YAML reads as true or false"
-        what = {"bool": "the value", "timestamp": "the date"}.get(self.kind, "the number")
-        return f"{what} {shown(self.text)[1:-1]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Items:
-    """A list."""
-
-    mark: Mark
-    items: tuple[Node, ...]
-
-    def __str__(self) -> str:
-        return "a list" if self.items else "an empty list"
-
-
-class Entry(NamedTuple):
-    """A key of a mapping, where it stands, and its value."""
-
-    mark: Mark
-    value: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """A mapping; keys are text, each one once."""
-
-    mark: Mark
-    entries: dict[str, Entry] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return "a mapping" if self.entries else "an empty mapping"
-
-
-Node = Scalar | Items | Fields
 
 
 def read_file(path: Path, complaints: Complaints) -> bytes:
@@ -283,7 +226,7 @@ class _Builder:
         for key, value in zip(flat[::2], flat[1::2], strict=True):
             if not isinstance(key, Scalar):
                 self._complaints.add(key.mark, "", f"a key must be text, not {key}")
-            elif key.kind == _MERGE:
+            elif key.kind == MERGE:
                 merged.append(value)
             elif key.text in fields.entries:
                 first = fields.entries[key.text].mark.line

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from devhost.backend import option
 from devhost.settings import MAX_REPLICAS, Inject, Prefer, WhenEmpty
 
-from .shape import Bounds, Raw
+from .annotation import Bounds, Raw
 
 MAX_RESOURCES = 1000
 """Each resource is a server with a socket of its own."""

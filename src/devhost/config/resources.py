@@ -12,8 +12,8 @@ from devhost.settings import ReplicaOverride, ResourceSettings, Share
 from devhost.where import Block, Where, covers
 
 from .complaints import Mark, Place, one_line, shown, suggest
-from .document import Fields, Node
 from .language import Override, Resource, Sharing
+from .nodes import Fields, Node
 from .selection import declared, read_where
 from .shape import read_fields
 

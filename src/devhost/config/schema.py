@@ -17,9 +17,9 @@ from typing import Any, Final
 from devhost.backend import Attribute, Backend
 from devhost.catalog import Catalog
 
+from .annotation import LISTS, MAPPINGS, Bounds, Raw, choices, keys, members, required
 from .language import File, Resource
 from .selection import NOT
-from .shape import LISTS, MAPPINGS, Bounds, Raw, choices, keys, members, required
 
 Schema = dict[str, Any]
 """A JSON schema, or a part of one."""

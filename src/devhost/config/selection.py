@@ -10,8 +10,8 @@ from devhost.backend import Attribute
 from devhost.where import Block, Flag, Pattern, Range, Term, Text, Where
 
 from .complaints import Place, shown, suggest
-from .document import Entry, Fields, Items, Node, Scalar
-from .shape import WRONG, read_bool, read_int, read_text
+from .nodes import Entry, Fields, Items, Node, Scalar
+from .scalar import WRONG, read_bool, read_int, read_text
 
 NOT: Final = "not"
 """The key of a block whose value refuses devices."""

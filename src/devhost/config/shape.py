@@ -7,121 +7,19 @@ Understood are ``bool``, ``int``, ``float``, ``str``, ``Path``, ``Literal``, enu
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
-import math
 import re
-import types
 import typing
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from devhost.backend import OptionError
 
+from .annotation import LISTS, MAPPINGS, Bounds, Raw, choices, is_enum, keys, members, required, spelled
 from .complaints import Complaints, Place, one_line, shown, suggest
-from .document import Fields, Items, Node, Scalar
-
-Raw = Scalar | Items | Fields
-"""A value kept as its node, to be read later."""
-
-_DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")
-
-
-class _Wrong(Enum):
-    WRONG = "wrong"
-
-
-WRONG: Final = _Wrong.WRONG
-"""Stands for a value that could not be read; the reason is among the complaints."""
-
-LISTS: Final[dict[Any, type]] = {
-    list: list,
-    tuple: tuple,
-    set: set,
-    frozenset: frozenset,
-    collections.abc.Sequence: tuple,
-    collections.abc.Iterable: tuple,
-    collections.abc.Collection: tuple,
-    collections.abc.Set: frozenset,
-}
-"""Types written as a list in YAML, and what such a value is made of."""
-
-MAPPINGS: Final = (dict, collections.abc.Mapping)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """In ``Annotated``: the least and the greatest number, or length of a list."""
-
-    low: int
-    high: int
-
-
-def camel(name: str) -> str:
-    """The YAML key of a field: ``driver_root`` → ``driverRoot``, ``class_`` → ``class``."""
-    first, *rest = name.strip("_").split("_")
-    return first + "".join(word[:1].upper() + word[1:] for word in rest)
-
-
-def keys(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
-    """The YAML keys of a dataclass, each with its field and its type.
-
-    Raises:
-        NameError: an annotation names something that its module does not have.
-    """
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return {camel(f.name): (f, hints[f.name]) for f in dataclasses.fields(cls) if f.init}
-
-
-def required(field: dataclasses.Field[Any]) -> bool:
-    """Whether a field has no default."""
-    return field.default is MISSING and field.default_factory is MISSING
-
-
-def members(wanted: Any) -> tuple[Any, ...]:
-    """The members of a union; a type that is none has one: itself."""
-    if typing.get_origin(wanted) in (typing.Union, types.UnionType):
-        return typing.get_args(wanted)
-    return (wanted,)
-
-
-def noun(wanted: Any) -> str:
-    """What a type is called in a message."""
-    origin = typing.get_origin(wanted) or wanted
-    if wanted == Raw:
-        return "a value"
-    if len(members(wanted)) > 1:
-        return " or ".join(noun(one) for one in members(wanted) if one is not type(None))
-    if origin is typing.Annotated:
-        return noun(typing.get_args(wanted)[0])
-    if origin is typing.Literal or _is_enum(wanted):
-        values = [str(value) for value in choices(wanted)]
-        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
-    if origin in LISTS:
-        return "a list"
-    names = {
-        bool: "true or false",
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        Path: "a path",
-        type(None): "nothing",
-    }
-    return names.get(origin, "a mapping")
-
-
-def choices(wanted: Any) -> tuple[Any, ...]:
-    """The values of a ``Literal`` or an enum."""
-    if _is_enum(wanted):
-        return tuple(member.value for member in wanted)
-    return typing.get_args(wanted)
-
-
-def _is_enum(wanted: Any) -> bool:
-    return isinstance(wanted, type) and issubclass(wanted, Enum)
+from .nodes import Fields, Items, Node, Scalar
+from .scalar import WRONG, read_bool, read_float, read_int, read_path, read_text, refuse
 
 
 def read(node: Node, wanted: Any, place: Place) -> Any:
@@ -143,100 +41,40 @@ def read(node: Node, wanted: Any, place: Place) -> Any:
         return _read_mapping(node, args, place)
     if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
         return read_dataclass(node, wanted, place)
-    if origin is typing.Literal or _is_enum(wanted):
+    if origin is typing.Literal or is_enum(wanted):
         return _read_choice(node, wanted, place)
     return _read_scalar(node, wanted, place)
 
 
-def _refuse(node: Node, wanted: Any, place: Place, hint: str = "") -> Any:
-    if not hint and isinstance(node, Scalar) and node.kind == "null":
-        hint = "give it a value or remove the key"
-    place.complain(node, f"must be {noun(wanted)}, not {node}", hint)
-    return WRONG
-
-
 def _read_scalar(node: Node, wanted: Any, place: Place) -> Any:
     if wanted in (str, Path):
-        return read_text(node, place) if wanted is str else _read_path(node, place)
+        return read_text(node, place) if wanted is str else read_path(node, place)
     if wanted is bool:
         return read_bool(node, place)
     if wanted is int:
         return read_int(node, place)
     if wanted is float:
-        return _read_float(node, place)
+        return read_float(node, place)
     if wanted is type(None):
         null = isinstance(node, Scalar) and node.kind == "null"
-        return None if null else _refuse(node, wanted, place)
+        return None if null else refuse(node, wanted, place)
     raise TypeError(f"a configuration cannot carry a value of type {wanted!r}")
 
 
-def read_text(node: Node, place: Place) -> Any:
-    """Text; what YAML takes for something else is refused with the advice to quote it."""
-    if isinstance(node, Scalar) and node.kind == "str":
-        return node.text
-    quotable = isinstance(node, Scalar) and node.kind != "null"
-    return _refuse(node, str, place, f"put it in quotes: {shown(node.text)}" if quotable else "")  # type: ignore[union-attr]
-
-
-def read_bool(node: Node, place: Place) -> Any:
-    """``true`` or ``false``; YAML 1.1's ``yes``, ``on`` and their opposites are refused."""
-    if isinstance(node, Scalar) and node.kind == "bool" and node.text.lower() in ("true", "false"):
-        return node.text.lower() == "true"
-    hint = ""
-    if isinstance(node, Scalar) and node.text.lower() in ("yes", "on", "y", "true"):
-        hint = "write true"
-    elif isinstance(node, Scalar) and node.text.lower() in ("no", "off", "n", "false"):
-        hint = "write false"
-    return _refuse(node, bool, place, hint)
-
-
-def read_int(node: Node, place: Place) -> Any:
-    """A whole number in plain decimals; YAML 1.1's octal, hexadecimal and base 60 are refused."""
-    hint = ""
-    if isinstance(node, Scalar):
-        decimal = _DECIMAL.fullmatch(node.text) is not None
-        if node.kind == "int" and decimal:
-            return int(node.text)
-        if node.kind == "int":
-            hint = "write it in plain decimals: no leading 0, no 0x, no colons, at most 18 digits"
-        elif decimal:
-            hint = "remove the quotes"
-    return _refuse(node, int, place, hint)
-
-
-def _read_float(node: Node, place: Place) -> Any:
-    if isinstance(node, Scalar):
-        if node.kind == "int" and _DECIMAL.fullmatch(node.text):
-            return float(node.text)
-        if node.kind == "float" and ":" not in node.text:
-            # `.inf` and `.nan` are YAML's; no option means them
-            number = float(node.text.replace("_", "")) if node.text[-1].isdigit() else math.nan
-            if math.isfinite(number):
-                return number
-    return _refuse(node, float, place)
-
-
-def _read_path(node: Node, place: Place) -> Any:
-    text = read_text(node, place)
-    if text is WRONG:
-        return WRONG
-    return Path(text) if text else _refuse(node, Path, place, "it is empty")
-
-
 def _read_choice(node: Node, wanted: Any, place: Place) -> Any:
-    known = {str(value): value for value in choices(wanted)}
+    known = {spelled(value): value for value in choices(wanted)}
     if isinstance(node, Scalar) and node.text in known:
         value = known[node.text]
         kinds = {str: "str", int: "int", bool: "bool"}
-        if node.kind == kinds.get(type(value) if not _is_enum(wanted) else str):
-            return wanted(value) if _is_enum(wanted) else value
+        if node.kind == kinds.get(type(value)):
+            return wanted(value) if is_enum(wanted) else value
         hint = f"put it in quotes: {shown(node.text)}" if isinstance(value, str) else "remove the quotes"
-        return _refuse(node, wanted, place, hint)
+        return refuse(node, wanted, place, hint)
     hint = ""
     if isinstance(node, Scalar) and node.kind == "str" and len(known) > 1:
         hint = suggest(node.text, known, "values")
         hint = hint if hint.startswith("did") else ""
-    return _refuse(node, wanted, place, hint)
+    return refuse(node, wanted, place, hint)
 
 
 def _read_bounded(node: Node, wanted: Any, notes: tuple[Any, ...], place: Place) -> Any:
@@ -260,7 +98,7 @@ def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: Place) -> 
         hint = f"put it in brackets: [{shown(node.text)[1:-1]}]" if single else ""  # type: ignore[union-attr]
         if isinstance(node, Scalar) and node.kind == "null":
             hint = "write [] for an empty list"
-        return _refuse(node, list, place, hint)
+        return refuse(node, list, place, hint)
     inner = args[0] if args else str
     values = [read(item, inner, place.item(n)) for n, item in enumerate(node.items)]
     return WRONG if WRONG in values else LISTS[origin](values)
@@ -268,7 +106,7 @@ def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: Place) -> 
 
 def _read_mapping(node: Node, args: tuple[Any, ...], place: Place) -> Any:
     if not isinstance(node, Fields):
-        return _refuse(node, dict, place, _empty_mapping(node))
+        return refuse(node, dict, place, _empty_mapping(node))
     inner = args[1] if args else str
     values = {key: read(entry.value, inner, place.key(key)) for key, entry in node.entries.items()}
     return WRONG if WRONG in values.values() else values
@@ -293,7 +131,7 @@ def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
         if inside and (nearest is None or len(trial.found) < len(nearest.found)):
             nearest = trial
     if nearest is None:
-        return _refuse(node, typing.Union[wanted], place, hint)  # noqa: UP007 - a tuple known at run time
+        return refuse(node, typing.Union[wanted], place, hint)  # noqa: UP007 - a tuple known at run time
     for complaint in nearest.found:
         place.complaints.add(*complaint)
     return WRONG
@@ -305,7 +143,7 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
     Every key that is unknown, missing or wrong has been complained about.
     """
     if not isinstance(node, Fields):
-        _refuse(node, dict, place, _empty_mapping(node))
+        refuse(node, dict, place, _empty_mapping(node))
         return {}
     known = keys(cls)
     values: dict[str, Any] = {}

@@ -1,0 +1,105 @@
+"""`devhost check`: good files are named, bad ones explained, and the exit code says which it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from devhost import catalog
+from devhost.cli.check import command
+
+PLUGIN = """
+from devhost.backend import Attribute, Backend, Edits, hookimpl
+
+class Card(Backend):
+    name = "card"
+    attributes = {"model": Attribute(str, "model", "X100")}
+    def discover(self): return []
+    def allocate(self, devices): return Edits()
+
+@hookimpl
+def devhost_backends(): return [Card]
+"""
+GOOD = """
+version: 1
+backendPaths: [plugins]
+resources:
+- {name: example.com/card, backend: card, where: {model: X*}}
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with one drop-in backend, `good.yaml` and `bad.yaml`."""
+    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "card.py").write_text(PLUGIN)
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "bad.yaml").write_text(GOOD.replace("model:", "modle:").replace("version: 1", "version: 2"))
+    return tmp_path
+
+
+def check(*files: str, stdin: str | bytes = "") -> Result:
+    return CliRunner().invoke(command, files, input=stdin)
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_good_file_is_one_line_and_exit_code_0() -> None:
+    done = check("good.yaml")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "good.yaml: ok (1 resource, 1 backend)\n", "")
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_bad_file_is_a_line_for_each_fault_and_exit_code_2() -> None:
+    done = check("bad.yaml")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "bad.yaml:2:10: version: must be 1, not the number 2",
+        'bad.yaml:5:51: resources[0].where: backend card has no attribute "modle" (did you mean model?)',
+    ]
+
+
+@pytest.mark.usefixtures("directory")
+def test_one_bad_file_does_not_keep_the_others_from_being_checked() -> None:
+    done = check("bad.yaml", "good.yaml", "missing.yaml", ".")
+    assert done.exit_code == 2
+    assert done.stdout == "good.yaml: ok (1 resource, 1 backend)\n"
+    assert "missing.yaml: there is no such file" in done.stderr
+    assert ".: this is a directory (name the YAML file in it)" in done.stderr
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_dash_reads_standard_input() -> None:
+    done = check("-", stdin="version: 1\nresources: []\n")
+    assert (done.exit_code, done.stdout) == (0, "<stdin>: ok (0 resources, 0 backends)\n")
+    done = check("-", stdin=b"\xff")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "<stdin>:1:1: this is not UTF-8 text (save the file as UTF-8)\n",
+    )
+
+
+def test_a_broken_plugin_nobody_needs_is_a_warning(directory: Path) -> None:
+    (directory / "plugins" / "broken.py").write_text("import nothing_like_this")
+    done = check("good.yaml", "good.yaml")
+    assert done.exit_code == 0
+    assert done.stderr.count("warning: plugin ") == 1
+    assert "broken.py was refused: ModuleNotFoundError: No module named 'nothing_like_this'" in done.stderr
+
+
+def test_a_broken_plugin_that_a_resource_needs_is_an_error_with_its_reason(directory: Path) -> None:
+    (directory / "plugins" / "card.py").write_text("import nothing_like_this")
+    done = check("good.yaml")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(
+        'good.yaml:5:37: resources[0].backend: backend "card" is not installed (plugin '
+    )
+    assert "No module named 'nothing_like_this'" in done.stderr.splitlines()[0]
+
+
+def test_no_file_is_a_usage_error() -> None:
+    assert check().exit_code == 2

@@ -1,0 +1,111 @@
+"""`devhost plugins`: what is installed and what it declares, and what was refused and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from devhost import catalog
+from devhost.cli.plugins import command
+
+PLUGIN = """
+from dataclasses import dataclass
+from typing import Literal
+from devhost.backend import Attribute, Backend, Edits, hookimpl, option
+
+__version__ = "2.1"
+
+@dataclass(frozen=True)
+class Options:
+    token: str = option(meaning="A secret.", example="abc")
+    level: Literal["low", "high"] = option("low", "How much.")
+    limit: int | None = option(None, "At most.")
+
+class Card(Backend):
+    name = "card"
+    Options = Options
+    subsystems = ("misc", "tty")
+    attributes = {
+        "model": Attribute(str, "The model.", "X100"),
+        "ports": Attribute(list, "Its ports.", ("a", "b")),
+    }
+    def discover(self): return []
+    def allocate(self, devices): return Edits()
+    def probe(self, devices): return {}
+
+class Bare(Backend):
+    name = "bare"
+    def discover(self): return []
+    def allocate(self, devices): return Edits()
+
+@hookimpl
+def devhost_backends(): return [Card, Bare]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "card.py").write_text(PLUGIN)
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no\\nluck')")
+    file = tmp_path / "devhost.yaml"
+    file.write_text("version: 1\nbackendPaths: [.]\nresources: []\n")
+    return file
+
+
+def plugins(*arguments: str) -> Result:
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0
+    return done
+
+
+def test_an_installation_without_backends_says_so() -> None:
+    assert plugins().stdout == "no backend is installed\n"
+
+
+def test_the_table_names_every_backend_with_what_it_declares(config: Path) -> None:
+    lines = plugins("--config", str(config)).stdout.splitlines()
+    directory = config.parent
+    assert lines == [
+        f"bare 2.1 from {directory}/card.py",
+        "  hooks: devhost_backends",
+        "  subsystems: none",
+        "  options: none",
+        "  attributes: none",
+        f"card 2.1 from {directory}/card.py",
+        "  hooks: devhost_backends, probe()",
+        "  subsystems: misc, tty",
+        "  options:",
+        "    token  string           A secret.  required",
+        '    level  low | high       How much.  default "low"',
+        "    limit  integer or null  At most.",
+        "  attributes:",
+        '    model  str   The model.  e.g. "X100"',
+        '    ports  list  Its ports.  e.g. ["a", "b"]',
+        f"refused: {directory}/broken.py: RuntimeError: no luck",
+    ]
+
+
+def test_json_holds_the_same(config: Path) -> None:
+    found = json.loads(plugins("--config", str(config), "--output", "json").stdout)
+    bare, card = found["backends"]
+    assert (bare["name"], card["name"], card["version"]) == ("bare", "card", "2.1")
+    assert card["origin"] == str(config.parent / "card.py")
+    assert (card["hooks"], card["optionalMethods"]) == (["devhost_backends"], ["probe"])
+    assert card["attributes"]["ports"] == {"type": "list", "meaning": "Its ports.", "example": ["a", "b"]}
+    assert card["requiredOptions"] == ["token"]
+    assert card["options"]["level"]["default"] == "low"
+    (refused,) = found["refused"]
+    assert refused["reason"] == "RuntimeError: no luck"
+
+
+def test_the_plugins_are_listed_for_a_file_that_is_otherwise_wrong(config: Path) -> None:
+    config.write_text("version: 7\nbackendPaths: [.]\nresources: [x]\n")
+    assert "card 2.1" in plugins("--config", str(config)).stdout

@@ -1,0 +1,52 @@
+"""`devhost schema`: one JSON document on standard output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from devhost import catalog
+from devhost.cli.schema import command
+from devhost.errors import ConfigError
+
+PLUGIN = """
+from devhost.backend import Attribute, Backend, Edits, hookimpl
+
+class Card(Backend):
+    name = "card"
+    attributes = {"model": Attribute(str, "Größe", "X100")}
+    def discover(self): return []
+    def allocate(self, devices): return Edits()
+
+@hookimpl
+def devhost_backends(): return [Card]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
+
+
+def test_the_schema_is_printed_also_without_any_backend() -> None:
+    done = CliRunner().invoke(command)
+    assert done.exit_code == 0
+    jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))
+
+
+def test_the_drop_in_backends_of_a_file_are_included(tmp_path: Path) -> None:
+    (tmp_path / "card.py").write_text(PLUGIN)
+    (tmp_path / "devhost.yaml").write_text("version: 1\nbackendPaths: [.]\nresources: [half, written]\n")
+    done = CliRunner().invoke(command, ["--config", str(tmp_path / "devhost.yaml")])
+    assert done.exit_code == 0
+    assert "Größe" in done.stdout
+    assert "where-card" in json.loads(done.stdout)["$defs"]
+
+
+def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, ["--config", str(tmp_path / "none.yaml")])
+    assert isinstance(done.exception, ConfigError)

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from devhost.cli._status_view import age, show
+from devhost.telemetry.document import DeviceStatus, StatusDocument
+from devhost.telemetry.status import StatusServer
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+DEADLINE = 30
+
+
+def _device(name: str, reason: str = "", allocated: bool = False) -> DeviceStatus:
+    return {
+        "id": name,
+        "device": name,
+        "health": "Unhealthy" if reason else "Healthy",
+        "reason": reason,
+        "since": "2026-11-20T11:59:15Z",
+        "numaNodes": [0, 1],
+        "allocated": allocated,
+    }
+
+
+def _document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
+    devices = (
+        devices if devices is not None else [_device("FT1", allocated=True), _device("FT2", "node is gone")]
+    )
+    return {
+        "devhost": {
+            "version": "1.2.3",
+            "pid": 4711,
+            "startedAt": "2026-11-20T09:00:00.000Z",
+            "config": "/etc/devhost.yaml",
+            "generation": 2,
+            "lastReload": {"at": "2026-11-20T11:48:00Z", "result": "ok", "complaints": []},
+        },
+        "kubelet": {"dir": "/var/lib/kubelet/device-plugins", "socket": "present"},
+        "resources": [
+            {
+                "name": "example.com/serial",
+                "backend": "udev",
+                "entry": "resources[0]",
+                "capacity": len(devices),
+                "allocatable": sum(device["health"] == "Healthy" for device in devices),
+                "revision": 3,
+                "socket": "x.sock",
+                "state": "registered",
+                "streams": 1,
+                "registrations": 1,
+                "lastRegistration": "2026-11-20T09:00:00Z",
+                "lastError": "",
+                "devices": devices,
+            }
+        ],
+        "backends": [
+            {
+                "name": "udev",
+                "state": "ok",
+                "reason": "",
+                "since": "2026-11-20T09:00:00Z",
+                "devices": len(devices),
+                "lastDiscovery": "2026-11-20T11:59:15Z",
+                "lastDiscoverySeconds": 0.0012,
+                "refusedDevices": [],
+            }
+        ],
+        "refusals": [],
+    }
+
+
+def test_the_table_reads_top_down_from_the_process_to_the_backends() -> None:
+    assert [line.rstrip() for line in show(_document(), NOW).splitlines()] == [
+        "devhost 1.2.3  pid 4711  up 3h",
+        "kubelet /var/lib/kubelet/device-plugins",
+        "config  /etc/devhost.yaml  generation 2  loaded 12m ago",
+        "",
+        "RESOURCE            BACKEND  HEALTHY  STATE       STREAMS  REGISTRATIONS  REGISTERED",
+        "example.com/serial  udev     1/2      registered        1              1  3h",
+        "",
+        "RESOURCE            DEVICE  HEALTH     SINCE  NUMA  ALLOCATED  REASON",
+        "example.com/serial  FT1     Healthy    45s    0,1   yes        -",
+        "example.com/serial  FT2     Unhealthy  45s    0,1   -          node is gone",
+        "",
+        "BACKEND  STATE  SINCE  DEVICES  DISCOVERED  TOOK",
+        "udev     ok     3h           2  45s         1.2ms",
+    ]
+
+
+def test_a_host_that_has_nothing_yet_says_so() -> None:
+    document = _document()
+    document["resources"], document["backends"] = [], []
+    document["kubelet"]["socket"] = "absent"
+    text = show(document, NOW)
+    assert "No resources yet." in text and "kubelet.sock is absent" in text
+
+
+def test_a_rejected_reload_shows_every_complaint() -> None:
+    document = _document()
+    document["devhost"]["lastReload"] = {
+        "at": "2026-11-20T11:59:30Z",
+        "result": "rejected",
+        "complaints": ["devhost.yaml:3:5: resources[0].nam: unknown key", "devhost.yaml:9:1: \x1b[2J"],
+    }
+    lines = show(document, NOW).splitlines()
+    assert lines[2].endswith("generation 2  REJECTED 30s ago, generation 2 stays:")
+    assert lines[3].strip() == "devhost.yaml:3:5: resources[0].nam: unknown key"
+    assert lines[4].strip() == r"devhost.yaml:9:1: \x1b[2J"
+
+
+def test_degraded_backends_and_refusals_show_their_reason() -> None:
+    document = _document()
+    document["resources"][0]["lastError"] = "no kubelet"
+    backend = document["backends"][0]
+    backend["state"], backend["reason"], backend["lastDiscoverySeconds"] = "degraded", "discover hung", None
+    backend["refusedDevices"] = [{"device": "bad", "reason": "its id has 300 characters"}]
+    document["refusals"] = [{"backend": "udev", "device": "FT3", "reason": "claimed by FT2"}]
+    text = show(document, NOW)
+    for phrase in ("discover hung", "its id has 300 characters", "claimed by FT2", "no kubelet"):
+        assert phrase in text
+
+
+def test_ten_thousand_devices_do_not_drown_the_unhealthy_ones() -> None:
+    devices = [_device(f"d{i}", "gone" if i % 5000 == 7 else "") for i in range(10_000)]
+    text = show(_document(devices), NOW)
+    assert len(text.splitlines()) < 20
+    assert "d7 " in text and "d5007" in text
+    assert "9998 healthy devices not shown (--all shows them)" in text
+    assert len(show(_document(devices), NOW, everything=True).splitlines()) > 10_000
+
+
+def test_ten_thousand_unhealthy_devices_are_counted_too() -> None:
+    text = show(_document([_device(f"d{i}", "gone") for i in range(10_000)]), NOW)
+    assert len(text.splitlines()) < 80
+    assert "9950 unhealthy devices not shown (--all shows them)" in text
+
+
+def test_many_healthy_devices_are_only_counted() -> None:
+    text = show(_document([_device(f"d{i}") for i in range(100)]), NOW)
+    assert "\n\n100 healthy devices not shown (--all shows them)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("since", "shown"),
+    [
+        (None, ""),
+        ("2026-11-20T12:00:05Z", "0s"),
+        ("2026-11-20T11:58:01Z", "119s"),
+        ("2026-11-20T11:58:00Z", "2m"),
+        ("2026-11-20T12:00:00+02:00", "2h"),
+        ("2026-11-18T11:00:00", "2d"),
+        ("yesterday", "?"),
+    ],
+)
+def test_ages_are_in_their_largest_unit(since: str | None, shown: str) -> None:
+    assert age(since, NOW) == shown
+
+
+@pytest.fixture
+def document() -> StatusDocument:
+    return _document()
+
+
+@pytest.fixture
+async def server(
+    document: StatusDocument, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[StatusServer]:
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "run"))
+    made = StatusServer(lambda: document, kubelet_dir=tmp_path, interval=0)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def _start(*arguments: str, stdout: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
+    code = "from devhost.cli import main; main()"
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, "status", *arguments),
+        stdout=stdout,
+        stderr=asyncio.subprocess.PIPE,
+        limit=1 << 24,
+    )
+
+
+async def _run(*arguments: str) -> tuple[int, str, str]:
+    async with asyncio.timeout(DEADLINE):
+        process = await _start(*arguments)
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def _first_line(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    async with asyncio.timeout(DEADLINE):
+        return await process.stdout.readline()
+
+
+async def _end(process: asyncio.subprocess.Process) -> tuple[int, bytes, bytes]:
+    async with asyncio.timeout(DEADLINE):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out or b"", err
+
+
+async def test_status_shows_the_running_host(server: StatusServer) -> None:
+    code, out, err = await _run()
+    assert (code, err) == (0, "")
+    assert out.startswith("devhost 1.2.3  pid 4711") and "node is gone" in out
+
+
+async def test_json_output_is_the_whole_document(server: StatusServer, document: StatusDocument) -> None:
+    code, out, _ = await _run("--output", "json")
+    assert (code, json.loads(out)) == (0, document)
+
+
+async def test_no_running_host_is_exit_code_3_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "run"))
+    for arguments in ([], ["--watch"], ["--kubelet-dir", "/k"], ["--socket", str(tmp_path / "s")]):
+        code, out, err = await _run(*arguments)
+        assert (code, out, err.count("\n")) == (3, "", 1)
+        assert err.startswith("devhost: no devhost ")
+
+
+async def test_contradicting_options_are_exit_code_2(server: StatusServer) -> None:
+    code, _, err = await _run("--socket", "/a", "--kubelet-dir", "/b")
+    assert code == 2 and "cannot be combined" in err
+
+
+async def test_watch_prints_a_json_line_per_change_and_ends_with_the_host(
+    server: StatusServer, document: StatusDocument
+) -> None:
+    process = await _start("--watch", "--output", "json")
+    assert json.loads(await _first_line(process))["devhost"]["generation"] == 2
+    document["devhost"]["generation"] = 3
+    server.changed()
+    assert json.loads(await _first_line(process))["devhost"]["generation"] == 3
+    await server.stop()
+    code, out, err = await _end(process)
+    assert (code, out) == (0, b"")
+    assert err.startswith(b"devhost: the host on ") and err.endswith(b" has stopped\n")
+
+
+async def test_an_interrupt_ends_watching_without_a_word(server: StatusServer) -> None:
+    process = await _start("--watch")
+    await _first_line(process)
+    process.send_signal(signal.SIGINT)
+    code, _, err = await _end(process)
+    assert (code, err) == (0, b"")
+
+
+async def test_watching_ends_as_soon_as_nobody_reads(server: StatusServer) -> None:
+    reading, writing = os.pipe()
+    process = await _start("--watch", stdout=writing)
+    os.close(writing)
+    async with asyncio.timeout(DEADLINE):
+        assert b"devhost" in await asyncio.to_thread(os.read, reading, 10)
+        os.close(reading)
+        code, _, err = await _end(process)
+    assert (code, err) == (0, b"")
+
+
+async def test_on_a_terminal_watching_redraws_in_place(
+    server: StatusServer, document: StatusDocument
+) -> None:
+    terminal, theirs = pty.openpty()
+    process = await _start("--watch", stdout=theirs)
+    os.close(theirs)
+    seen = b""
+    async with asyncio.timeout(DEADLINE):
+        while b"Ctrl-C ends" not in seen:
+            seen += await asyncio.to_thread(os.read, terminal, 65536)
+        assert seen.startswith(b"\x1b[2J")
+        document["devhost"]["generation"] = 77
+        server.changed()
+        while b"generation 77" not in seen:
+            seen += await asyncio.to_thread(os.read, terminal, 65536)
+        process.send_signal(signal.SIGINT)
+        code, _, err = await _end(process)
+    os.close(terminal)
+    assert (code, err) == (0, b"")
+    assert seen.count(b"\x1b[2J") == 2

@@ -1,0 +1,116 @@
+"""The difference of two settings: what a reload touches, and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import make_dataclass
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.config.difference import Difference, difference
+from devhost.settings import Prefer, ResourceSettings, Settings
+
+Read = Callable[[str], Settings]
+
+
+def entry(name: str, index: int = 0, prefer: Prefer = Prefer.TOPOLOGY) -> ResourceSettings:
+    return ResourceSettings(index=index, name=name, backend="card", prefer=prefer)
+
+
+def settings(*entries: ResourceSettings) -> Settings:
+    return Settings(entries)
+
+
+def names(entries: Sequence[ResourceSettings]) -> list[str]:
+    return [one.name for one in entries]
+
+
+def test_equal_settings_do_not_differ(read: Read) -> None:
+    text = (
+        "version: 1\nbackends: {card: {groups: [{paths: [/a]}]}}\nresources: [{name: a.b/c, backend: card}]"
+    )
+    found = difference(read(text), read(text))
+    assert not found
+    assert names(found.unchanged) == ["a.b/c"]
+    assert str(found) == "nothing changed"
+
+
+def test_empty_settings_do_not_differ() -> None:
+    assert difference(Settings(), Settings()) == Difference()
+
+
+def test_entries_are_added_removed_and_changed_by_their_name() -> None:
+    old = settings(entry("a", 0), entry("b", 1), entry("c", 2))
+    new = settings(entry("b", 0), entry("c", 1, Prefer.PACK), entry("d", 2))
+    found = difference(old, new)
+    assert (names(found.added), names(found.removed), names(found.unchanged)) == (["d"], ["a"], ["b"])
+    (change,) = found.changed
+    assert (change.old.prefer, change.new.prefer, change.keys) == (Prefer.TOPOLOGY, Prefer.PACK, ("prefer",))
+    assert not found.reordered
+    assert str(found) == "added d; removed a; changed c (prefer); 1 unchanged"
+
+
+def test_an_entry_that_only_moved_is_unchanged_but_the_order_is_told() -> None:
+    found = difference(settings(entry("a", 0), entry("b", 1)), settings(entry("b", 0), entry("a", 1)))
+    assert (found.added, found.removed, found.changed) == ((), (), ())
+    assert [one.index for one in found.unchanged] == [0, 1]
+    assert found.reordered
+    assert str(found) == "order changed; 2 unchanged"
+
+
+def test_two_entries_of_one_template_are_told_apart_by_their_order() -> None:
+    old = settings(entry("a/{x}", 0), entry("a/{x}", 1, Prefer.PACK))
+    assert not difference(old, old)
+    found = difference(old, settings(entry("a/{x}", 0)))
+    assert [one.prefer for one in found.removed] == [Prefer.PACK]
+
+
+def test_an_entry_that_changes_its_backend_is_another_one() -> None:
+    new = ResourceSettings(index=0, name="a", backend="other")
+    found = difference(settings(entry("a")), settings(new))
+    assert (names(found.added), names(found.removed)) == (["a"], ["a"])
+
+
+def test_changed_options_and_paths_are_told(read: Read) -> None:
+    text = "version: 1\nresources: []\nbackends: {card: {level: %s}}"
+    assert difference(read(text % "low"), read(text % "high")).backends == ("card",)
+    assert difference(read(text % "low"), Settings()).backends == ("card",)
+    found = difference(Settings(), Settings(backend_paths=(Path("/x"),)))
+    assert found.backend_paths
+    assert str(found) == "backendPaths changed; 0 unchanged"
+
+
+def test_the_same_options_of_a_drop_in_imported_anew_are_the_same() -> None:
+    def options(value: int) -> object:
+        inner = make_dataclass("Inner", ["x"], frozen=True)
+        outer = make_dataclass("Options", ["inner", "table"], frozen=True)
+        return outer((inner(value),), {"k": [inner(value)]})
+
+    assert not difference(Settings(backends={"a": options(1)}), Settings(backends={"a": options(1)}))
+    assert difference(
+        Settings(backends={"a": options(1)}), Settings(backends={"a": options(2)})
+    ).backends == ("a",)
+
+
+def test_a_long_list_is_cut_in_the_log_line() -> None:
+    found = difference(Settings(), settings(*(entry(f"r{n}", n) for n in range(9))))
+    assert str(found) == "added r0, r1, r2, r3, r4 and 4 more; 0 unchanged"
+
+
+some = st.lists(
+    st.builds(entry, st.sampled_from("abcd"), st.just(0), st.sampled_from(Prefer)),
+    unique_by=lambda e: e.name,
+    max_size=4,
+).map(lambda entries: settings(*entries))
+
+
+@given(some, some)
+def test_every_entry_is_in_exactly_one_part(old: Settings, new: Settings) -> None:
+    found = difference(old, new)
+    kept = [*found.unchanged, *(change.new for change in found.changed)]
+    assert sorted(names([*found.added, *kept])) == sorted(names(new.resources))
+    assert sorted(names([*found.removed, *kept])) == sorted(names(old.resources))
+    assert bool(found) == (old.resources != new.resources)
+    assert "\n" not in str(found)

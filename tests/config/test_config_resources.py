@@ -1,0 +1,306 @@
+"""Resources: selections, names, sharing, and what entries do to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost import where
+from devhost.backend import Attribute
+from devhost.config.complaints import Complaints, Place
+from devhost.config.document import parse
+from devhost.config.selection import declared, read_where
+from devhost.errors import Complaint
+from devhost.settings import Inject, Prefer, Settings, WhenEmpty
+from devhost.where import Block, Flag, Range, Term, Text
+
+Read = Callable[[str], Settings]
+Complain = Callable[[str], tuple[Complaint, ...]]
+One = Callable[[str], str]
+
+
+def file(*entries: str) -> str:
+    return "version: 1\nresources:\n" + "".join(f"- {{backend: card, {entry}}}\n" for entry in entries)
+
+
+def test_an_entry_has_the_documented_defaults(read: Read) -> None:
+    (found,) = read(file("name: a.b/c")).resources
+    assert (found.index, found.name, found.backend, found.where) == (0, "a.b/c", "card", ())
+    assert (found.share.replicas, found.share.overrides) == (1, ())
+    assert (found.prefer, found.inject, found.when_empty) == (Prefer.TOPOLOGY, Inject.DIRECT, WhenEmpty.WAIT)
+    assert found.exclusive is True
+
+
+def test_every_key_of_an_entry_is_read(read: Read) -> None:
+    text = file(
+        "name: 'a.b/{vendor}-{ID_MODEL}', where: {virtual: true}, prefer: distinct, inject: cdi,"
+        " exclusive: false, whenEmpty: register,"
+        " share: {replicas: 3, overrides: [{where: {vendor: x}, replicas: 5}]}"
+    )
+    (found,) = read(text).resources
+    assert (found.prefer, found.inject, found.when_empty) == (Prefer.DISTINCT, Inject.CDI, WhenEmpty.REGISTER)
+    assert found.exclusive is False
+    assert found.share.replicas == 3
+    (override,) = found.share.overrides
+    assert (override.replicas, override.where) == (5, (Block((Term("vendor", (Text("x"),)),)),))
+    assert found.wanted() == {"vendor", "ID_MODEL", "virtual"}
+
+
+@pytest.mark.parametrize(
+    ("selection", "blocks"),
+    [
+        ("{vendor: intel}", (Block((Term("vendor", (Text("intel"),)),)),)),
+        ("{vendor: [a, 'b*']}", (Block((Term("vendor", (Text("a"), Text("b*"))),)),)),
+        ("{idVendor: 1a86}", (Block((Term("idVendor", (Text("1a86", fold=True),)),)),)),
+        ("{numaNode: 1}", (Block((Term("numaNode", (Range(1, 1),)),)),)),
+        (
+            "{numaNode: '0-3,6, 8-'}",
+            (Block((Term("numaNode", (Range(0, 3), Range(6, 6), Range(8, None))),)),),
+        ),
+        ("{numaNode: ['-2', 5]}", (Block((Term("numaNode", (Range(None, 2), Range(5, 5))),)),)),
+        ("{virtual: false}", (Block((Term("virtual", (Flag(False),)),)),)),
+        ("{links: /dev/serial/*}", (Block((Term("links", (Text("/dev/serial/*"),)),)),)),
+        ("{ID_MODEL: x}", (Block((Term("ID_MODEL", (Text("x"),)),)),)),
+        ("{sysattr.queue/rotational: '0'}", (Block((Term("sysattr.queue/rotational", (Text("0"),)),)),)),
+        ("{not: {vendor: x}}", (Block((), (Block((Term("vendor", (Text("x"),)),)),)),)),
+        (
+            "{not: [{vendor: x}, {virtual: true}]}",
+            (Block((), (Block((Term("vendor", (Text("x"),)),)), Block((Term("virtual", (Flag(True),)),)))),),
+        ),
+        (
+            "[{vendor: x}, {virtual: true}]",
+            (Block((Term("vendor", (Text("x"),)),)), Block((Term("virtual", (Flag(True),)),))),
+        ),
+        ("{}", ()),
+    ],
+)
+def test_a_where_means_what_it_says(read: Read, selection: str, blocks: where.Where) -> None:
+    assert read(file(f"name: a.b/c, where: {selection}")).resources[0].where == blocks
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        ("{vender: x}", 'resources[0].where: backend card has no attribute "vender" (did you mean vendor?)'),
+        ("{qqqqqq: x}", "(known attributes: ID_*, idVendor, links, numaNode, sysattr.*, vendor, virtual)"),
+        ("{ID_: x}", 'has no attribute "ID_"'),
+        ("{ID_*: x}", 'has no attribute "ID_*"'),
+        ("{any: [{vendor: x}]}", "a list of blocks means any of them"),
+        ("{idVendor: 0403}", 'must be text, not the number 0403 (put it in quotes: "0403")'),
+        ("{idVendor: 7523}", 'must be text, not the number 7523 (put it in quotes: "7523")'),
+        ("{idVendor: 12:34}", 'must be text, not the number 12:34 (put it in quotes: "12:34")'),
+        ("{idVendor: 1.5}", 'must be text, not the number 1.5 (put it in quotes: "1.5")'),
+        ("{vendor: no}", 'must be text, not no, which YAML reads as true or false (put it in quotes: "no")'),
+        ("{vendor: 2024-01-01}", "must be text, not the date 2024-01-01"),
+        ("{idVendor: '0x1a86'}", "(leave out the 0x)"),
+        ("{vendor: ''}", "empty text matches no device"),
+        ("{vendor: }", "must be text, not an empty value"),
+        ("{vendor: []}", "resources[0].where.vendor: an empty list can never match"),
+        ("{vendor: {a: b}}", "must be one value or a list of values, not a mapping"),
+        (
+            "{vendor: [[a]]}",
+            "resources[0].where.vendor[0]: must be one value or a list of values, not a list",
+        ),
+        ("{virtual: yes}", "(write true)"),
+        ("{virtual: 1}", "must be true or false, not the number 1"),
+        ("{numaNode: 010}", "(write it in plain decimals"),
+        ("{numaNode: -1}", "where the kernel says -1 a device has no such attribute"),
+        ("{numaNode: true}", "must be a whole number, not the value true"),
+        ("{numaNode: 3-1}", 'the range "3-1" is empty (turn it round: "1-3")'),
+        ("{numaNode: '1--3'}", '"1--3" is not a range of whole numbers (write it as "0-3,6,8-")'),
+        ("{numaNode: '1 3'}", "is not a range"),
+        ("{numaNode: ''}", "is not a range"),
+        ("{numaNode: '-'}", "is not a range"),
+        ("{numaNode: '1,'}", "is not a range"),
+        ("{numaNode: all}", "is not a range"),
+        ("{numaNode: '" + "9" * 30 + "'}", "is not a range"),
+        ("[]", "an empty list can never match (remove the key to match every device)"),
+        ("[{}]", "an empty block matches every device"),
+        ("[3]", "resources[0].where[0]: must be a mapping of attributes, not the number 3"),
+        ("tty", 'must be a mapping of attributes, or a list of such, not the text "tty"'),
+        ("", "must be a mapping of attributes, or a list of such, not an empty value"),
+        ("{not: {}}", "resources[0].where.not: an empty block refuses every device"),
+        ("{not: []}", "an empty list can never match"),
+        ("{not: x}", "must be a mapping of attributes"),
+        ("{not: [{vender: x}]}", "resources[0].where.not[0]: backend card has no attribute"),
+    ],
+)
+def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection: str, said: str) -> None:
+    found = [str(complaint) for complaint in complaints(file(f"name: a.b/c, where: {selection}"))]
+    assert any(said in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("where: {}", "resources[0]: the key name is required (for example name: example.com/serial)"),
+        ("name: serial", 'resources[0].name: "serial" has no slash'),
+        ("name: kubernetes.io/x", "lies in kubernetes.io"),
+        ("name: 'a.b/" + "c" * 64 + "'", "at most 63 characters"),
+        ("name: 'a.b/{vender}'", 'no attribute "vender" to name resources after (did you mean vendor?)'),
+        ("name: 'a.b/{ID_*}'", 'no attribute "ID_*"'),
+        ("name: 'a.b/{x'", "has a brace without its partner"),
+        ("name: ''", "has no slash"),
+        ("name: a.b/c, prefer: packed", "(did you mean pack?)"),
+        ("name: a.b/c, inject: files", "must be one of direct, cdi"),
+        ("name: a.b/c, whenEmpty: never", "must be one of wait, register"),
+        ("name: a.b/c, when_empty: wait", "(did you mean whenEmpty?)"),
+        ("name: a.b/c, exclusive: no", "(write false)"),
+        ("name: a.b/c, share: 3", "share: must be a mapping, not the number 3"),
+        ("name: a.b/c, share: {replicas: 0}", "share.replicas: must be from 1 to 100000, not 0"),
+        ("name: a.b/c, share: {replicas: -1}", "must be from 1 to 100000, not -1"),
+        ("name: a.b/c, share: {replicas: 100001}", "must be from 1 to 100000, not 100001"),
+        ("name: a.b/c, share: {replicas: '3'}", "(remove the quotes)"),
+        ("name: a.b/c, share: {replicas: 1.5}", "must be a whole number"),
+        ("name: a.b/c, share: {count: 3}", 'unknown key "count"'),
+        ("name: a.b/c, share: {overrides: [{replicas: 3}]}", "share.overrides[0]: the key where is required"),
+        (
+            "name: a.b/c, share: {overrides: [{where: {x: 1}, replicas: 3}]}",
+            "share.overrides[0].where: backend card",
+        ),
+    ],
+)
+def test_a_wrong_entry_is_refused(complaints: Complain, body: str, said: str) -> None:
+    found = [str(complaint) for complaint in complaints(file(body))]
+    assert any(said in line for line in found), found
+
+
+def test_one_wrong_key_does_not_hide_the_others(complaints: Complain) -> None:
+    text = file("name: bad, prefer: bad, where: {bad: 1}, share: {replicas: bad}, bad: 1")
+    assert len(complaints(text)) == 5
+
+
+def test_an_entry_that_is_no_mapping_is_refused(complaints: Complain) -> None:
+    (found,) = complaints("version: 1\nresources: [tty]")
+    assert str(found) == 'f.yaml:2:13: resources[0]: must be a mapping, not the text "tty"'
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("crad", "did you mean card?"),
+        ("gpu", "install the package devhost-gpu"),
+        ("broken", "plugin devhost-broken was refused: ImportError: libbroken.so is not there"),
+        ("zzzzzz", "known backends: card, other"),
+    ],
+)
+def test_a_missing_backend_is_refused_with_the_way_to_get_it(
+    complaints: Complain, name: str, hint: str
+) -> None:
+    (needed,) = complaints(f"version: 1\nresources: [{{name: a.b/c, backend: {name}}}]")
+    (configured,) = complaints(f"version: 1\nresources: []\nbackends: {{{name}: {{}}}}")
+    assert needed.path == "resources[0].backend"
+    assert configured.path == f"backends.{name}"
+    assert needed.hint == configured.hint == hint
+
+
+def test_a_needed_backend_gets_its_default_options(read: Read) -> None:
+    found = read(file("name: a.b/c"))
+    assert getattr(found.backends["card"], "level") == "low"  # noqa: B009 - typed as object
+
+
+def test_a_needed_backend_whose_options_must_be_given_is_refused_without(complaints: Complain) -> None:
+    (found,) = complaints("version: 1\nresources:\n- {name: a.b/c, backend: other}")
+    assert str(found).endswith("backends.other: the key token is required (for example token: abc)")
+    assert found.line == 3
+
+
+def test_a_second_entry_of_one_name_is_refused_with_the_line_of_the_first(complaints: Complain) -> None:
+    text = file("name: a.b/c, where: {vendor: x}", "name: a.b/c, where: {vendor: y}")
+    (found,) = complaints(text)
+    assert (found.line, found.path) == (4, "resources[1].name")
+    assert '"a.b/c" is already offered by the entry in line 3' in found.message
+
+
+def test_a_template_may_stand_twice_for_it_makes_different_names(read: Read) -> None:
+    text = file("name: 'a.b/{vendor}', where: {vendor: x}", "name: 'a.b/{vendor}', where: {vendor: y}")
+    assert len(read(text).resources) == 2
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ("name: a.b/1", "name: a.b/2, where: {vendor: x}"),
+        ("name: a.b/1, where: {vendor: '*'}", "name: a.b/2, where: {vendor: x, virtual: true}"),
+        ("name: a.b/1, where: {numaNode: 0-7}", "name: a.b/2, where: {numaNode: '1,3-4'}"),
+        ("name: a.b/1, where: [{vendor: x}, {vendor: y}]", "name: a.b/2, where: {vendor: [y]}"),
+        ("name: 'a.b/{vendor}'", "name: a.b/2, where: {vendor: x}"),
+        ("name: 'a.b/{vendor}'", "name: 'a.b/2-{vendor}'"),
+        ("name: a.b/1, exclusive: false", "name: a.b/2, where: {vendor: x}"),
+        ("name: a.b/1", "name: a.b/2, exclusive: false"),
+    ],
+)
+def test_an_entry_that_can_never_get_a_device_is_refused(
+    complaints: Complain, entries: tuple[str, str]
+) -> None:
+    (found,) = complaints(file(*entries))
+    assert (found.line, found.path) == (4, "resources[1]")
+    assert "can never get a device: the entry in line 3 takes them all first" in found.message
+
+
+def test_two_entries_may_hide_a_third_together(complaints: Complain) -> None:
+    text = file(
+        "name: a.b/1, where: {vendor: x}",
+        "name: a.b/2, where: {vendor: y}",
+        "name: a.b/3, where: [{vendor: x}, {vendor: y}]",
+    )
+    (found,) = complaints(text)
+    assert "the entries in lines 3, 4 take them all first" in found.message
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ("name: a.b/1, where: {vendor: x}", "name: a.b/2"),
+        ("name: a.b/1, exclusive: false", "name: a.b/2, exclusive: false"),
+        ("name: a.b/1, where: {vendor: x}", "name: a.b/2, where: {not: {vendor: x}}"),
+        ("name: 'a.b/{vendor}'", "name: a.b/2, where: {virtual: true}"),
+        ("name: 'a.b/{vendor}'", "name: a.b/2"),
+        ("name: a.b/1, where: {not: {vendor: x}}", "name: a.b/2, where: {vendor: x}"),
+    ],
+)
+def test_an_entry_that_may_get_a_device_is_kept(read: Read, entries: tuple[str, str]) -> None:
+    assert len(read(file(*entries)).resources) == 2
+
+
+def test_an_entry_of_another_backend_hides_nothing(read: Read) -> None:
+    text = file("name: a.b/1") + "- {backend: other, name: a.b/2}\nbackends: {other: {token: x}}"
+    assert len(read(text).resources) == 2
+
+
+def test_the_longest_family_declares_an_attribute() -> None:
+    usb, any_id = Attribute(str, "usb", "x"), Attribute(str, "any", "x")
+    attributes = {"ID_*": any_id, "ID_USB_*": usb, "ID": any_id}
+    assert declared(attributes, "ID_USB_MODEL") is usb
+    assert declared(attributes, "ID_MODEL") is any_id
+    assert declared(attributes, "ID_USB_*") is None
+    assert declared(attributes, "MODEL") is None
+
+
+numbers = st.integers(0, 40)
+spans = st.one_of(
+    numbers.map(str),
+    st.tuples(numbers, numbers).map(lambda pair: f"{min(pair)}-{max(pair)}"),
+    numbers.map(lambda low: f"{low}-"),
+    numbers.map(lambda high: f"-{high}"),
+)
+
+
+def _contains(span: str, number: int) -> bool:
+    low, dash, high = span.partition("-")
+    if not dash:
+        return number == int(low)
+    return int(low or 0) <= number <= int(high or 10**6)
+
+
+@given(st.lists(spans, min_size=1, max_size=5), numbers)
+def test_a_range_takes_exactly_the_numbers_it_names(written: list[str], number: int) -> None:
+    text = '{numaNode: "' + ",".join(written) + '"}'
+    complaints = Complaints("f")
+    attributes = {"numaNode": Attribute(int, "node", 0)}
+    found = read_where(parse(text.encode(), complaints), "card", attributes, Place(complaints))
+    assert complaints.found == []
+    assert where.holds(found, {"numaNode": number}) == any(_contains(span, number) for span in written)

@@ -1,0 +1,155 @@
+"""The protocol's code is what its proto says, and its proto is what kubelets speak."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+
+from devhost.kubelet import api
+from devhost.kubelet.api import api_pb2
+
+ROOT = Path(__file__).resolve().parents[2]
+UPSTREAM_PACKAGE = "golang-github-kubernetes-kubelet-dev"
+UPSTREAM_PROTO = "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed")
+    spec = importlib.util.spec_from_file_location("generate_protocol", ROOT / "tools/generate_protocol.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_committed_code_is_what_the_generator_makes_of_the_proto(
+    generator: ModuleType, tmp_path: Path
+) -> None:
+    committed = {output: (generator.SOURCE / output).read_text() for output in generator.OUTPUTS}
+    made_with = {text.split("grpcio-tools ")[1].split(".\n")[0] for text in committed.values()}
+    assert len(made_with) == 1, "all four files come from one run"
+    if made_with != {generator.generator()}:
+        pytest.skip(f"the code was made with grpcio-tools {made_with}, installed is {generator.generator()}")
+    generator.generate(tmp_path)
+    assert {output: (tmp_path / output).read_text() for output in generator.OUTPUTS} == committed
+
+
+def test_the_committed_descriptor_is_the_proto_whatever_the_generators_version(generator: ModuleType) -> None:
+    committed = FileDescriptorProto()
+    api_pb2.DESCRIPTOR.CopyToProto(committed)
+    compiled = generator.describe()
+    for message in compiled.message_type:
+        for field in message.field:
+            field.ClearField("json_name")  # protoc fills it in, the generated code leaves it out
+        for entry in message.nested_type:
+            for field in entry.field:
+                field.ClearField("json_name")
+    assert committed == compiled
+
+
+def test_the_generated_code_accepts_the_oldest_runtime_the_project_allows(generator: ModuleType) -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    oldest = dict(re.findall(r'"(grpcio|protobuf)>=([\d.]+)"', project))
+    protobuf = ".".join(map(str, generator.OLDEST_PROTOBUF))
+    assert _version(generator.OLDEST_GRPC) <= _version(oldest["grpcio"])
+    assert _version(protobuf) <= _version(oldest["protobuf"])
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return (*map(int, text.split(".")), 0, 0)[:3]
+
+
+def test_every_message_field_type_and_method_is_the_kubelets_own(
+    generator: ModuleType, tmp_path: Path
+) -> None:
+    upstream_file = _upstream_proto(tmp_path)
+    # Upstream's proto imports gogoproto for options of its Go generator, which say nothing of the wire.
+    text = re.sub(
+        r'(?m)^import "[^"]*gogo[^"]*";$|^option \(gogoproto\.[^;]*;$', "", upstream_file.read_text()
+    )
+    text = re.sub(r"\s*\[\s*\(gogoproto\.[^\]]*\]", "", text)
+    (tmp_path / "upstream.proto").write_text(text)
+    theirs = generator.describe("upstream.proto", tmp_path)
+    ours = generator.describe()
+    assert theirs.package == ours.package
+    missing = dict(_facts(theirs)).items() - dict(_facts(ours)).items()
+    assert not missing, "the kubelet's proto has these, or has them otherwise"
+
+
+def test_nothing_is_in_our_proto_that_the_kubelets_lacks(generator: ModuleType, tmp_path: Path) -> None:
+    upstream_file = _upstream_proto(tmp_path)
+    text = upstream_file.read_text()
+    for name, _ in _facts(generator.describe()):
+        assert re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", text), name
+
+
+def _upstream_proto(tmp_path: Path) -> Path:
+    """The proto of Debian's package, or of the file that DEVHOST_UPSTREAM_PROTO names."""
+    if given := os.environ.get("DEVHOST_UPSTREAM_PROTO"):
+        return Path(given)
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        pytest.skip("no apt-get and dpkg to fetch the kubelet's own proto with")
+    fetch = subprocess.run(
+        ["apt-get", "download", "-qq", UPSTREAM_PACKAGE],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    packages = list(tmp_path.glob("*.deb"))
+    if fetch.returncode or not packages:
+        last = (fetch.stderr.strip().splitlines() or ["no package came"])[-1]
+        pytest.skip(f"apt-get cannot fetch {UPSTREAM_PACKAGE} here: {last}")
+    subprocess.run(["dpkg", "-x", packages[0], tmp_path / "package"], check=True, timeout=50)
+    return next((tmp_path / "package").rglob(UPSTREAM_PROTO))
+
+
+def _facts(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:
+    """Everything that is visible on the wire or in JSON: name → number, label and type; method → shape."""
+    for message in file.message_type:
+        yield from _message_facts(message.name, message)
+    for service in file.service:
+        for method in service.method:
+            stream = "stream " if method.server_streaming else ""
+            asked = "stream " if method.client_streaming else ""
+            yield (
+                f"{service.name}.{method.name}",
+                f"{asked}{method.input_type} -> {stream}{method.output_type}",
+            )
+
+
+def _message_facts(name: str, message: DescriptorProto) -> Iterator[tuple[str, str]]:
+    yield name, "message"
+    entries = {f".v1beta1.{name}.{nested.name}": nested for nested in message.nested_type}
+    for field in message.field:
+        label = FieldDescriptorProto.Label.Name(field.label)
+        kind = FieldDescriptorProto.Type.Name(field.type)
+        entry = entries.get(field.type_name)
+        inner = [FieldDescriptorProto.Type.Name(f.type) for f in entry.field] if entry else field.type_name
+        yield f"{name}.{field.name}", f"{field.number} {label} {kind} {inner}"
+
+
+def test_the_protocol_imports_without_a_warning() -> None:
+    code = "import devhost.kubelet.api.api_pb2_grpc"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=50
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_constants_are_those_of_the_kubelet() -> None:
+    assert (api.VERSION, api.HEALTHY, api.UNHEALTHY) == ("v1beta1", "Healthy", "Unhealthy")
+    assert (api.KUBELET_SOCKET, api.CHECKPOINT) == ("kubelet.sock", "kubelet_internal_checkpoint")
+    assert (api.RECEIVE_LIMIT, api.PRE_START_DEADLINE) == (4194304, 30.0)

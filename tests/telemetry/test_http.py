@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from devhost.errors import EnvironmentFailure, UsageError
+from devhost.telemetry import http
+from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Host:
+    """Stands for the host: what the probes find."""
+
+    health: tuple[bool, str] = (True, "")
+    ready: tuple[bool, str] = (False, "a/b: no stream")
+
+    async def metrics(self) -> bytes:
+        return b"devhost_streams 1\n"
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+@pytest.fixture
+async def server(host: Host) -> AsyncIterator[Listen]:
+    routes = {
+        "/metrics": page(host.metrics, "text/plain; version=0.0.4; charset=utf-8"),
+        "/healthz": probe(lambda: host.health),
+        "/readyz": probe(lambda: host.ready),
+    }
+    serving = HttpServer(Listen("127.0.0.1", 0), routes)
+    yield await serving.start()
+    await serving.stop()
+
+
+async def _exchange(address: Listen, request: bytes) -> Answer:
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    async with asyncio.timeout(20):
+        writer.write(request)
+        raw = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    if not raw:
+        return 0, {}, b""
+    head, _, body = raw.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return int(first.split(" ")[1]), headers, body
+
+
+async def _get(address: Listen, path: str, method: str = "GET") -> Answer:
+    return await _exchange(address, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+async def test_metrics_are_served_in_the_text_format(server: Listen) -> None:
+    status, headers, body = await _get(server, "/metrics")
+    assert (status, body) == (200, b"devhost_streams 1\n")
+    assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert headers["content-length"] == str(len(body)) and headers["connection"] == "close"
+
+
+async def test_head_has_the_same_headers_and_no_body(server: Listen) -> None:
+    got, head = await _get(server, "/metrics"), await _get(server, "/metrics", "HEAD")
+    assert head == (got[0], got[1], b"")
+
+
+async def test_probes_answer_200_or_503_with_the_reason(server: Listen, host: Host) -> None:
+    assert (await _get(server, "/healthz"))[::2] == (200, b"ok\n")
+    assert (await _get(server, "/readyz"))[::2] == (503, b"a/b: no stream\n")
+    host.ready = (True, "")
+    assert (await _get(server, "/readyz?verbose=1"))[::2] == (200, b"ok\n")
+
+
+async def test_the_index_names_every_path(server: Listen) -> None:
+    status, _, body = await _get(server, "/")
+    assert status == 200
+    assert body.decode().split()[2:] == ["/metrics", "/healthz", "/readyz"]
+
+
+async def test_an_unknown_path_is_404_and_another_method_405(server: Listen) -> None:
+    assert (await _get(server, "/nope"))[0] == 404
+    status, headers, _ = await _get(server, "/metrics", "POST")
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET http://x/metrics HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/2\r\n\r\n",
+        b"\x00\xff\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_400(server: Listen, request_: bytes) -> None:
+    assert (await _exchange(server, request_))[0] == 400
+
+
+async def test_a_request_without_end_is_400_when_the_client_closes(server: Listen) -> None:
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(b"GET / HTTP/1.1\r\n")
+    writer.write_eof()
+    assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
+async def test_headers_beyond_the_limit_are_431_and_the_answer_arrives(server: Listen) -> None:
+    status, _, _ = await _exchange(server, b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000 + b"\r\n\r\n")
+    assert status == 431
+
+
+async def test_a_client_that_sends_nothing_is_told_408(
+    server: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "HEAD_DEADLINE", 0.01)
+    assert (await _exchange(server, b"GET / HT"))[0] == 408
+
+
+async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_DEADLINE", 0.05)
+    size, asked = 50_000_000, asyncio.Event()
+
+    async def big() -> bytes:
+        asked.set()
+        return bytes(size)
+
+    serving = HttpServer(Listen("127.0.0.1", 0), {"/big": page(big, "text/plain")})
+    address = await serving.start()
+    reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
+    writer.write(b"GET /big HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(20):
+        await asked.wait()
+        while serving._connections._tasks:  # noqa: ASYNC110 - nothing else tells that the server gave up
+            await asyncio.sleep(0.001)
+    assert len(await reader.read()) < size
+    writer.close()
+    await serving.stop()
+
+
+async def test_a_connection_that_only_opens_and_closes_is_no_error(
+    server: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection((server.host, server.port)):
+        pass
+    assert (await _get(server, "/healthz"))[0] == 200
+    assert caplog.records == []
+
+
+async def test_one_connection_too_many_is_503_and_the_others_are_served(server: Listen) -> None:
+    idle = [await asyncio.open_connection(server.host, server.port) for _ in range(http.MAX_CONNECTIONS)]
+    status, _, body = await _get(server, "/healthz")
+    assert (status, body) == (503, b"too many connections\n")
+    reader, writer = idle[0]
+    writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    for _, writer in idle:
+        writer.close()
+
+
+async def test_a_path_that_raises_is_500_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    async def bad() -> bytes:
+        raise ValueError("secret")
+
+    serving = HttpServer(Listen("127.0.0.1", 0), {"/bad": page(bad, "text/plain")})
+    address = await serving.start()
+    status, _, body = await _get(address, "/bad")
+    await serving.stop()
+    assert (status, body) == (500, b"Internal Server Error\n")
+    assert [record.message for record in caplog.records] == ["request failed"]
+
+
+async def test_stop_ends_open_connections_and_frees_the_port() -> None:
+    serving = HttpServer(Listen("127.0.0.1", 0), {})
+    address = await serving.start()
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    async with asyncio.timeout(20):
+        writer.write(b"GET /")
+        await _get(address, "/")  # answered after the first connection was taken
+        await serving.stop()
+        await serving.stop()
+        with pytest.raises(ConnectionResetError):
+            if not await reader.read():
+                raise ConnectionResetError
+    writer.close()
+    again = HttpServer(address, {})
+    assert await again.start() == address
+    await again.stop()
+
+
+async def test_a_port_in_use_is_one_clear_line(server: Listen) -> None:
+    with pytest.raises(
+        EnvironmentFailure, match=f"cannot listen on {server}: another process uses this port"
+    ):
+        await HttpServer(server, {}).start()
+
+
+async def test_an_address_of_another_machine_is_one_clear_line() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"192\.0\.2\.1:0: this machine has no such address"):
+        await HttpServer(Listen("192.0.2.1", 0), {}).start()
+
+
+async def test_an_unknown_host_name_is_one_clear_line() -> None:
+    with pytest.raises(EnvironmentFailure, match="the host name cannot be resolved"):
+        await HttpServer(Listen("no-such-host.invalid", 0), {}).start()
+
+
+async def test_no_host_means_every_address() -> None:
+    serving = HttpServer(Listen("", 0), {})
+    address = await serving.start()
+    assert (await _get(Listen("127.0.0.1", address.port), "/"))[0] == 200
+    await serving.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "listen"),
+    [
+        ("127.0.0.1:9090", Listen("127.0.0.1", 9090)),
+        (":9090", Listen("", 9090)),
+        ("[::1]:9090", Listen("::1", 9090)),
+        ("node-1.example:80", Listen("node-1.example", 80)),
+        ("127.0.0.1:0", Listen("127.0.0.1", 0)),
+    ],
+)
+def test_a_listen_address_reads_as_it_is_written(text: str, listen: Listen) -> None:
+    assert parse_listen(text) == listen
+    assert str(listen) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "9090",
+        "host",
+        "host:",
+        ":http",
+        "::1:80",
+        "[::1]",
+        "[x]:80",
+        ":65536",
+        ":" + "9" * 5000,
+        "a b:1",
+        ":-1",
+        "ä:1",
+        ":²",
+    ],
+)
+def test_a_wrong_listen_address_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot listen on") as caught:
+        parse_listen(text)
+    assert "HOST:PORT" in caught.value.hint

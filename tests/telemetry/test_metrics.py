@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from devhost.telemetry.metrics import AllocationFailure, BackendFailure, Metrics
+from devhost.telemetry.prometheus import PrometheusMetrics
+
+DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def _value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"devhost_{name}", labels)
+
+
+@pytest.fixture
+def metrics() -> PrometheusMetrics:
+    made = PrometheusMetrics()
+    made.resource_added("a/b", "udev")
+    made.backend_added("udev")
+    return made
+
+
+def _public(kind: type[Metrics]) -> dict[str, inspect.Signature]:
+    return {name: inspect.signature(f) for name, f in vars(kind).items() if not name.startswith("_")}
+
+
+def test_the_counting_class_overrides_every_event_with_the_same_signature() -> None:
+    counting = _public(PrometheusMetrics)
+    assert {name: counting[name] for name in _public(Metrics)} == _public(Metrics)
+
+
+def test_without_metrics_events_cost_nothing_and_the_library_is_not_imported() -> None:
+    code = (
+        "import sys; from devhost.telemetry.metrics import Metrics; m = Metrics()\n"
+        "m.allocated('a/b', 0.1); m.planned({'x': 1}); m.config_rejected()\n"
+        "assert not [name for name in sys.modules if name.startswith('prometheus')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_series_of_a_resource_and_backend_exists_at_zero_from_the_start(
+    metrics: PrometheusMetrics,
+) -> None:
+    names = {"a/b", "udev"}
+    samples = [
+        sample
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if names & set(sample.labels.values())
+    ]
+    assert len({sample.name for sample in samples}) > 15
+    assert all(sample.value == 0 for sample in samples)
+    for reason in AllocationFailure:
+        assert _value(metrics, "allocation_failures_total", resource="a/b", reason=reason) == 0
+    for kind in BackendFailure:
+        assert _value(metrics, "backend_failures_total", backend="udev", kind=kind) == 0
+
+
+def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
+    metrics.devices("a/b", healthy=3, unhealthy=1)
+    metrics.registered("a/b")
+    metrics.registration_failed("a/b")
+    metrics.stream_opened("a/b")
+    metrics.stream_opened("a/b")
+    metrics.stream_closed("a/b")
+    metrics.list_sent("a/b", devices=4, revision=7, since_event=None)
+    metrics.list_sent("a/b", devices=5, revision=8, since_event=0.004)
+    metrics.allocated("a/b", 0.002)
+    metrics.allocation_failed("a/b", AllocationFailure.MISSING, 0.001)
+    metrics.preferred("a/b", 0.001)
+    metrics.discovered("udev", 0.02)
+    metrics.backend_failed("udev", BackendFailure.TIMEOUT)
+    metrics.backend_degraded("udev", True)
+    metrics.config_loaded(1)
+    metrics.config_rejected()
+    expected = {
+        "devices": ({"resource": "a/b", "backend": "udev", "health": "Healthy"}, 3),
+        "registrations_total": ({"resource": "a/b"}, 1),
+        "registration_failures_total": ({"resource": "a/b"}, 1),
+        "streams": ({"resource": "a/b"}, 1),
+        "lists_total": ({"resource": "a/b"}, 2),
+        "list_size_devices": ({"resource": "a/b"}, 5),
+        "list_revision": ({"resource": "a/b"}, 8),
+        "event_to_list_seconds_count": ({"resource": "a/b"}, 1),
+        "allocations_total": ({"resource": "a/b"}, 1),
+        "allocation_failures_total": ({"resource": "a/b", "reason": "missing"}, 1),
+        "allocate_seconds_count": ({"resource": "a/b"}, 2),
+        "prefer_seconds_count": ({"resource": "a/b"}, 1),
+        "discovery_seconds_sum": ({"backend": "udev"}, 0.02),
+        "backend_failures_total": ({"backend": "udev", "kind": "timeout"}, 1),
+        "backend_degraded": ({"backend": "udev"}, 1),
+        "config_generation": ({}, 1),
+        "config_last_reload_success": ({}, 0),
+    }
+    found = {name: _value(metrics, name, **labels) for name, (labels, _) in expected.items()}
+    assert found == {name: value for name, (_, value) in expected.items()}
+    assert _value(metrics, "devices", resource="a/b", backend="udev", health="Unhealthy") == 1
+    assert (_value(metrics, "config_last_reload_timestamp_seconds") or 0) > 1.7e9
+
+
+async def test_a_resource_that_goes_takes_its_series_with_it(metrics: PrometheusMetrics) -> None:
+    metrics.allocated("a/b", 0.1)
+    metrics.resource_removed("a/b")
+    metrics.resource_removed("a/b")
+    metrics.backend_removed("udev")
+    metrics.backend_removed("udev")
+    text = await metrics.render()
+    assert b'"a/b"' not in text and b'"udev"' not in text
+
+
+async def test_a_late_event_does_not_bring_a_gone_resource_back(metrics: PrometheusMetrics) -> None:
+    metrics.resource_removed("a/b")
+    metrics.backend_removed("udev")
+    metrics.list_sent("a/b", 1, 1, 0.1)
+    metrics.stream_closed("a/b")
+    metrics.devices("a/b", 1, 1)
+    metrics.discovered("udev", 1)
+    text = await metrics.render()
+    assert b'"a/b"' not in text and b'"udev"' not in text
+
+
+def test_adding_a_known_resource_again_keeps_its_counters(metrics: PrometheusMetrics) -> None:
+    metrics.allocated("a/b", 0.1)
+    metrics.resource_added("a/b", "udev")
+    assert _value(metrics, "allocations_total", resource="a/b") == 1
+
+
+def test_a_resource_that_changes_its_backend_leaves_no_series_of_the_old_one(
+    metrics: PrometheusMetrics,
+) -> None:
+    metrics.devices("a/b", 2, 0)
+    metrics.resource_added("a/b", "gpu")
+    assert _value(metrics, "devices", resource="a/b", backend="udev", health="Healthy") is None
+    assert _value(metrics, "devices", resource="a/b", backend="gpu", health="Healthy") == 0
+
+
+def test_a_refusal_that_is_mended_goes_to_zero(metrics: PrometheusMetrics) -> None:
+    metrics.planned({"claimed": 2, "name": 1})
+    metrics.planned({"name": 3})
+    assert _value(metrics, "plan_refusals", reason="claimed") == 0
+    assert _value(metrics, "plan_refusals", reason="name") == 3
+
+
+def test_two_hosts_in_one_process_count_apart() -> None:
+    first, second = PrometheusMetrics(), PrometheusMetrics()
+    first.config_loaded(5)
+    assert _value(second, "config_generation") == 0
+
+
+async def test_process_metrics_and_version_are_served() -> None:
+    text = await PrometheusMetrics().render()
+    assert b"process_resident_memory_bytes " in text
+    assert b'devhost_build_info{version="' in text
+    assert b"_created" not in text
+
+
+def test_every_metric_is_documented_as_the_code_has_it(metrics: PrometheusMetrics) -> None:
+    metrics.planned({"claimed": 1})
+    rows = []
+    for family in metrics.registry.collect():
+        if family.name.startswith("devhost_"):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            labels = ", ".join(f"`{label}`" for label in family.samples[0].labels if label != "le")
+            rows.append(
+                f"| `{name}` | {family.type} |{f' {labels} ' if labels else ' '}| {family.documentation} |"
+            )
+    documented = re.findall(r"^\| `devhost_.*", DOC.read_text(), re.MULTILINE)
+    assert documented == rows
+
+
+def test_every_fixed_label_value_is_documented() -> None:
+    text = DOC.read_text()
+    assert [value for value in (*AllocationFailure, *BackendFailure) if f"| `{value}` | " not in text] == []
+
+
+async def test_a_scrape_lets_other_work_through_and_is_what_prometheus_expects(
+    metrics: PrometheusMetrics,
+) -> None:
+    turns = 0
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other_work())
+    text = await metrics.render()
+    task.cancel()
+    assert turns > 15
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    assert families["devhost_streams"].samples[0].labels == {"resource": "a/b"}
+    assert families["devhost_allocate_seconds"].type == "histogram"

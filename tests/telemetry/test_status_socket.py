@@ -1,0 +1,450 @@
+# ruff: noqa: ASYNC240 - a test's own few file operations may block its loop
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from devhost.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.telemetry import ask, document, rundir, status
+from devhost.telemetry.document import StatusDocument
+from devhost.telemetry.status import AlreadyServed, StatusServer
+
+DOC = Path(__file__).parents[2] / "docs" / "status.md"
+
+
+class Source:
+    """Stands for the host; ``generation`` tells its documents apart, ``padding`` makes them large."""
+
+    def __init__(self, kubelet_dir: str = "/kubelet", padding: int = 0) -> None:
+        self.generation = 0
+        self.asked = 0
+        self._dir = kubelet_dir
+        self._padding = padding
+
+    def __call__(self) -> StatusDocument:
+        self.asked += 1
+        return {
+            "devhost": {
+                "version": "0",
+                "pid": 1,
+                "startedAt": "2026-11-20T12:00:00Z",
+                "config": "x" * self._padding,
+                "generation": self.generation,
+                "lastReload": {"at": "2026-11-20T12:00:00Z", "result": "ok", "complaints": []},
+            },
+            "kubelet": {"dir": self._dir, "socket": "present"},
+            "resources": [],
+            "backends": [],
+            "refusals": [],
+        }
+
+
+Serve = Callable[..., Awaitable[tuple[StatusServer, Path]]]
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "run"
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(directory))
+    return directory
+
+
+@pytest.fixture
+async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
+    """Starts status servers that are stopped when the test is over."""
+    started: list[StatusServer] = []
+
+    async def start(
+        source: Source, kubelet_dir: Path | None = None, socket: Path | None = None, interval: float = 0.0
+    ) -> tuple[StatusServer, Path]:
+        server = StatusServer(
+            source, kubelet_dir=kubelet_dir or tmp_path / "kubelet", socket=socket, interval=interval
+        )
+        path = await server.start()
+        started.append(server)
+        return server, path
+
+    async with asyncio.timeout(30):
+        yield start
+        for server in started:
+            await server.stop()
+
+
+async def _raw(path: Path, sent: bytes) -> list[bytes]:
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(sent)
+    writer.write_eof()
+    lines = (await reader.read()).splitlines()
+    writer.close()
+    return lines
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Waits, at most for the deadline of the fixture ``serve``."""
+    while not condition():  # noqa: ASYNC110 - what is waited for does not announce itself
+        await asyncio.sleep(0.001)
+
+
+async def test_the_document_arrives_as_the_host_has_it(serve: Serve) -> None:
+    source = Source()
+    _, path = await serve(source)
+    assert await ask.fetch(path) == source()
+
+
+async def test_a_document_of_many_megabytes_arrives_whole(serve: Serve) -> None:
+    source = Source(padding=20_000_000)
+    _, path = await serve(source)
+    assert await ask.fetch(path) == source()
+
+
+async def test_socket_and_directory_are_closed_to_others(serve: Serve, runtime: Path) -> None:
+    umask = os.umask(0)
+    try:
+        _, path = await serve(Source())
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.parent == runtime and stat.S_IMODE(runtime.stat().st_mode) == 0o700
+
+
+async def test_one_kubelet_directory_has_one_socket_by_whatever_path(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    name = rundir.socket_name(tmp_path / "real")
+    assert rundir.socket_name(tmp_path / "link" / ".") == name
+    assert rundir.socket_name(tmp_path) != name
+    assert len(name) == 12 + len(".sock")
+
+
+async def test_a_second_devhost_on_the_same_directory_is_refused(serve: Serve, tmp_path: Path) -> None:
+    _, path = await serve(Source())
+    with pytest.raises(AlreadyServed, match=f"another devhost already serves {tmp_path / 'kubelet'}"):
+        await serve(Source())
+    assert (await ask.fetch(path))["devhost"]["generation"] == 0
+
+
+async def test_a_socket_left_by_a_dead_process_is_replaced(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "left.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    await serve(Source(), socket=path)
+    assert (await ask.fetch(path))["devhost"]["generation"] == 0
+
+
+async def test_a_file_in_the_way_is_not_removed(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("precious")
+    with pytest.raises(EnvironmentFailure, match="it is not a socket"):
+        await serve(Source(), socket=path)
+    assert path.read_text() == "precious"
+
+
+async def test_stop_removes_the_socket_but_never_somebody_elses(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    first, _ = await serve(Source(), socket=path)
+    await first.stop()
+    await first.stop()
+    assert not path.exists()
+    second, _ = await serve(Source(), socket=path)
+    path.rename(tmp_path / "moved.sock")
+    path.write_text("somebody else's")
+    await second.stop()
+    assert path.exists()
+
+
+async def test_a_vanished_runtime_directory_does_not_disturb_the_stop(serve: Serve, runtime: Path) -> None:
+    server, path = await serve(Source())
+    path.unlink()
+    runtime.rmdir()
+    await server.stop()
+
+
+async def test_a_path_too_long_for_a_socket_is_one_clear_line(serve: Serve, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="over 107 bytes"):
+        await serve(Source(), socket=tmp_path / ("x" * 120))
+
+
+async def test_a_directory_that_does_not_exist_is_one_clear_line(serve: Serve, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"cannot make the status socket .*: No such file"):
+        await serve(Source(), socket=tmp_path / "no" / "s.sock")
+
+
+async def test_a_runtime_directory_that_cannot_be_made_is_one_clear_line(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "no" / "such"))
+    with pytest.raises(
+        EnvironmentFailure, match=r"cannot use the runtime directory .*/no/such: No such file"
+    ):
+        await serve(Source())
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "file"))
+    with pytest.raises(EnvironmentFailure, match="file is not a directory"):
+        await serve(Source())
+
+
+async def test_a_runtime_directory_others_can_write_is_refused(serve: Serve, runtime: Path) -> None:
+    runtime.mkdir()
+    runtime.chmod(0o777)
+    with pytest.raises(EnvironmentFailure, match="can be written by other users"):
+        await serve(Source())
+    with pytest.raises(EnvironmentFailure, match="can be written by other users"):
+        await ask.find()
+
+
+async def test_a_runtime_directory_of_another_user_is_refused(
+    serve: Serve, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(EnvironmentFailure, match=f"belongs to user {os.getuid()}"):
+        await serve(Source())
+
+
+async def test_a_runtime_directory_behind_a_symlink_is_refused(
+    serve: Serve, runtime: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    runtime.symlink_to("elsewhere")
+    with pytest.raises(EnvironmentFailure, match="is not a directory"):
+        await serve(Source())
+
+
+async def test_a_readable_runtime_directory_is_closed(serve: Serve, runtime: Path) -> None:
+    runtime.mkdir(mode=0o755)
+    await serve(Source())
+    assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
+
+
+def test_each_user_has_a_runtime_directory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DEVHOST_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    assert rundir.runtime_dir() == Path("/run/user/7/devhost")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert rundir.runtime_dir() == Path("/tmp/devhost-7")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert rundir.runtime_dir() == Path("/run/devhost")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\n",
+        b'{"want": "more"}\n',
+        b"[]\n",
+        b"\xff\n",
+        b"x" * 100_000 + b"\n",
+        b"[" * 4000 + b"\n",
+        b"\n",
+        b"{",
+    ],
+)
+async def test_a_request_that_is_not_understood_is_told_so(serve: Serve, sent: bytes) -> None:
+    _, path = await serve(Source())
+    (line,) = await _raw(path, sent)
+    assert "expected" in json.loads(line)["error"]
+
+
+async def test_a_silent_client_is_dropped(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "DEADLINE", 0.01)
+    _, path = await serve(Source())
+    reader, writer = await asyncio.open_unix_connection(path)
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_one_client_too_many_is_told_so(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, path = await serve(Source())
+    clients = [await asyncio.open_unix_connection(path) for _ in range(status.MAX_CLIENTS)]
+    with pytest.raises(DevhostError, match="more than 16 clients"):
+        await ask.fetch(path)
+    for _, writer in clients:
+        writer.close()
+
+
+async def test_a_source_that_raises_ends_that_connection_only(
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source()
+    _, path = await serve(source)
+    with monkeypatch.context() as broken:
+        broken.setattr(Source, "__call__", lambda self: 1 // 0)
+        with pytest.raises(DevhostError, match="closed without an answer"):
+            await ask.fetch(path)
+    assert [record.message for record in caplog.records] == ["connection failed"]
+    assert await ask.fetch(path) == source()
+
+
+async def test_a_watching_client_gets_the_document_now_and_after_each_change(serve: Serve) -> None:
+    source = Source()
+    server, path = await serve(source)
+    async with aclosing(ask.watch(path)) as documents:
+        for generation in range(5):
+            assert (await anext(documents))["devhost"]["generation"] == generation
+            source.generation = generation + 1
+            server.changed()
+
+
+async def test_a_burst_of_changes_is_one_document(serve: Serve) -> None:
+    source = Source()
+    server, path = await serve(source)
+    async with aclosing(ask.watch(path)) as documents:
+        await anext(documents)
+        for source.generation in range(1, 1001):
+            server.changed()
+        assert (await anext(documents))["devhost"]["generation"] == 1000
+    assert source.asked == 2
+
+
+async def test_documents_to_one_client_keep_their_distance(serve: Serve) -> None:
+    source = Source()
+    server, path = await serve(source, interval=0.1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    ticking = loop.create_task(_tick(server, source))
+    async with aclosing(ask.watch(path)) as documents:
+        for _ in range(5):
+            await anext(documents)
+    ticking.cancel()
+    assert loop.time() - began >= 4 * 0.1 - 0.01
+
+
+async def _tick(server: StatusServer, source: Source) -> None:
+    while True:
+        source.generation += 1
+        server.changed()
+        await asyncio.sleep(0.001)
+
+
+async def test_a_slow_reader_sees_only_the_newest(serve: Serve) -> None:
+    source = Source(padding=3_000_000)
+    server, path = await serve(source)
+    reader, writer = await asyncio.open_unix_connection(path, limit=1000)
+    writer.write(b'{"want": "watch"}\n')
+    await _until(lambda: source.asked == 1)
+    for source.generation in range(1, 201):
+        server.changed()
+        await asyncio.sleep(0)
+    documents: list[StatusDocument] = []
+    line = b""
+    while not documents or documents[-1]["devhost"]["generation"] < 200:
+        line += await reader.read(1 << 20)
+        if line.endswith(b"\n"):
+            documents.append(json.loads(line))
+            line = b""
+    assert [found["devhost"]["generation"] for found in documents] == [0, 200]
+    writer.close()
+
+
+async def test_two_watching_clients_both_get_each_change_from_one_document(serve: Serve) -> None:
+    source = Source()
+    server, path = await serve(source)
+    async with aclosing(ask.watch(path)) as first, aclosing(ask.watch(path)) as second:
+        await anext(first), await anext(second)
+        source.generation = 1
+        server.changed()
+        assert [(await anext(it))["devhost"]["generation"] for it in (first, second)] == [1, 1]
+    assert source.asked == 2
+
+
+async def test_a_watching_client_that_leaves_is_noticed_without_a_change(serve: Serve) -> None:
+    server, path = await serve(Source())
+    async with aclosing(ask.watch(path)) as documents:
+        await anext(documents)
+        assert len(server._connections._tasks) == 1
+    await _until(lambda: not server._connections._tasks)
+
+
+async def test_watching_ends_when_the_host_stops(serve: Serve) -> None:
+    server, path = await serve(Source())
+    async with aclosing(ask.watch(path)) as documents:
+        await anext(documents)
+        await server.stop()
+        with pytest.raises(StopAsyncIteration):
+            await anext(documents)
+
+
+async def test_the_only_host_is_found_without_being_named(serve: Serve, runtime: Path) -> None:
+    _, path = await serve(Source())
+    (runtime / "note.txt").touch()
+    (runtime / "plain.sock").touch()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(runtime / "dead.sock"))
+    assert await ask.find() == path
+
+
+async def test_a_host_is_found_by_its_kubelet_directory(serve: Serve, tmp_path: Path) -> None:
+    await serve(Source(), kubelet_dir=tmp_path / "a")
+    _, path = await serve(Source(), kubelet_dir=tmp_path / "b")
+    assert await ask.find(kubelet_dir=tmp_path / "b") == path
+    with pytest.raises(EnvironmentFailure, match=f"no devhost serves {tmp_path / 'c'}"):
+        await ask.find(kubelet_dir=tmp_path / "c")
+
+
+async def test_several_hosts_are_named_by_their_kubelet_directories(serve: Serve, tmp_path: Path) -> None:
+    await serve(Source("/one"), kubelet_dir=tmp_path / "a")
+    await serve(Source("/two\x1b[2J"), kubelet_dir=tmp_path / "b")
+    with pytest.raises(UsageError, match="several devhosts are running here") as caught:
+        await ask.find()
+    assert "/one" in caught.value.message and "/two\\x1b[2J" in caught.value.message
+    assert "--kubelet-dir" in caught.value.hint
+
+
+async def test_no_host_is_one_clear_line_with_or_without_a_runtime_directory(runtime: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(EnvironmentFailure, match="no devhost is running here"):
+            await ask.find()
+        runtime.mkdir(mode=0o700, exist_ok=True)
+
+
+async def test_a_socket_nobody_listens_on_is_one_clear_line(tmp_path: Path) -> None:
+    path = await ask.find(socket=tmp_path / "s.sock")
+    with pytest.raises(EnvironmentFailure, match="no devhost listens on"):
+        await ask.fetch(path)
+    with pytest.raises(EnvironmentFailure, match="cannot ask"):
+        await ask.fetch(tmp_path / ("x" * 120))
+    with pytest.raises(UsageError, match="cannot be combined"):
+        await ask.find(kubelet_dir=tmp_path, socket=path)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n", b"[]\n", b'{"devhost": {}}\n', b"\xff\n"]
+)
+async def test_another_program_on_the_socket_is_one_clear_line(tmp_path: Path, answer: bytes) -> None:
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_unix_server(other, tmp_path / "s.sock"):
+        with pytest.raises(DevhostError, match="does not speak devhost's status"):
+            await ask.fetch(tmp_path / "s.sock")
+
+
+async def test_a_host_that_does_not_answer_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ask, "DEADLINE", 0.01)
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.bind(str(tmp_path / "s.sock"))
+        stuck.listen()
+        with pytest.raises(DevhostError, match="did not answer within"):
+            await ask.fetch(tmp_path / "s.sock")
+
+
+def test_every_key_of_the_document_is_documented() -> None:
+    text = DOC.read_text()
+    kinds = [kind for kind in vars(document).values() if hasattr(kind, "__required_keys__")]
+    keys = {key for kind in kinds for key in kind.__required_keys__}
+    assert len(kinds) == 9
+    assert sorted(key for key in keys if f"`{key}" not in text) == []

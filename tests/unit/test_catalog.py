@@ -1,0 +1,225 @@
+"""The catalog: what is found, and that one broken plugin harms nobody else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from devhost import catalog
+from devhost.backend import Attribute, Backend, Device, Edits
+
+GOOD = """
+from devhost.backend import Attribute, Backend, Edits, hookimpl
+
+class {cls}(Backend):
+    name = "{name}"
+    attributes = {{"model": Attribute(str, "model", "X100")}}
+    def discover(self): return []
+    def allocate(self, devices): return Edits()
+
+@hookimpl
+def devhost_backends(): return [{cls}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules() -> Iterator[None]:
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("devhost_dropin_", "pluginpkg_")):
+            del sys.modules[name]
+
+
+def drop_in(directory: Path, name: str, text: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    file = directory / f"{name}.py"
+    file.write_text(text)
+    return file
+
+
+def good(name: str) -> str:
+    return GOOD.format(cls=name.capitalize(), name=name)
+
+
+def reasons(found: catalog.Catalog) -> str:
+    return "\n".join(refusal.reason for refusal in found.refused)
+
+
+def test_a_dropped_in_file_brings_its_backend(tmp_path: Path) -> None:
+    file = drop_in(tmp_path, "card", "__version__ = '1.2'\n" + good("card"))
+    found = catalog.load([tmp_path])
+    assert found.refused == ()
+    assert found.installed["card"].origin == str(file)
+    assert found.installed["card"].version == "1.2"
+    assert found.installed["card"].hooks == ("devhost_backends",)
+    assert found.get("card") is found.installed["card"].backend
+    assert found.get("other") is None
+
+
+def test_two_directories_may_hold_the_same_file_name(tmp_path: Path) -> None:
+    drop_in(tmp_path / "a", "card", good("one"))
+    drop_in(tmp_path / "b", "card", good("two"))
+    assert set(catalog.load([tmp_path / "a", tmp_path / "b"]).installed) == {"one", "two"}
+
+
+def test_an_edited_drop_in_is_seen_at_the_next_load(tmp_path: Path) -> None:
+    drop_in(tmp_path, "card", good("one"))
+    assert set(catalog.load([tmp_path]).installed) == {"one"}
+    drop_in(tmp_path, "card", good("two"))  # as long, and within the same second
+    assert set(catalog.load([tmp_path]).installed) == {"two"}
+    assert [file.name for file in tmp_path.iterdir()] == ["card.py"]
+
+
+def test_private_files_are_not_plugins(tmp_path: Path) -> None:
+    drop_in(tmp_path, "_base", "raise RuntimeError")
+    drop_in(tmp_path, ".hidden", "raise RuntimeError")
+    assert catalog.load([tmp_path]) == catalog.Catalog({}, ())
+
+
+def test_a_missing_directory_is_a_refusal(tmp_path: Path) -> None:
+    assert "does not exist" in reasons(catalog.load([tmp_path / "none"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("def f(:", "SyntaxError"),
+        ("import nothing_like_this", "ModuleNotFoundError: No module named"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise BaseException('odd')", "BaseException: odd"),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        ("x = 1", "does not implement devhost_backends"),
+        ("from devhost.backend import hookimpl\n@hookimpl\ndef devhost_bakends(): ...", "unknown hook"),
+        ("from devhost.backend import hookimpl\n@hookimpl\ndef devhost_backends(x): ...", "devhost_backends"),
+        (
+            "from devhost.backend import hookimpl\n@hookimpl\ndef devhost_backends(): return 1 / 0",
+            "ZeroDivisionError",
+        ),
+        ("from devhost.backend import hookimpl\n@hookimpl\ndef devhost_backends(): return []", "no backend"),
+        (
+            "from devhost.backend import hookimpl\n@hookimpl\ndef devhost_backends(): return None",
+            "no backend",
+        ),
+        (
+            "from devhost.backend import hookimpl\n@hookimpl\ndef devhost_backends(): return [3]",
+            "not a subclass",
+        ),
+    ],
+)
+def test_a_broken_plugin_is_refused_with_its_reason_and_the_others_work(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    drop_in(tmp_path, "broken", text)
+    drop_in(tmp_path, "card", good("card"))
+    found = catalog.load([tmp_path])
+    assert reason in reasons(found)
+    assert "\n" not in found.refused[0].reason
+    assert set(found.installed) == {"card"}
+
+
+def test_ctrl_c_while_loading_is_not_swallowed(tmp_path: Path) -> None:
+    drop_in(tmp_path, "slow", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        catalog.load([tmp_path])
+
+
+def test_of_two_backends_with_one_name_the_first_stays(tmp_path: Path) -> None:
+    drop_in(tmp_path, "a", good("card"))
+    drop_in(tmp_path, "b", good("card"))
+    found = catalog.load([tmp_path])
+    assert found.installed["card"].origin.endswith("a.py")
+    assert "already provided by" in reasons(found)
+
+
+def test_a_distribution_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_in(tmp_path, "pluginpkg_good", good("card"))
+    monkeypatch.syspath_prepend(tmp_path)
+    points = (
+        EntryPoint("card", "pluginpkg_good", "devhost"),
+        EntryPoint("gone", "pluginpkg_none", "devhost"),
+    )
+    monkeypatch.setattr(catalog, "entry_points", lambda group: points)
+    found = catalog.load()
+    assert found.installed["card"].origin == "card"
+    assert "No module named" in found.why_missing("gone")
+
+
+def test_a_missing_backend_is_explained() -> None:
+    found = catalog.Catalog({}, (catalog.Refusal("devhost-x", "1", "ImportError: no libx", "x"),))
+    assert found.why_missing("x") == "plugin devhost-x was refused: ImportError: no libx"
+    assert found.why_missing("gpu") == "install the package devhost-gpu"
+    assert found.why_missing("something") == ""
+
+
+class _Sound(Backend):
+    name = "sound"
+    attributes: ClassVar[dict[str, Attribute]] = {
+        "a": Attribute(str, "a", "1"),
+        "sysattr.*": Attribute(str, "b", "2"),
+        "ID_*": Attribute(str, "c", "3"),
+    }
+
+    def discover(self) -> list[Device]:
+        return []
+
+    def allocate(self, devices: object) -> Edits:
+        return Edits()
+
+
+FLOAT: Any = float
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": "Upper"}, "lower-case"),
+        ({"name": 3}, "lower-case"),
+        ({"api_version": 99}, "API version 99"),
+        ({"discover": Backend.discover}, "discover()"),
+        ({"allocate": Backend.allocate}, "allocate()"),
+        ({"Options": dict}, "not a dataclass"),
+        ({"subsystems": "tty"}, "one string"),
+        ({"subsystems": (1,)}, "not a tuple of strings"),
+        ({"subsystems": None}, "not a tuple of strings"),
+        ({"attributes": ["a"]}, "not a mapping"),
+        ({"attributes": {"a": str}}, "Attribute(type"),
+        ({"attributes": {"a": Attribute(FLOAT, "m", 1)}}, "must be str, int, bool or list"),
+        ({"attributes": {"not": Attribute(str, "m", "1")}}, "not usable in YAML"),
+        ({"attributes": {"a b": Attribute(str, "m", "1")}}, "not usable in YAML"),
+    ],
+)
+def test_what_is_wrong_with_a_backend_is_said_in_a_clause(change: dict[str, object], reason: str) -> None:
+    assert list(catalog.flaws(_Sound)) == []
+    assert reason in "; ".join(catalog.flaws(type("Changed", (_Sound,), change)))
+
+
+def test_a_class_that_raises_on_every_look_is_only_refused(tmp_path: Path) -> None:
+    text = (
+        good("card")
+        + """
+class Meta(type):
+    def __getattribute__(cls, name):
+        if name == "api_version":
+            raise RuntimeError("do not look")
+        return super().__getattribute__(name)
+class Shy(Card, metaclass=Meta):
+    name = "shy"
+@hookimpl
+def devhost_backends(): return [Shy, Card]
+"""
+    )
+    drop_in(tmp_path, "shy", text)
+    found = catalog.load([tmp_path])
+    assert set(found.installed) == {"card"}
+    assert "do not look" in reasons(found)

@@ -1,0 +1,143 @@
+"""Resource names: what devhost accepts, the kubelet accepts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from devhost import naming
+
+# a busy machine is no fault of the code under test
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)
+
+
+def kubelet_accepts(name: str) -> bool:
+    """The kubelet's rule in other words: one expression for `requests.<name>`, three for the exceptions."""
+    label = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+    qualified = re.compile(
+        rf"(?=.{{1,253}}/){label}(?:\.{label})*/(?=.{{1,63}}\Z)(?:[A-Za-z0-9][-\w.]*)?[A-Za-z0-9]\Z", re.A
+    )
+    if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
+        return False
+    return qualified.match(f"requests.{name}") is not None
+
+
+pieces = st.sampled_from(
+    [
+        "a",
+        "Z",
+        "0",
+        "-",
+        ".",
+        "_",
+        "/",
+        "//",
+        " ",
+        "\n",
+        "é",
+        "requests.",
+        "kubernetes.io/",
+        "x" * 62,
+        "d" * 120,
+    ]
+)
+almost_names = st.one_of(
+    st.lists(pieces, max_size=6).map("".join),
+    st.tuples(st.lists(pieces, min_size=1, max_size=4), st.lists(pieces, max_size=4)).map(
+        lambda both: "".join(both[0]) + "/" + "".join(both[1])
+    ),
+    st.text(max_size=30),
+    st.from_regex(r"[a-z0-9.-]{1,250}/[A-Za-z0-9._-]{1,66}", fullmatch=True),
+)
+
+
+@patient
+@given(almost_names)
+def test_a_name_is_accepted_exactly_when_the_kubelet_accepts_it(name: str) -> None:
+    assert (naming.problem(name) == "") == kubelet_accepts(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("serial", "no slash"),
+        ("a/b/c", "more than one slash"),
+        ("kubernetes.io/x", "kubernetes.io"),
+        ("foo.kubernetes.io/x", "kubernetes.io"),
+        ("requests.a.b/c", "requests."),
+        ("/c", "illegal domain"),
+        ("A.b/c", "illegal domain"),
+        ("a..b/c", "illegal domain"),
+        ("a_b/c", "illegal domain"),
+        ("a.b/", "after the slash"),
+        ("a.b/-c", "after the slash"),
+        ("a.b/" + "c" * 64, "at most 63"),
+        ("a" * 245 + "/c", "at most 244"),
+    ],
+)
+def test_a_bad_name_is_refused_with_its_reason(name: str, reason: str) -> None:
+    assert reason in naming.problem(name)
+    assert reason in naming.template_problem(name)
+
+
+@pytest.mark.parametrize("name", ["a/b", "rdma/hca", "intel.com/sriov_dpdk", "a" * 244 + "/" + "C" * 63])
+def test_a_good_name_is_accepted(name: str) -> None:
+    assert naming.problem(name) == ""
+
+
+def test_the_reason_stays_short_for_a_name_of_any_length() -> None:
+    assert len(naming.problem("x" * 100_000 + "/" + "y" * 100_000)) < 400
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("a.b/{x", "without its partner"),
+        ("a.b/x}", "without its partner"),
+        ("a.b/{{x}}", "without its partner"),
+        ("a.b/{}", "empty braces"),
+        ("{x}/y", "before the slash"),
+        ("a.b/ {x}", "illegal part"),
+        ("a.b/-{x}", "illegal part"),
+        ("a.b/" + "c" * 63 + "{x}", "at most 63"),
+    ],
+)
+def test_a_bad_template_is_refused_with_its_reason(template: str, reason: str) -> None:
+    assert reason in naming.template_problem(template)
+
+
+def test_a_template_names_its_fields_in_order() -> None:
+    assert naming.fields("nvidia.com/mig-{profile}-{vendor}") == ("profile", "vendor")
+    assert naming.fields("nvidia.com/gpu") == ()
+
+
+def test_a_device_without_the_attribute_gets_no_name() -> None:
+    assert naming.expand("a.b/{x}", {"y": "1"}) is None
+
+
+def test_values_are_made_legal() -> None:
+    assert naming.expand("nvidia.com/mig-{profile}", {"profile": "1g.10gb+me"}) == "nvidia.com/mig-1g.10gb.me"
+    assert naming.expand("a.b/{x}", {"x": "Intel Corp. (R)"}) == "a.b/Intel-Corp.--R"
+    assert naming.expand("a.b/n{x}", {"x": 3}) == "a.b/n3"
+
+
+def test_a_value_with_nothing_legal_in_it_gives_no_name() -> None:
+    assert naming.expand("a.b/{x}", {"x": "***"}) is None
+
+
+def test_long_values_that_differ_only_at_the_end_keep_different_names() -> None:
+    one, other = (naming.expand("a.b/{x}", {"x": "v" * 80 + tail}) for tail in "12")
+    assert one != other
+
+
+templates = st.sampled_from(["a.b/{x}", "a.b/p-{x}", "a.b/{x}.{y}", "a.b/{y}{x}s"])
+
+
+@patient
+@given(templates, st.text(st.characters(), max_size=90), st.integers())
+def test_every_expansion_is_a_name_the_kubelet_accepts(template: str, x: str, y: int) -> None:
+    name = naming.expand(template, {"x": x, "y": y})
+    assert name is None or kubelet_accepts(name)
