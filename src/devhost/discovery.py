@@ -16,7 +16,7 @@ from enum import StrEnum
 from .backend import Attribute, Event
 from .errors import BackendError, BackendTimeout
 from .health import Ward
-from .model import MAX_DEVICE_ID, Device
+from .model import MAX_DEVICE_ID, Device, Health
 from .pace import Backoff, Pacer
 from .source import Source
 from .telemetry.log import get
@@ -166,18 +166,20 @@ class Discovery:
         began = time.monotonic()
         try:
             devices = self._validated(await self.source.look(events))
+            changed = self.condition.state is not State.OK or _differ(self.devices, devices)
             if probe:
-                self.ward.probed(await self.source.probe(tuple(devices.values())))
+                changed |= self.ward.probed(await self.source.probe(tuple(devices.values())))
             if self.ward.denied:
                 for device in await self.source.restored(self.ward.denied):
                     self.ward.restored(device)
+                    changed = True
         except BackendError as error:
             self._events = [ANYTHING]  # whatever happened meanwhile, the next look must see all of it
             self._failed(error)
             return False
         self.devices = devices
         self.ward.stale = ""
-        self.ward.forget(set(devices))
+        self.ward.forget(devices)
         self._good_at = time.monotonic()
         self.condition.last_look, self.condition.seconds = time.time(), self._good_at - began
         if self.condition.state is not State.OK:
@@ -188,7 +190,8 @@ class Discovery:
         self._metrics.discovered(self.source.name, self.condition.seconds)
         self._metrics.backend_degraded(self.source.name, False)
         self.answered.set()
-        self._found(event_at)
+        if changed:
+            self._found(event_at)
         return True
 
     def _failed(self, error: BackendError) -> None:
@@ -212,10 +215,8 @@ class Discovery:
         good: dict[str, Device] = {}
         refused: list[RefusedDevice] = []
         for device in devices:
-            if isinstance(device, Device) and self.devices.get(device.id) is device:
-                flaw = ""
-            else:
-                flaw = _flaw(device, declared)
+            known = isinstance(device, Device) and type(device.id) is str and self.devices.get(device.id)
+            flaw = "" if known is device else _flaw(device, declared)
             if flaw or not isinstance(device, Device):
                 refused.append(RefusedDevice(_name(device), flaw))
             elif device.id in good:
@@ -238,6 +239,11 @@ class Discovery:
         return known if known is not None and known == device else device
 
 
+def _differ(old: Mapping[str, Device], new: Mapping[str, Device]) -> bool:
+    """Whether any device appeared, went or changed; those unchanged are the same objects."""
+    return len(old) != len(new) or any(old.get(name) is not device for name, device in new.items())
+
+
 def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
     """Why something a backend returned cannot be a device; empty if it can."""
     if not isinstance(device, Device):
@@ -248,6 +254,12 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return f"its id has {len(device.id)} characters, more than {MAX_DEVICE_ID}"
     if not _ID.fullmatch(device.id) or "::" in device.id:
         return "its id has characters other than letters, digits and ._:@+/=#-, or a double colon"
+    if not (isinstance(device.attributes, Mapping) and isinstance(device.health, Health)):
+        return "its attributes are not a mapping, or its health is not a Health"
+    if not (isinstance(device.claims, frozenset) and isinstance(device.part_of, frozenset)):
+        return "its claims or part_of are not a frozenset"
+    if not isinstance(device.numa_nodes, tuple) or any(type(node) is not int for node in device.numa_nodes):
+        return "its numa_nodes are not a tuple of whole numbers"
     for name, value in device.attributes.items():
         attribute = declared.get(name) or _family(name, declared)
         if attribute is None:

@@ -8,7 +8,7 @@ each fall, so that pods do not land on a device that comes and goes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .model import HEALTHY, Device, Health, unhealthy
@@ -44,9 +44,11 @@ class Ward:
         self.stale = ""
         """Why nothing this backend once said can be trusted now; empty while it answers."""
 
-    def probed(self, verdicts: Mapping[str, Health]) -> None:
-        """Takes the backend's latest ``probe``; devices it does not name are healthy."""
+    def probed(self, verdicts: Mapping[str, Health]) -> bool:
+        """Takes the backend's latest ``probe``; devices it does not name are healthy. True if it is news."""
+        before = self._probed
         self._probed = {device: health for device, health in verdicts.items() if not health.healthy}
+        return self._probed != before
 
     def deny(self, device: str, missing: Sequence[str]) -> None:
         """An Allocate found these host paths missing: the device is unhealthy until all are back."""
@@ -80,7 +82,7 @@ class Ward:
         ]
         return max(0.0, min(waits)) if waits else None
 
-    def forget(self, known: set[str]) -> None:
+    def forget(self, known: Container[str]) -> None:
         """Drops what is remembered of devices that are not in ``known`` any more."""
         for book in (self._histories, self._denied):
             for device in [device for device in book if device not in known]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from .backend import Event
 from .config.difference import difference
 from .discovery import ANYTHING, Discovery
-from .errors import ConfigError, EnvironmentFailure
+from .errors import BackendTimeout, ConfigError, EnvironmentFailure
 from .events import UeventMonitor
 from .kubelet.registration import KubeletSocket
 from .loading import Loaded
@@ -30,6 +30,7 @@ from .service import ResourceService
 from .source import Source
 from .telemetry.log import get
 from .telemetry.metrics import Metrics
+from .worker import Lane
 
 log = get(__name__)
 
@@ -37,6 +38,9 @@ FIRST_PLAN = 2.0
 """Seconds the first plan waits for backends that have not answered yet.
 
 Planning without them could give a device to one resource and take it back a moment later."""
+
+RELOAD_DEADLINE = 30.0
+"""Seconds reading the configuration may take; importing drop-ins is part of it."""
 
 SHUTDOWN = 4.0
 """Seconds for leaving the kubelet in good order; then the process goes anyway."""
@@ -90,6 +94,7 @@ class Host:
         self._stop = asyncio.Event()
         self._planning = False
         self._timer: asyncio.TimerHandle | None = None
+        self._reader = Lane("reload")
         self._reading = asyncio.Lock()
 
     async def run(self) -> None:
@@ -116,6 +121,7 @@ class Host:
         finally:
             if monitor is not None:
                 monitor.close()
+            self._reader.close()
             for discovery in self.discoveries.values():
                 discovery.source.close()
 
@@ -266,9 +272,12 @@ class Host:
         """Reads the configuration again; a bad one changes nothing."""
         async with self._reading:
             try:
-                loaded = await asyncio.to_thread(self._reload)
+                loaded = await self._reader.call(RELOAD_DEADLINE, self._reload)
             except ConfigError as error:
                 self._rejected(tuple(map(str, error.complaints)))
+                return
+            except BackendTimeout as error:
+                self._rejected((f"{self.config}: a drop-in of backendPaths does not finish: {error}",))
                 return
             change = difference(self.settings, loaded.settings)
             if change or forced or self.last_reload.complaints:
