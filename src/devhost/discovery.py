@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from .backend import Attribute, Event
 from .errors import BackendError, BackendTimeout
@@ -113,6 +114,12 @@ class Discovery:
         if self._event_at is None:
             self._event_at = time.monotonic()
         self._wake.set()
+
+    def deny(self, device: str, missing: Sequence[str]) -> None:
+        """A pod could not get this device because host paths are missing: unhealthy until they are back."""
+        self.ward.deny(device, missing)
+        self._found(None)
+        self.look()
 
     async def run(self) -> None:
         """Looks now, at each event, and at the slow resync; never ends by itself."""
@@ -244,7 +251,7 @@ def _differ(old: Mapping[str, Device], new: Mapping[str, Device]) -> bool:
     return len(old) != len(new) or any(old.get(name) is not device for name, device in new.items())
 
 
-def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
+def _flaw(device: Any, declared: Mapping[str, Attribute]) -> str:
     """Why something a backend returned cannot be a device; empty if it can."""
     if not isinstance(device, Device):
         return f"the backend returned {type(device).__name__}, not Device"

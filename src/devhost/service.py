@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from .discovery import ANYTHING, Discovery
+from .discovery import Discovery
 from .inventory import Inventory
 from .kubelet.registration import KubeletSocket, Registration
 from .plan import Offer, PlannedResource
@@ -84,5 +84,4 @@ class ResourceService:
         return "the device is gone"
 
     def _denied(self, device: str, missing: Sequence[str]) -> None:
-        self.discovery.ward.deny(device, missing)
-        self.discovery.look(ANYTHING)
+        self.discovery.deny(device, missing)

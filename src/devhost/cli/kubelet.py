@@ -85,7 +85,6 @@ class _Session:
         self._exit_on_eof = exit_on_eof
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._done = asyncio.Event()
-        self._broken: BrokenPipeError | None = None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -103,8 +102,6 @@ class _Session:
                 commands.cancel()
                 with suppress(asyncio.CancelledError):
                     await commands
-        if self._broken is not None:
-            raise self._broken
 
     async def _obey(self) -> None:
         console = Console(self._kubelet)
@@ -125,8 +122,10 @@ class _Session:
     def _show(self, what: Event | Answer | DevhostError, line: str) -> None:
         try:
             self._print(what, line)
-        except BrokenPipeError as error:
-            self._broken = error
+        except BrokenPipeError:
+            # Nobody reads any more (`devhost kubelet … | head`): that is a reason to end, not an error,
+            # and nothing may be written at the interpreter's exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._done.set()
 
 

@@ -1,0 +1,39 @@
+"""``devhost import``: the configuration of another device plugin, as devhost.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from devhost.config.complaints import Complaints
+from devhost.config.document import MAX_BYTES, read_file
+from devhost.importers import generic_device_plugin
+
+
+@click.group("import")
+def command() -> None:
+    """Prints the configuration of another device plugin as a devhost.yaml."""
+
+
+@click.command("generic-device-plugin")
+@click.argument("file")
+@click.option(
+    "--domain",
+    default="",
+    metavar="DOMAIN",
+    help=f"Domain of the resources.  [default: the file's, else {generic_device_plugin.DEFAULT_DOMAIN}]",
+)
+def generic(file: str, domain: str) -> None:
+    """Reads the YAML of generic-device-plugin; "-" reads standard input.
+
+    FILE is its configuration file, or what its --device flag is given: one device or a list of them.
+    """
+    if file == "-":
+        label, data = "<stdin>", click.get_binary_stream("stdin").read(MAX_BYTES + 1)
+    else:
+        label, data = file, read_file(Path(file), Complaints(file))
+    click.echo(generic_device_plugin.convert(data, label, domain), nl=False)
+
+
+command.add_command(generic)

@@ -1,0 +1,1 @@
+"""Configurations of other device plugins → devhost.yaml. One module for each plugin."""
