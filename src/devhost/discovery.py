@@ -261,11 +261,12 @@ def _flaw(device: Any, declared: Mapping[str, Attribute]) -> str:
         return f"its id has {len(device.id)} characters, more than {MAX_DEVICE_ID}"
     if not _ID.fullmatch(device.id) or "::" in device.id:
         return "its id has characters other than letters, digits and ._:@+/=#-, or a double colon"
-    if not (isinstance(device.attributes, Mapping) and isinstance(device.health, Health)):
+    given: Any = device  # its annotations promise the types, its author may not have kept them
+    if not (isinstance(given.attributes, Mapping) and isinstance(given.health, Health)):
         return "its attributes are not a mapping, or its health is not a Health"
-    if not (isinstance(device.claims, frozenset) and isinstance(device.part_of, frozenset)):
+    if not (isinstance(given.claims, frozenset) and isinstance(given.part_of, frozenset)):
         return "its claims or part_of are not a frozenset"
-    if not isinstance(device.numa_nodes, tuple) or any(type(node) is not int for node in device.numa_nodes):
+    if not isinstance(given.numa_nodes, tuple) or any(type(node) is not int for node in given.numa_nodes):
         return "its numa_nodes are not a tuple of whole numbers"
     for name, value in device.attributes.items():
         attribute = declared.get(name) or _family(name, declared)

@@ -21,7 +21,9 @@ from .config.difference import difference
 from .discovery import ANYTHING, Discovery
 from .errors import BackendTimeout, ConfigError, EnvironmentFailure
 from .events import UeventMonitor
+from .kubelet.api import MAX_SOCKET_PATH
 from .kubelet.registration import KubeletSocket
+from .kubelet.server import socket_name
 from .loading import Loaded
 from .pace import Backoff
 from .plan import Plan, make_plan
@@ -145,7 +147,7 @@ class Host:
         return not waiting, f"no list stream yet: {', '.join(waiting)}" if waiting else ""
 
     def reload(self) -> None:
-        """Reads the configuration again, as after an edit."""
+        """Reads the configuration again, as after an edit, and looks for devices anew."""
         self._spawn("reload", lambda: self._read(forced=True))
 
     def replan(self, caused_at: float | None) -> None:
@@ -282,6 +284,9 @@ class Host:
             change = difference(self.settings, loaded.settings)
             if change or forced or self.last_reload.complaints:
                 self._adopt(loaded, str(change))
+            if forced:
+                for discovery in self.discoveries.values():
+                    discovery.look()
 
     def _rejected(self, complaints: tuple[str, ...]) -> None:
         self.last_reload = LastReload(time.time(), complaints)
@@ -349,6 +354,11 @@ def check_kubelet_dir(directory: Path) -> None:
         return
     if not directory.is_dir():
         raise EnvironmentFailure(f"{directory} is not a directory", "give another --kubelet-dir")
+    if len(os.fsencode(directory / socket_name(""))) > MAX_SOCKET_PATH:
+        raise EnvironmentFailure(
+            f"a socket in {directory} would have a path longer than {MAX_SOCKET_PATH} bytes",
+            "give a shorter --kubelet-dir",
+        )
     if not os.access(directory, os.W_OK | os.X_OK):
         raise EnvironmentFailure(
             f"cannot write to the kubelet's directory {directory}",

@@ -95,7 +95,7 @@ class Rig:
     async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
         """Waits for something inside the host, which no kubelet event tells of."""
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - the condition is not an event
+            while not condition():
                 await asyncio.sleep(0.02)
 
     @asynccontextmanager

@@ -18,6 +18,9 @@ from devhost.where import show
 from . import _options
 from ._table import table
 
+SHOWN_REFUSALS = 20
+"""Refusals printed without ``--all``: enough to see what is wrong, few enough to be read."""
+
 
 @click.command("discover")
 @click.argument("resource", required=False)
@@ -63,9 +66,12 @@ def _print(found: Survey, names: list[str], everything: bool) -> None:
     ]
     if found.settings.resources:
         click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT"), rows))
-    for refusal in found.plan.refusals:
+    refusals = found.plan.refusals
+    for refusal in refusals if everything else refusals[:SHOWN_REFUSALS]:
         entry = found.settings.resources[refusal.entry]
         click.echo(f"refused: {refusal.device} for {entry.name}: {refusal.reason}")
+    if len(refusals) > SHOWN_REFUSALS and not everything:
+        click.echo(f"refused: {len(refusals) - SHOWN_REFUSALS} more (--all lists them)")
     for name, discovery in found.discoveries.items():
         for flawed in discovery.condition.refused:
             click.echo(f"refused: {flawed.device} of backend {name}: {flawed.reason}")
@@ -80,9 +86,8 @@ def _print(found: Survey, names: list[str], everything: bool) -> None:
             )
         )
     elif left:
-        click.echo(
-            f"{len(left)} devices match no resource (--all lists them, `devhost explain DEVICE` tells why)"
-        )
+        count = "1 device matches" if len(left) == 1 else f"{len(left)} devices match"
+        click.echo(f"{count} no resource (--all lists them, `devhost explain DEVICE` tells why)")
 
 
 def _unmatched(found: Survey) -> list[tuple[str, Device]]:

@@ -30,9 +30,10 @@ def generic(file: str, domain: str) -> None:
     FILE is its configuration file, or what its --device flag is given: one device or a list of them.
     """
     if file == "-":
-        label, data = "<stdin>", click.get_binary_stream("stdin").read(MAX_BYTES + 1)
+        data = click.get_binary_stream("stdin").read(MAX_BYTES + 1)
     else:
-        label, data = file, read_file(Path(file), Complaints(file))
+        data = read_file(Path(file), Complaints(file))
+    label = "<stdin>" if file == "-" else file
     click.echo(generic_device_plugin.convert(data, label, domain), nl=False)
 
 

@@ -58,11 +58,12 @@ def _entry(
     if not isinstance(node, Fields) or "backend" not in values:
         return None
     name, kind = values.pop("name", None), values.pop("backend")
+    sound = name is not None and _check_name(name, node.entries["name"].value, place.key("name"))
     backend = backend_of(kind, node.entries["backend"].value, catalog, place.key("backend"))
     if backend is None:
         return None
-    if name is not None:
-        _check_name(name, backend, node.entries["name"].value, place.key("name"))
+    if name is not None and sound:
+        _check_fields(name, backend, node.entries["name"].value, place.key("name"))
     raw, sharing = values.pop("where", None), values.pop("share", Sharing())
     where = () if raw is None else read_where(raw, kind, backend.attributes, place.key("where"))
     overrides = [
@@ -78,11 +79,15 @@ def _override_where(override: Override, backend: type[Backend], place: Place, n:
     return read_where(override.where, backend.name, backend.attributes, here)
 
 
-def _check_name(name: str, backend: type[Backend], at: Node, place: Place) -> None:
+def _check_name(name: str, at: Node, place: Place) -> bool:
+    """Whether the name is legal, whatever the attributes of a template hold."""
     problem = naming.template_problem(name)
     if problem:
         place.complain(at, f"{shown(name)} {problem}", "for example example.com/serial")
-        return
+    return not problem
+
+
+def _check_fields(name: str, backend: type[Backend], at: Node, place: Place) -> None:
     for field in naming.fields(name):
         if declared(backend.attributes, field) is None:
             message = f"backend {backend.name} has no attribute {shown(field)} to name resources after"

@@ -111,8 +111,11 @@ def _(event: events.ListReceived) -> list[str]:
 
 @lines.register
 def _(event: events.PreferenceAsked) -> list[str]:
-    asked = f"{event.size} of {len(event.available)}, with {abbreviated(event.must_include)}"
-    return [f"{event.pod}/{event.container}: {asked}; the plugin prefers {abbreviated(event.answer)}"]
+    must = f" with {abbreviated(event.must_include)} among them" if event.must_include else ""
+    asked = f"{event.size} of {len(event.available)}{must}"
+    return [
+        f"{event.pod}/{event.container}: asked for {asked}; the plugin prefers {abbreviated(event.answer)}"
+    ]
 
 
 @lines.register(events.AllocateSent)

@@ -1,0 +1,67 @@
+"""A toy drop-in backend in a directory of its own, and the devhost program on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOY = '''
+from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl, unhealthy
+
+
+class Toy(Backend):
+    """Devices as the file "devices" beside this one lists them, one id a line."""
+
+    name = "toy"
+    attributes = {"model": Attribute(str, "model", "x100"), "serial": Attribute(str, "serial", "s1")}
+
+    def discover(self):
+        for line in (self.context.root / "toys").read_text().split():
+            name, _, model = line.partition("=")
+            health = {"health": unhealthy("it is broken")} if name == "broken" else {}
+            yield Device(id=name, attributes={"model": model, "serial": "s-" + name}, **health)
+
+    def allocate(self, devices):
+        return Edits(nodes=(DeviceNode("/dev/null"),))
+
+
+@hookimpl
+def devhost_backends():
+    return [Toy]
+'''
+
+
+class Toys:
+    """A configuration, the drop-in it names, and the tree that says which toys exist."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "root"
+        self.root.mkdir()
+        self.config = directory / "devhost.yaml"
+        (directory / "backends").mkdir()
+        (directory / "backends" / "toy.py").write_text(TOY)
+        self.plug("one=x100", "two=x200")
+        self.write("name: example.com/toy, backend: toy")
+
+    def plug(self, *toys: str) -> None:
+        """Makes exactly these toys exist, each ``id=model``."""
+        (self.root / "toys").write_text("\n".join(toys))
+
+    def write(self, *resources: str) -> None:
+        """Makes the file hold these resources, each in YAML's flow style."""
+        lines = "".join(f"  - {{{resource}}}\n" for resource in resources)
+        self.config.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
+
+    def devhost(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command on this configuration and this tree to its end."""
+        command = [sys.executable, "-m", "devhost", *arguments, "--config", str(self.config)]
+        command += ["--root", str(self.root)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.fixture
+def toys(tmp_path: Path) -> Toys:
+    return Toys(tmp_path)

@@ -1,0 +1,76 @@
+"""``devhost discover`` and ``devhost explain``: offline, without root, on a tree."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_discover_shows_which_resource_gets_which_device(toys):
+    toys.write(
+        "name: example.com/big, backend: toy, where: {model: x200}", "name: example.com/all, backend: toy"
+    )
+    done = toys.devhost("discover")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    assert ["example.com/big", "two", "Healthy"] in rows
+    assert ["example.com/all", "one", "Healthy"] in rows
+    assert "refused: two for example.com/all: entry 1 (example.com/big) already took it" in done.stdout
+
+
+def test_discover_as_json_has_attributes_health_and_refusals(toys):
+    toys.plug("one=x100", "broken=x100")
+    toys.write("name: example.com/toy, backend: toy, where: {model: x100}, share: {replicas: 3}")
+    document = json.loads(toys.devhost("discover", "--output", "json").stdout)
+    (resource,) = document["resources"]
+    assert [device["id"] for device in resource["devices"]] == ["broken", "one"]
+    assert resource["devices"][0]["reason"] == "it is broken"
+    assert resource["devices"][1]["attributes"] == {"model": "x100", "serial": "s-one"}
+    assert resource["devices"][1]["replicas"] == 3
+    assert document["refusals"] == []
+    assert document["backends"][0]["state"] == "ok"
+
+
+def test_discover_tells_how_many_devices_match_nothing_and_lists_them_on_request(toys):
+    toys.write("name: example.com/big, backend: toy, where: {model: x200}")
+    assert "1 device matches no resource" in toys.devhost("discover").stdout
+    assert "serial=s-one" in toys.devhost("discover", "--all").stdout
+
+
+def test_discover_of_one_resource_shows_only_that(toys):
+    toys.write(
+        "name: example.com/big, backend: toy, where: {model: x200}", "name: example.com/all, backend: toy"
+    )
+    assert "example.com/all  one" not in toys.devhost("discover", "example.com/big").stdout
+    done = toys.devhost("discover", "example.com/nope")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no resource is called 'example.com/nope'" in done.stderr
+
+
+def test_discover_says_why_a_backend_failed_and_exits_with_1(toys):
+    (toys.root / "toys").unlink()
+    done = toys.devhost("discover")
+    assert done.returncode == 1
+    assert "devhost: backend toy failed: FileNotFoundError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_explain_tells_of_every_entry_why_it_takes_the_device_or_not(toys):
+    toys.write(
+        "name: example.com/big, backend: toy, where: {model: x200}", "name: example.com/all, backend: toy"
+    )
+    lines = toys.devhost("explain", "one").stdout.splitlines()
+    assert lines[0] == "one of backend toy: Healthy"
+    assert "example.com/big (resources[0]): no, model must be x200, it is x100" in lines
+    assert "example.com/all (resources[1]): yes, it takes the device" in lines
+
+
+def test_explain_finds_a_device_by_any_attribute(toys):
+    assert toys.devhost("explain", "s-two").stdout.startswith("two of backend toy")
+    (document,) = json.loads(toys.devhost("explain", "s-two", "--output", "json").stdout)
+    assert document["verdicts"][0]["taken"] is True
+
+
+def test_explain_of_an_unknown_device_suggests_and_exits_with_2(toys):
+    done = toys.devhost("explain", "ones")
+    assert done.returncode == 2
+    assert done.stderr == "devhost: no backend knows a device 'ones' (did you mean one?)\n"

@@ -1,0 +1,164 @@
+"""``devhost run`` as a process: exit codes, signals, the status socket, HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from devhost.testing.kubelet import KubeletSimulator
+
+
+@contextmanager
+def running(toys, kubelet_dir, *arguments):
+    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
+    command += ["--kubelet-dir", str(kubelet_dir), *arguments]
+    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+async def ended(process) -> int:
+    return await asyncio.to_thread(process.wait, 10)
+
+
+async def until_served(kubelet, count=2):
+    await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/toy") == count, 15)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_signal_unlinks_the_sockets_and_exits_with_0(toys, tmp_path, number):
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory) as process:
+            await until_served(kubelet)
+            process.send_signal(number)
+            assert await ended(process) == 0
+            assert [path.name for path in kubelet.directory.glob("*.sock")] == ["kubelet.sock"]
+            await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
+            assert kubelet.capacity()["example.com/toy"] == 2
+
+
+async def test_after_a_kill_the_next_start_sweeps_the_stale_socket_and_serves(toys, tmp_path):
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory) as process:
+            await until_served(kubelet)
+            process.kill()
+            await ended(process)
+        await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
+        stale = set(kubelet.directory.glob("dh-*.sock"))
+        assert stale
+        with running(toys, kubelet.directory):
+            await until_served(kubelet)
+            assert not stale & set(kubelet.directory.glob("dh-*.sock"))
+
+
+async def test_a_hung_backend_does_not_keep_the_process_from_ending(toys, tmp_path):
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    hang = "    def discover(self):\n        import threading; threading.Event().wait()\n"
+    drop_in.write_text(drop_in.read_text().replace("    def discover(self):\n", hang))
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory, "--status-socket", str(tmp_path / "status")) as process:
+            await _exists(tmp_path / "status")
+            process.terminate()
+            assert await ended(process) == 0
+
+
+async def test_sighup_adopts_an_edit_at_once(toys, tmp_path):
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory) as process:
+            await until_served(kubelet)
+            toys.plug("one=x100", "two=x200", "three=x100")
+            process.send_signal(signal.SIGHUP)
+            await until_served(kubelet, 3)
+
+
+async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory):
+            await until_served(kubelet)
+            command = [sys.executable, "-m", "devhost", "status", "--output", "json"]
+            done = await asyncio.to_thread(
+                subprocess.run, command, capture_output=True, text=True, timeout=20
+            )
+            document = json.loads(done.stdout)
+            (resource,) = document["resources"]
+            assert (resource["state"], resource["streams"], resource["allocatable"]) == ("registered", 1, 2)
+            assert document["kubelet"] == {"dir": str(kubelet.directory), "socket": "present"}
+
+
+async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def get(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    directory = tmp_path / "kubelet"
+    directory.mkdir()
+    with running(toys, directory, "--listen", f"127.0.0.1:{port}"):
+        async with asyncio.timeout(15):
+            while (answer := await asyncio.to_thread(get, "/readyz"))[1].find("waiting") < 0:
+                await asyncio.sleep(0.05)
+        assert answer == (503, "no list stream yet: example.com/toy (waiting)\n")
+        async with KubeletSimulator(directory) as kubelet:
+            await until_served(kubelet)
+            assert (await asyncio.to_thread(get, "/readyz"))[0] == 200
+            assert (await asyncio.to_thread(get, "/healthz"))[0] == 200
+            metrics = (await asyncio.to_thread(get, "/metrics"))[1]
+            assert 'devhost_registrations_total{resource="example.com/toy"} 1.0' in metrics
+
+
+def test_a_wrong_configuration_exits_with_2_and_every_complaint(toys):
+    toys.config.write_text("version: 1\nresources:\n  - {name: a/b/c, backend: nope}\n")
+    done = toys.devhost("run")
+    assert done.returncode == 2
+    assert [line.split(":")[1:3] for line in done.stderr.splitlines()] == [["3", "12"], ["3", "28"]]
+
+
+def test_a_kubelet_directory_that_is_none_exits_with_3(toys, tmp_path):
+    (tmp_path / "file").touch()
+    done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "file"))
+    assert done.returncode == 3
+    assert done.stderr == f"devhost: {tmp_path / 'file'} is not a directory (give another --kubelet-dir)\n"
+
+
+def test_a_directory_too_long_for_a_socket_is_said_at_once(toys, tmp_path):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    done = toys.devhost("run", "--kubelet-dir", str(long))
+    assert done.returncode == 3
+    assert "longer than 107 bytes" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_exits_with_3_and_the_mend(toys, tmp_path):
+    (tmp_path / "kubelet").mkdir(mode=0o555)
+    done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "kubelet"))
+    assert done.returncode == 3
+    assert "run devhost as root" in done.stderr
+
+
+async def _exists(path) -> None:
+    async with asyncio.timeout(15):
+        while not path.exists():
+            await asyncio.sleep(0.05)
