@@ -55,10 +55,12 @@ def _entry(
     node: Node, index: int, values: dict[str, Any], catalog: Catalog, place: Place
 ) -> ResourceSettings | None:
     """One entry with what it says about the backend's attributes; ``None`` if it lacks its first words."""
-    if not isinstance(node, Fields) or "backend" not in values:
+    if not isinstance(node, Fields):
         return None
-    name, kind = values.pop("name", None), values.pop("backend")
+    name, kind = values.pop("name", None), values.pop("backend", None)
     sound = name is not None and _check_name(name, node.entries["name"].value, place.key("name"))
+    if kind is None:
+        return None
     backend = backend_of(kind, node.entries["backend"].value, catalog, place.key("backend"))
     if backend is None:
         return None
