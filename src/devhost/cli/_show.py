@@ -18,6 +18,7 @@ from devhost.kubelet.api import api_pb2 as pb
 from devhost.loading import load
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from devhost.testing.kubelet.events import Event, ListReceived
+from devhost.testing.zram import Zram, why_not
 
 from ._table import table
 
@@ -26,8 +27,6 @@ REGISTER_WITHIN = 5.0
 
 SEE_WITHIN = 3.0
 """Seconds the demo waits for a plugged device to show."""
-
-ZRAM = Path("/sys/class/zram-control")
 
 
 def bundled_config() -> Path:
@@ -131,26 +130,21 @@ def _edits(response: pb.ContainerAllocateResponse) -> Iterator[str]:
 async def _plug(kubelet: KubeletSimulator) -> None:
     """A real device, plugged and unplugged: the kernel's event to the kubelet's new list."""
     click.echo("")
-    try:
+    if reason := why_not():
+        click.echo(f"No hot-plug shown: {reason}.")
+        return
+    with Zram() as zram:
         before = _healthy(kubelet)
         began = time.monotonic()
-        number = int((ZRAM / "hot_add").read_text())
-    except FileNotFoundError:
-        click.echo("No hot-plug shown: this kernel has no zram to plug a device with.")
-        return
-    except OSError:
-        click.echo("No hot-plug shown: adding a zram device needs root.")
-        return
-    try:
+        number = zram.plug()
         added = await _seconds(kubelet, began, lambda: _healthy(kubelet) - before)
         there = _healthy(kubelet)
-    finally:
         began = time.monotonic()
-        (ZRAM / "hot_remove").write_text(str(number))
-    if added is None:
-        click.echo(f"zram{number} was plugged and unplugged: no resource of this configuration takes it.")
-        return
-    removed = await _seconds(kubelet, began, lambda: there - _healthy(kubelet))
+        zram.unplug(number)
+        if added is None:
+            click.echo(f"zram{number} was plugged and unplugged: no resource of this configuration takes it.")
+            return
+        removed = await _seconds(kubelet, began, lambda: there - _healthy(kubelet))
     for what, seconds in (("plugged", added), ("unplugged", removed)):
         when = (
             "never had a new list" if seconds is None else f"had the new list after {seconds * 1000:.1f} ms"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -30,7 +31,7 @@ def generic(file: str, domain: str) -> None:
     FILE is its configuration file, or what its --device flag is given: one device or a list of them.
     """
     if file == "-":
-        data = click.get_binary_stream("stdin").read(MAX_BYTES + 1)
+        data = sys.stdin.buffer.read(MAX_BYTES + 1)
     else:
         data = read_file(Path(file), Complaints(file))
     label = "<stdin>" if file == "-" else file

@@ -15,6 +15,10 @@ from pathlib import Path
 
 import click
 
+# Read once, when gRPC is loaded: what its core notes about connections that end is no news beside the
+# events.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 from devhost.errors import DevhostError
 from devhost.testing.kubelet import Event, KubeletSimulator, Profile
 from devhost.testing.kubelet.console import HELP, Answer, Console, Quit
@@ -65,8 +69,6 @@ def command(directory: Path, profile: Profile, output: str, exit_on_eof: bool) -
     Example: point the plugin at DIR instead of /var/lib/kubelet/device-plugins, and type
     "allocate 1 of example.com/thing" to see what a container would get.
     """
-    # What gRPC's core notes about connections that end is no news beside the events.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     printer = _print_json if output == "json" else _print_text
     asyncio.run(
         _Session(KubeletSimulator(directory, profile, keep_events=KEEP_EVENTS), printer, exit_on_eof).run()
