@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from .backend import Backend, CanNotice, CanPrepare, CanProbe, CanWatch, Event
-from .errors import BackendError, DevhostError
+from .errors import AllocationError, BackendError, BackendTimeout
 from .model import Device, Health
 from .worker import Lane
 
@@ -93,7 +93,9 @@ class Source:
         backend = self.backend
         if not isinstance(backend, CanProbe):
             return {}
-        return await self._guarded(self._looking, self.kind.discover_deadline, backend.probe, devices)
+        return await self._guarded(
+            self._looking, self.kind.discover_deadline, self._probe, backend, devices
+        )
 
     async def prepare(self, deadline: float, devices: Sequence[Device]) -> None:
         """Prepares devices for a container start; nothing for a backend that has no ``prepare``.
@@ -109,7 +111,7 @@ class Source:
         """Runs ``call``, which uses the backend for a pod, on the serving lane.
 
         Raises:
-            DevhostError: what ``call`` raised, as it is.
+            AllocationError: the backend says a device cannot be used now.
             BackendError: the backend failed, or hung past the deadline.
         """
         return await self._guarded(self._serving, deadline, call, *args, **kwargs)
@@ -148,18 +150,35 @@ class Source:
                 self.backend.notice(event)
         return list(self.backend.discover())
 
+    def _probe(self, backend: CanProbe, devices: Sequence[Device]) -> Mapping[str, Health]:
+        verdicts: object = backend.probe(devices)
+        if not isinstance(verdicts, Mapping) or not all(isinstance(v, Health) for v in verdicts.values()):
+            raise BackendError(f"backend {self.name} answered probe() with something else than Health by id")
+        return dict(verdicts)
+
     async def _guarded(
         self, lane: Lane, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         try:
             return await lane.call(deadline, call, *args, **kwargs)
-        except DevhostError:
+        except BackendTimeout:
             raise
+        except BackendError as error:
+            # The backend's own sentence, which may come in any shape and in a class of its own.
+            kind = AllocationError if isinstance(error, AllocationError) else BackendError
+            raise kind(_words(error) or type(error).__name__) from error
         except Exception as error:
-            raise self._wrapped(error) from error
+            raise BackendError(f"backend {self.name} failed: {one_line(error)}") from error
 
-    def _wrapped(self, error: Exception) -> BackendError:
-        if isinstance(error, BackendError):
-            return error
-        text = " ".join(str(error).split())[:500]
-        return BackendError(f"backend {self.name} failed: {type(error).__name__}{': ' if text else ''}{text}")
+
+def one_line(error: BaseException) -> str:
+    """What a stranger's exception says, in one line of bearable length."""
+    text = _words(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())[:500]
+    except Exception:  # noqa: BLE001 - a stranger's __str__ may fail as well
+        return ""

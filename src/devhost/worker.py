@@ -2,7 +2,7 @@
 
 A call that hangs in C cannot be stopped, only left behind. Its thread is abandoned (it ends by itself
 if the call ever returns), a fresh one takes the lane over, and the number of abandoned threads is
-bounded: past :data:`MAX_ABANDONED` the lane refuses calls until one comes back.
+bounded: at :data:`MAX_ABANDONED` the lane runs nothing more until one comes back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from .errors import BackendTimeout
 
@@ -63,7 +63,8 @@ class Lane:
                 return result
         except TimeoutError:
             if job.future.done() and not job.future.cancelled():
-                raise  # the call itself raised TimeoutError: an ordinary failure of the backend
+                # It answered after all, or the call itself raised TimeoutError: an ordinary failure.
+                return cast("T", job.future.result())
             raise BackendTimeout(f"{self._name}: no answer within {deadline:g} s") from None
         finally:
             self._leave(job)
@@ -82,7 +83,8 @@ class Lane:
             elif self._thread is not None and self._thread.job is job and not job.returned:
                 self._thread.given_up = True
                 self._abandoned += 1
-                self._thread = _Runner(self) if self._jobs else None
+                fresh = self._jobs and self._abandoned < MAX_ABANDONED
+                self._thread = _Runner(self) if fresh else None
 
     def _take(self, runner: _Runner) -> _Job | None:
         """The next job for ``runner``; ``None`` when its thread should end."""
@@ -90,7 +92,10 @@ class Lane:
             runner.job = None
             if runner.given_up:
                 self._abandoned -= 1
-                return None
+                if self._thread is not None:
+                    return None
+                # The lane has no thread, perhaps because too many hung: this one takes it up again.
+                runner.given_up, self._thread = False, runner
             while not self._jobs:
                 if self._closed:
                     return None
@@ -126,11 +131,12 @@ class _Job:
             return
         if error is None:
             self.future.set_result(value)
-        elif isinstance(error, (StopIteration, asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
-            # These mean something else to asyncio than "the backend failed".
-            self.future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-        else:
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             self.future.set_exception(error)
+        else:
+            # SystemExit, CancelledError and their like mean something else than "the backend failed",
+            # to asyncio and to every `except Exception` on the way; so does a panic in a Rust library.
+            self.future.set_exception(RuntimeError(f"it raised {error!r}"))
 
 
 class _Runner:

@@ -137,7 +137,7 @@ async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.Monkey
     writer.write(b"GET /big HTTP/1.1\r\n\r\n")
     async with asyncio.timeout(20):
         await asked.wait()
-        while serving._connections._tasks:  # noqa: ASYNC110 - nothing else tells that the server gave up
+        while serving._connections._tasks:
             await asyncio.sleep(0.001)
     assert len(await reader.read()) < size
     writer.close()

@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC240 - a test's own few file operations may block its loop
+
 from __future__ import annotations
 
 import asyncio
@@ -89,7 +89,7 @@ async def _raw(path: Path, sent: bytes) -> list[bytes]:
 
 async def _until(condition: Callable[[], bool]) -> None:
     """Waits, at most for the deadline of the fixture ``serve``."""
-    while not condition():  # noqa: ASYNC110 - what is waited for does not announce itself
+    while not condition():
         await asyncio.sleep(0.001)
 
 

@@ -17,7 +17,7 @@ import pytest
 from devhost.testing.kubelet import KubeletSimulator
 
 RESOURCE = "example.com/tiny"
-COMMAND = (sys.executable, "-m", "devhost", "kubelet")
+COMMAND = (sys.executable, "-c", "from devhost.cli import main; main()", "kubelet")
 PATIENCE = 30.0
 
 
@@ -235,6 +235,20 @@ async def test_a_signal_ends_it_also_while_a_plugin_hangs(plugin_dir, tiny):
         kubelet.tell(f"wait for {RESOURCE}", f"allocate 1 of {RESOURCE}")
         await kubelet.until(lambda line: "allocate-sent" in line)
         kubelet.process.send_signal(signal.SIGTERM)
+        assert await kubelet.end() == (0, "")
+
+
+async def test_a_plugin_that_dies_in_a_call_is_told_among_the_events_only(plugin_dir, tiny):
+    async with running("--dir", plugin_dir) as kubelet:
+        await kubelet.until(started)
+        plugin = await tiny()
+        plugin.silent.add("allocate")
+        await plugin.register()
+        kubelet.tell(f"wait for {RESOURCE}", f"allocate 1 of {RESOURCE}")
+        await kubelet.until(lambda line: "allocate-sent" in line)
+        await plugin.stop()
+        await kubelet.until(lambda line: "admission-failed" in line)
+        kubelet.tell("quit")
         assert await kubelet.end() == (0, "")
 
 

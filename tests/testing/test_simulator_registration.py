@@ -164,7 +164,7 @@ async def test_a_fault_for_one_resource_leaves_others_alone(kubelet, tiny):
 
 async def test_every_plugin_is_called_with_authority_localhost(kubelet, plugin_dir):
     """A server that reads raw HTTP/2 finds the authority in the header block of the first request."""
-    seen = asyncio.Event()
+    seen, over = asyncio.Event(), asyncio.Event()
     received = bytearray()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -174,6 +174,8 @@ async def test_every_plugin_is_called_with_authority_localhost(kubelet, plugin_d
             if b"GetDevicePluginOptions" in received:
                 seen.set()
         writer.close()
+        await writer.wait_closed()
+        over.set()
 
     server = await asyncio.start_unix_server(talk, plugin_dir / "raw.sock")
     from_a_plugin = api_pb2.RegisterRequest(version="v1beta1", endpoint="raw.sock", resource_name=RESOURCE)
@@ -183,6 +185,7 @@ async def test_every_plugin_is_called_with_authority_localhost(kubelet, plugin_d
         )(from_a_plugin, timeout=10)
         await asyncio.wait_for(seen.wait(), 10)
         call.cancel()
+        await asyncio.wait_for(over.wait(), 10)
     server.close()
     assert b"localhost" in received
     assert os.fsencode(plugin_dir.name) not in received

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -14,16 +14,19 @@ from pathlib import Path
 import click
 
 from devhost.host import Host, on_signals
-from devhost.kubelet.api import api_pb2 as pb
 from devhost.loading import load
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from devhost.testing.kubelet.events import Event, ListReceived
+from devhost.testing.kubelet.render import response_lines
 from devhost.testing.zram import Zram, why_not
 
 from ._table import table
 
 REGISTER_WITHIN = 5.0
 """Seconds the demo waits for every resource to be registered."""
+
+QUIET = 0.25
+"""Seconds before each plug: a change within 0.1 s of the last list would wait, to be folded with others."""
 
 SEE_WITHIN = 3.0
 """Seconds the demo waits for a plugged device to show."""
@@ -108,23 +111,8 @@ async def _run_pod(kubelet: KubeletSimulator, host: Host) -> None:
         except UnexpectedAdmissionError as error:
             click.echo(f"  {name}: refused: {error}")
             continue
-        for line in _edits(allocation.response):
+        for line in response_lines(allocation.response):
             click.echo(f"  {line}")
-
-
-def _edits(response: pb.ContainerAllocateResponse) -> Iterator[str]:
-    for node in response.devices:
-        at = f" as {node.container_path}" if node.container_path != node.host_path else ""
-        yield f"device node {node.host_path}{at} ({node.permissions})"
-    for mount in response.mounts:
-        mode = "read-only" if mount.read_only else "writable"
-        yield f"mount {mount.host_path} at {mount.container_path} ({mode})"
-    for key, value in sorted(response.envs.items()):
-        yield f"variable {key}={value}"
-    for key, value in sorted(response.annotations.items()):
-        yield f"annotation {key}={value}"
-    for device in response.cdi_devices:
-        yield f"CDI device {device.name}"
 
 
 async def _plug(kubelet: KubeletSimulator) -> None:
@@ -134,11 +122,13 @@ async def _plug(kubelet: KubeletSimulator) -> None:
         click.echo(f"No hot-plug shown: {reason}.")
         return
     with Zram() as zram:
+        await asyncio.sleep(QUIET)
         before = _healthy(kubelet)
         began = time.monotonic()
         number = zram.plug()
         added = await _seconds(kubelet, began, lambda: _healthy(kubelet) - before)
         there = _healthy(kubelet)
+        await asyncio.sleep(QUIET)
         began = time.monotonic()
         zram.unplug(number)
         if added is None:

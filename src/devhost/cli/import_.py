@@ -30,10 +30,7 @@ def generic(file: str, domain: str) -> None:
 
     FILE is its configuration file, or what its --device flag is given: one device or a list of them.
     """
-    if file == "-":
-        data = sys.stdin.buffer.read(MAX_BYTES + 1)
-    else:
-        data = read_file(Path(file), Complaints(file))
+    data = sys.stdin.buffer.read(MAX_BYTES + 1) if file == "-" else read_file(Path(file), Complaints(file))
     label = "<stdin>" if file == "-" else file
     click.echo(generic_device_plugin.convert(data, label, domain), nl=False)
 

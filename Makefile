@@ -1,0 +1,57 @@
+# Everything a developer does in this repository. `make` alone lists the targets.
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+VENV ?= .venv
+PYTHON ?=# the Python to make the environment with; empty: the newest that works
+
+BIN := $(VENV)/bin
+PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
+
+.PHONY: help setup run test test-root test-all check bench proto docs format clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
+	  while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
+
+# tools/setup does nothing when the environment is as the pyproject.toml files want it.
+setup: ## make .venv with the host, every package in plugins/ and the development tools
+	@PYTHON='$(PYTHON)' tools/setup $(VENV) dev
+
+run: ## set up, then show this machine's devices to a simulated kubelet (devhost demo)
+	@PYTHON='$(PYTHON)' tools/setup $(VENV)
+	@$(BIN)/devhost demo
+
+test: setup ## set up, then run the tests; what needs root or hardware skips with its reason
+	@$(BIN)/pytest -n auto
+
+test-root: setup ## only the tests that need root
+	@$(BIN)/pytest -m root
+
+test-all: ## run the tests with every supported Python that is installed
+	@tools/test-all
+
+check: setup ## formatting, lint, types, import direction, documentation
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q $(PAGES)
+
+bench: setup ## measure speed and size, print one table
+	@$(BIN)/python -m bench
+
+proto: setup ## regenerate the code of the kubelet's protocol from api.proto
+	@$(BIN)/python tools/generate_protocol.py
+
+docs: setup ## regenerate docs/cli.md from the commands
+	@$(BIN)/python tools/generate_cli_reference.py
+
+format: setup ## format the code and mend what ruff can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove environments, caches and build results
+	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+"""``python -m bench``: runs the measurements one after another and prints one table."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from . import allocate, burst, footprint, latency, startup
+from .measure import Result
+from .measures import MEASURES
+from .table import machine, render
+
+BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
+    "startup": startup.measure,
+    "uevents": latency.uevents,
+    "changes": latency.changes,
+    "reload": latency.reload,
+    "allocate": allocate.measure,
+    "burst": burst.measure,
+    "footprint": footprint.measure,
+    "idle": footprint.idle,
+}
+"""What can be run alone. Each yields one or more lines of the table."""
+
+
+async def run(names: Sequence[str]) -> tuple[list[Result], list[str]]:
+    """The results of these benches in the table's order, and what broke."""
+    results: list[Result] = []
+    broken: list[str] = []
+    for name in names:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        try:
+            results.extend([result async for result in BENCHES[name]()])
+        except Exception as error:  # noqa: BLE001 - the other benches still have their say
+            broken.append(f"{name}: {type(error).__name__}: {error}")
+    return sorted(results, key=lambda result: MEASURES.index(result.measure)), broken
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 measured, 1 a bench broke or, with ``--strict``, a target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed")
+    parser.add_argument(
+        "--only", action="append", choices=list(BENCHES), metavar="NAME", help=f"one of {', '.join(BENCHES)}"
+    )
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING)
+    results, broken = asyncio.run(run(options.only or list(BENCHES)))
+    print(render(results))
+    print(f"\n{machine()}")
+    for text in broken:
+        print(f"broken: {text}", file=sys.stderr)
+    return int(bool(broken) or (options.strict and any(result.missed for result in results)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

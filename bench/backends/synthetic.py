@@ -1,0 +1,96 @@
+"""A drop-in backend for measurements: any number of devices, and events from a datagram socket.
+
+A datagram is ``ACTION NUMBER``: ``sick 7`` and ``well 7`` change the health of a device, ``touch 7``
+only makes devhost look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from devhost.backend import (
+    HEALTHY,
+    Attribute,
+    Backend,
+    Context,
+    Device,
+    DeviceNode,
+    Edits,
+    Event,
+    hookimpl,
+    option,
+    unhealthy,
+)
+
+
+@dataclass(frozen=True)
+class SyntheticOptions:
+    """The keys under ``backends.synthetic``."""
+
+    socket: str = option(meaning="Path of the datagram socket to listen on.")
+    devices: int = option(100, "How many devices there are.")
+    slices: int = option(10, "How many values the attribute `slice` has.")
+    fresh: bool = option(False, "Whether each look makes every device anew.")
+
+
+class Synthetic(Backend):
+    """Devices made of numbers."""
+
+    name = "synthetic"
+    Options = SyntheticOptions
+    attributes = {  # noqa: RUF012 - the base class declares it as a class variable
+        "index": Attribute(int, "number of the device", 7),
+        "slice": Attribute(int, "number modulo the option `slices`", 3),
+        "model": Attribute(str, "always the same", "x100"),
+    }
+
+    def __init__(self, options: SyntheticOptions, context: Context) -> None:
+        super().__init__(options, context)
+        self._devices = [self._device(number) for number in range(options.devices)]
+        self._sick: frozenset[int] = frozenset()
+
+    def discover(self) -> list[Device]:
+        """All devices."""
+        if self.options.fresh:
+            return [self._device(number, number in self._sick) for number in range(self.options.devices)]
+        return self._devices.copy()
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        """One node, which every machine has."""
+        return Edits(nodes=(DeviceNode("/dev/null"),), env={"DEVICES": ",".join(d.id for d in devices)})
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """An event for each datagram."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+            ear.setblocking(False)
+            ear.bind(self.options.socket)
+            while True:
+                action, _, number = (await loop.sock_recv(ear, 64)).decode().partition(" ")
+                self._change(action, int(number))
+                yield Event("synthetic", action, f"/sys/devices/virtual/synthetic/{number}")
+
+    def _change(self, action: str, number: int) -> None:
+        if action == "touch":
+            return
+        sick = action == "sick"
+        self._sick = self._sick | {number} if sick else self._sick - {number}
+        self._devices[number] = self._device(number, sick)
+
+    def _device(self, number: int, sick: bool = False) -> Device:
+        return Device(
+            id=f"synthetic-{number:05}",
+            attributes={"index": number, "slice": number % self.options.slices, "model": "x100"},
+            claims=frozenset((f"synthetic:{number}",)),
+            numa_nodes=(number % 2,),
+            health=unhealthy("told so") if sick else HEALTHY,
+        )
+
+
+@hookimpl
+def devhost_backends() -> list[type[Backend]]:
+    """The backend of this file."""
+    return [Synthetic]

@@ -1,0 +1,88 @@
+"""A storm of uevents with a few real changes in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from . import measures
+from .latency import ZRAM, ZRAM_CONFIG
+from .measure import Result
+from .process import devhost, resource, serving, workplace
+from .recorder import Recorder
+from .zram import existing, missing, zram
+
+EVENTS = 1000
+AFTER = 3.0
+"""Seconds without a list after which the burst is over: vanished devices leave the list after 2."""
+
+TTY = "bench.example.com/tty"
+CONFIG = f"""{ZRAM_CONFIG}
+  - name: {TTY}
+    backend: udev
+    where: {{subsystem: tty}}
+"""
+
+
+async def measure() -> AsyncIterator[Result]:
+    """The kernel's own uevents as root, else those of the synthetic backend."""
+    if reason := missing():
+        yield await _synthetic(f"simulated events: zram {reason}")
+    else:
+        yield await _kernel()
+
+
+async def _kernel() -> Result:
+    """Three zram devices come and one goes while the kernel repeats its event for others.
+
+    Writing an action to a device's ``uevent`` file makes the kernel emit the event
+    (Documentation/ABI/testing/sysfs-uevent).
+    """
+    async with workplace() as (directory, kubelet):
+        with zram() as disks:
+            async with devhost(directory, kubelet, CONFIG):
+                await kubelet.all_listed(2)
+                await asyncio.sleep(1)
+                before = _count(kubelet)
+
+                def storm() -> None:
+                    files = [path / "uevent" for path in sorted(Path("/sys/class/tty").iterdir())]
+                    for number in range(EVENTS):
+                        files[number % len(files)].write_text("change", encoding="ascii")
+                        if number in (200, 400, 600):
+                            disks.add()
+                        elif number == 800:
+                            disks.remove(min(disks.own))
+
+                await asyncio.to_thread(storm)
+                await asyncio.sleep(AFTER)
+                await kubelet.quiet(AFTER)
+                shown = kubelet.resources[ZRAM].latest[-1].healthy()
+                right = shown == {f"block-{name}" for name in existing()}
+                lists = _count(kubelet) - before
+    return _result(lists, right, "kernel events of tty, zram plugged and unplugged within")
+
+
+async def _synthetic(note: str) -> Result:
+    async with serving(resources=2, devices=10) as running:
+        before = _count(running.kubelet)
+        for number in range(EVENTS):
+            running.tell(f"{'sick' if number in (200, 400, 600) else 'touch'} {2 * (number // 200)}")
+        await asyncio.sleep(AFTER)
+        await running.kubelet.quiet(AFTER)
+        shown = running.kubelet.resources[resource(0)].latest[-1]
+        well = shown.healthy()
+        sick = {device.ID for device in shown.message.devices} - well
+        right = sick == {f"synthetic-{number:05}" for number in (2, 4, 6)}
+        lists = _count(running.kubelet) - before
+    return _result(lists, right, note)
+
+
+def _result(lists: int, right: bool, note: str) -> Result:
+    wrong = "" if right else "the last list is not what exists"
+    return Result(measures.BURST, (lists,), note=note, wrong=wrong)
+
+
+def _count(kubelet: Recorder) -> int:
+    return sum(lists.count for lists in kubelet.resources.values())

@@ -1,0 +1,33 @@
+"""What devhost costs while nothing happens: memory and CPU."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from . import measures
+from .measure import Result
+from .process import serving
+
+SETTLE = 3.0
+"""Seconds after the first lists before anything is read."""
+
+IDLE = 65.0
+"""Seconds of idleness: longer than a minute, so that one resync of the backends is within."""
+
+
+async def measure() -> AsyncIterator[Result]:
+    """Resident memory with few and with many devices, and CPU at rest."""
+    async with serving(resources=10, devices=10, settle=SETTLE) as running:
+        yield Result(measures.MEMORY, (running.resident(),))
+    async with serving(resources=1, devices=10_000, settle=SETTLE) as running:
+        yield Result(measures.MEMORY_BIG, (running.resident(),))
+
+
+async def idle() -> AsyncIterator[Result]:
+    """CPU time of all threads over :data:`IDLE` seconds."""
+    async with serving(resources=10, devices=10, settle=SETTLE) as running:
+        before = running.cpu_seconds()
+        await asyncio.sleep(IDLE)
+        used = running.cpu_seconds() - before
+        yield Result(measures.IDLE, (used / IDLE * 100,), note=f"{used:.2f} s in {IDLE:g} s")

@@ -1,0 +1,115 @@
+"""From a change to the list that shows it, once devhost has been quiet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from . import measures
+from .measure import Measure, Result
+from .process import Running, devhost, resource, serving, synthetic, workplace
+from .zram import Zram, missing, zram
+
+QUIET = 0.2
+"""Seconds without a list before each sample: devhost sends at most one list per stream in 0.1 s."""
+
+ZRAM = "bench.example.com/zram"
+ZRAM_CONFIG = f"""\
+version: 1
+resources:
+  - name: {ZRAM}
+    backend: udev
+    where: {{subsystem: block, sysName: "zram*"}}
+    whenEmpty: register
+"""
+
+PAIRS = 60
+WARM_UP = 4
+
+
+async def uevents() -> AsyncIterator[Result]:
+    """Kernel uevents of zram devices; a backend's own event source where there are none to be had."""
+    if reason := missing():
+        async with serving(resources=1, devices=10 + PAIRS) as running:
+            samples = await _events(running, 1, WARM_UP + PAIRS)
+        yield Result(measures.UEVENT, samples[2 * WARM_UP :], note=f"simulated events: zram {reason}")
+        return
+    async with workplace() as (directory, kubelet):
+        with zram() as disks:
+            async with devhost(directory, kubelet, ZRAM_CONFIG) as running:
+                await kubelet.all_listed(1)
+                samples = await _zram(running, disks, WARM_UP + PAIRS)
+        yield Result(measures.UEVENT, samples[2 * WARM_UP :], note="zram hot_add and hot_remove")
+
+
+async def _zram(running: Running, disks: Zram, pairs: int) -> tuple[float, ...]:
+    """Milliseconds of each plug and unplug, by turns. The blocking write runs on a thread of its own."""
+    kubelet, samples = running.kubelet, []
+    for _ in range(pairs):
+        await kubelet.quiet(QUIET)
+        number, began = await asyncio.to_thread(disks.add)
+        device = f"block-zram{number}"
+        shown = await kubelet.first(ZRAM, began, lambda listing: listing.is_healthy(device))  # noqa: B023
+        samples.append((shown.at - began) * 1e3)
+        await kubelet.quiet(QUIET)
+        began = await asyncio.to_thread(disks.remove, number)
+        shown = await kubelet.first(ZRAM, began, lambda listing: not listing.is_healthy(device))  # noqa: B023
+        samples.append((shown.at - began) * 1e3)
+    return tuple(samples)
+
+
+async def changes() -> AsyncIterator[Result]:
+    """Events of the synthetic backend, among many resources and among many devices."""
+    yield await _changes(measures.EVENT_100, resources=100, devices=10, pairs=50)
+    yield await _changes(measures.EVENT_BIG, resources=1, devices=10_000, pairs=20)
+    yield await _changes(measures.EVENT_BIG_FRESH, resources=1, devices=10_000, pairs=10, fresh=True)
+
+
+async def _changes(line: Measure, *, resources: int, devices: int, pairs: int, fresh: bool = False) -> Result:
+    async with serving(resources=resources, devices=devices, fresh=fresh) as running:
+        samples = await _events(running, resources, 2 + pairs)
+    return Result(line, samples[4:])
+
+
+async def _events(running: Running, resources: int, pairs: int) -> tuple[float, ...]:
+    """Milliseconds until a device that falls sick, and gets well again, is shown so; another each time."""
+    kubelet, samples = running.kubelet, []
+    for number in range(pairs):
+        name, device = resource(number % resources), f"synthetic-{number:05}"
+        for action in ("sick", "well"):
+            await kubelet.quiet(QUIET)
+            began = time.monotonic()
+            running.tell(f"{action} {number}")
+            wanted = action == "well"
+            shown = await kubelet.first(
+                name,
+                began,
+                lambda listing: listing.is_healthy(device) is wanted,  # noqa: B023
+            )
+            samples.append((shown.at - began) * 1e3)
+    return tuple(samples)
+
+
+async def reload() -> AsyncIterator[Result]:
+    """An edit of the file that makes every list twice as long, and back."""
+    samples = []
+    async with workplace() as (directory, kubelet):
+        configs = [synthetic(directory, resources=10, devices=10, replicas=n) for n in (1, 2)]
+        async with devhost(directory, kubelet, configs[0]) as running:
+            await kubelet.all_listed(10, 10)
+            for turn in range(1, 11):
+                await kubelet.quiet(QUIET)
+                began = time.monotonic()
+                running.config.write_text(configs[turn % 2], encoding="utf-8")
+                shown = [
+                    await kubelet.first(
+                        resource(number),
+                        began,
+                        lambda listing: len(listing.healthy()) == (20 if turn % 2 else 10),  # noqa: B023
+                    )
+                    for number in range(10)
+                ]
+                samples.append((max(listing.at for listing in shown) - began) * 1e3)
+                await asyncio.sleep(2.5)  # devices that vanished stay in the list for 2 s
+    yield Result(measures.RELOAD, tuple(samples))

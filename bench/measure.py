@@ -1,0 +1,108 @@
+"""What is measured: names, units and limits, and how samples become a verdict. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Statistic(StrEnum):
+    """One number that stands for many samples."""
+
+    P50 = "p50"
+    P99 = "p99"
+    MAX = "max"
+
+
+_RANK = {Statistic.P50: 50.0, Statistic.P99: 99.0, Statistic.MAX: 100.0}
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """The smallest sample that at least ``percent`` of all samples do not exceed (nearest rank).
+
+    Raises:
+        ValueError: there are no samples, or ``percent`` is not above 0 and at most 100.
+    """
+    if not samples or not 0 < percent <= 100:
+        raise ValueError("a percentile needs samples and a percentage above 0 and at most 100")
+    return sorted(samples)[math.ceil(percent / 100 * len(samples)) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One line of the table: a promise if it has ``limits``, else a figure for orientation.
+
+    ``limits`` are inclusive and in ``unit``. ``shown`` are the statistics that the table prints.
+    """
+
+    name: str
+    title: str
+    unit: str
+    limits: Mapping[Statistic, float] = field(default_factory=dict)
+    shown: tuple[Statistic, ...] = (Statistic.P50, Statistic.P99, Statistic.MAX)
+
+    @property
+    def target(self) -> str:
+        """The promise in words; empty where there is none."""
+        if self.shown == (Statistic.MAX,):
+            return "".join(f"≤ {limit:g} {self.unit}" for limit in self.limits.values())
+        return ", ".join(f"{name} ≤ {limit:g} {self.unit}" for name, limit in self.limits.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The samples of one measure, in its unit.
+
+    ``wrong`` says what was not as it must be, whatever the figures; ``skipped`` why there are none;
+    ``note`` how they came about, where that is not always the same.
+    """
+
+    measure: Measure
+    samples: tuple[float, ...] = ()
+    note: str = ""
+    wrong: str = ""
+    skipped: str = ""
+
+    def value(self, statistic: Statistic) -> float:
+        """One statistic of the samples."""
+        return percentile(self.samples, _RANK[statistic])
+
+    @property
+    def missed(self) -> bool:
+        """Whether a promise was broken."""
+        if self.skipped:
+            return False
+        return bool(self.wrong) or any(
+            self.value(statistic) > limit for statistic, limit in self.measure.limits.items()
+        )
+
+    @property
+    def verdict(self) -> str:
+        """``met``, ``MISSED`` or ``skipped`` with the reason; a dash for a figure without a limit."""
+        if self.skipped:
+            return f"skipped: {self.skipped}"
+        if self.missed:
+            return f"MISSED: {self.wrong}" if self.wrong else "MISSED"
+        return "met" if self.measure.limits else "-"
+
+    @property
+    def text(self) -> str:
+        """The figures as the table shows them."""
+        if not self.samples:
+            return ""
+        if self.measure.shown == (Statistic.MAX,) and len(self.samples) == 1:
+            text = f"{number(self.samples[0])} {self.measure.unit}"
+        else:
+            figures = ", ".join(f"{name} {number(self.value(name))}" for name in self.measure.shown)
+            text = f"{figures} {self.measure.unit}; n={len(self.samples)}"
+        return f"{text}; {self.note}" if self.note else text
+
+
+def number(value: float) -> str:
+    """Three significant digits, never in scientific notation."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}"

@@ -1,0 +1,47 @@
+"""Every line of the table, in its order. The limits are promises of the project."""
+
+from __future__ import annotations
+
+from .measure import Measure, Statistic
+
+P50, P99, MAX = Statistic.P50, Statistic.P99, Statistic.MAX
+
+START_10 = Measure("start-10", "process start → 10 resources with a first list", "s", {P50: 0.7}, (P50, MAX))
+START_100 = Measure(
+    "start-100", "process start → 100 resources with a first list", "s", {P50: 1.5}, (P50, MAX)
+)
+START_BIG = Measure(
+    "start-10000", "process start → first list of 10 000 devices", "s", {P50: 1.5}, (P50, MAX)
+)
+UEVENT = Measure("uevent", "kernel uevent → new list", "ms", {P50: 6, P99: 20})
+EVENT_100 = Measure("event-100", "backend's event → new list, 100 resources of 10 devices", "ms")
+EVENT_BIG = Measure("event-10000", "one of 10 000 devices changes → new list", "ms", {P50: 150}, (P50, MAX))
+EVENT_BIG_FRESH = Measure(
+    "event-10000-fresh", "the same, from a backend that makes every device anew", "ms", {}, (P50, MAX)
+)
+RELOAD = Measure("reload", "edited file → new list", "ms", {P50: 1000}, (P50, MAX))
+EMPTY = Measure("empty-call", "empty grpc.aio handler, round trip", "ms")
+ALLOCATE = Measure("allocate", "Allocate, round trip", "ms", {P99: 5})
+ALLOCATE_RATIO = Measure("allocate-ratio", "Allocate p50 over empty handler p50", "x", {MAX: 1.5}, (MAX,))
+BURST = Measure("burst", "lists for a burst of 1 000 uevents", "lists", {MAX: 20}, (MAX,))
+MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices", "MB", {MAX: 48}, (MAX,))
+MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
+IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
+
+MEASURES = (
+    START_10,
+    START_100,
+    START_BIG,
+    UEVENT,
+    EVENT_100,
+    EVENT_BIG,
+    EVENT_BIG_FRESH,
+    RELOAD,
+    EMPTY,
+    ALLOCATE,
+    ALLOCATE_RATIO,
+    BURST,
+    MEMORY,
+    MEMORY_BIG,
+    IDLE,
+)

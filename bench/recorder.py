@@ -1,0 +1,156 @@
+"""The kubelet's side of a measurement: it accepts registrations and notes when each list arrives.
+
+It takes the same steps towards a plugin as :class:`devhost.testing.kubelet.KubeletSimulator`, over the
+same connections, but keeps no books: the simulator's own work on a long list would count as devhost's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from devhost.kubelet.api import HEALTHY, RECEIVE_LIMIT, api_pb2, api_pb2_grpc
+from devhost.testing.kubelet.wire import CallError, PluginConnection, listen, socket_path
+
+PATIENCE = 20.0
+"""Seconds after which something that should happen counts as not happening."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One list as it arrived; ``at`` is monotonic seconds, taken before the list is looked at."""
+
+    at: float
+    message: api_pb2.ListAndWatchResponse
+
+    def healthy(self) -> set[str]:
+        """Ids of the devices a pod could get."""
+        return {device.ID for device in self.message.devices if device.health == HEALTHY}
+
+    def is_healthy(self, device: str) -> bool:
+        """Whether a pod could get this device."""
+        return device in self.healthy()
+
+
+@dataclass(slots=True)
+class Lists:
+    """The lists of one resource: how many came, and the latest of them."""
+
+    socket: str
+    count: int = 0
+    latest: deque[Listing] = field(default_factory=lambda: deque(maxlen=64))
+
+
+class Recorder(api_pb2_grpc.RegistrationServicer):
+    """Serves Register in ``directory`` and reads every list stream. One event loop, no threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.resources: dict[str, Lists] = defaultdict(lambda: Lists(""))
+        self._server = grpc.aio.server()
+        self._streams: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Condition()
+
+    async def start(self) -> None:
+        """Listens as a kubelet does."""
+        api_pb2_grpc.add_RegistrationServicer_to_server(self, self._server)
+        listen(self._server, socket_path(self.directory))
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Ends all streams."""
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+        await self._server.stop(None)
+
+    async def Register(self, request: api_pb2.RegisterRequest, _context: Any) -> api_pb2.Empty:
+        """Dials back, asks for options, opens the stream: in this order, within the call."""
+        path = self.directory / request.endpoint
+        connection = PluginConnection(request.resource_name, request.endpoint, str(path), RECEIVE_LIMIT)
+        await connection.dial(10.0)
+        await connection.options()
+        self.resources[request.resource_name].socket = str(path)
+        stream = asyncio.create_task(self._follow(connection))
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+        return api_pb2.Empty()
+
+    async def _follow(self, connection: PluginConnection) -> None:
+        lists = self.resources[connection.resource]
+        try:
+            with suppress(CallError):  # devhost has ended: every measurement ends so
+                async for message in connection.lists():
+                    lists.latest.append(Listing(time.monotonic(), message))
+                    lists.count += 1
+                    async with self._news:
+                        self._news.notify_all()
+        finally:
+            await connection.close()
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits for a condition on :attr:`resources`, looked at after each list.
+
+        Raises:
+            TimeoutError: it did not come true within :data:`PATIENCE`; the text names ``what``.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE), self._news:
+                await self._news.wait_for(condition)
+        except TimeoutError:
+            raise TimeoutError(f"{what}: not within {PATIENCE:g} s") from None
+
+    async def all_listed(self, count: int, devices: int = 0) -> float:
+        """When the last of ``count`` resources got a first list of at least ``devices`` devices."""
+
+        def listed() -> bool:
+            with_lists = [lists for lists in self.resources.values() if lists.latest]
+            return len(with_lists) == count and all(
+                len(lists.latest[-1].message.devices) >= devices for lists in with_lists
+            )
+
+        await self.until(listed, f"{count} resources with a first list")
+        return max(lists.latest[-1].at for lists in self.resources.values())
+
+    async def first(self, resource: str, since: float, fits: Callable[[Listing], bool]) -> Listing:
+        """The first list of a resource after ``since`` (monotonic seconds) that fits."""
+
+        def found() -> Listing | None:
+            lists = self.resources[resource].latest
+            return next((listing for listing in lists if listing.at >= since and fits(listing)), None)
+
+        await self.until(lambda: found() is not None, f"{resource}: a list that shows the change")
+        listing = found()
+        assert listing is not None
+        return listing
+
+    async def quiet(self, seconds: float, resource: str = "") -> None:
+        """Waits until no list has come for so long (of one resource, if it is named)."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            chosen = [self.resources[resource]] if resource else self.resources.values()
+            last = max((lists.latest[-1].at for lists in chosen if lists.latest), default=0.0)
+            left = last + seconds - time.monotonic()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
+        raise TimeoutError(f"lists keep coming; no quiet of {seconds:g} s within {PATIENCE:g} s")
+
+
+@asynccontextmanager
+async def recording(directory: Path) -> AsyncIterator[Recorder]:
+    """A recorder that listens in ``directory`` until the end of the block."""
+    recorder = Recorder(directory)
+    await recorder.start()
+    try:
+        yield recorder
+    finally:
+        await recorder.stop()

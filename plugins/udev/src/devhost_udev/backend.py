@@ -1,0 +1,97 @@
+"""The backend: joins scan and groups, and answers the core from what the last look found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event
+
+from .attributes import ATTRIBUTES
+from .files import prefix_of
+from .groups import Assembled, Groups
+from .options import UdevOptions
+from .scan import Scan
+from .watch import node_events
+
+
+class Udev(Backend):
+    """Device nodes of any kind, and configured groups of them."""
+
+    name = "udev"
+    Options = UdevOptions
+    attributes = ATTRIBUTES
+    subsystems = ("*",)
+
+    def __init__(self, options: UdevOptions, context: Context) -> None:
+        super().__init__(options, context)
+        self._prefix = prefix_of(context.root)
+        self._scan = Scan(context.root)
+        self._groups = Groups(options.groups, context.root, self._scan)
+        self._list: list[Device] = []
+        self._list_of: tuple[int, object] | None = None
+        # Replaced whole, never changed: allocate() reads them on another thread.
+        self._nodes: Mapping[str, str] = {}
+        self._assembled: Mapping[str, Assembled] = {}
+
+    def notice(self, event: Event) -> None:
+        """Hears an event; see :meth:`devhost_udev.scan.Scan.notice` for what each kind concerns."""
+        self._scan.notice(event)
+
+    def discover(self) -> list[Device]:
+        """Every device node that sysfs or ``/dev`` knows, and every group.
+
+        Raises:
+            OSError: sysfs cannot be listed.
+        """
+        self._scan.look(self.context.wanted)
+        assembled = self._groups.look()
+        now = (self._scan.edition, assembled)
+        if self._list_of is None or self._list_of[0] != now[0] or self._list_of[1] is not assembled:
+            records = self._scan.records.values()
+            self._list = [record.seen for record in records]
+            self._list += [group.device for group in assembled.values()]
+            self._nodes = {record.device.id: record.node for record in records}
+            self._assembled = assembled
+            self._list_of = now
+        return self._list.copy()
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        """The nodes of these devices, readable and writable, and whatever their groups add.
+
+        A variable that several groups set is joined with commas where its values differ.
+
+        Raises:
+            AllocationError: a required node or mount is missing.
+        """
+        parts = [self._edits(device) for device in devices]
+        values: dict[str, dict[str, None]] = {}
+        for part in parts:
+            for path in self._missing(part):
+                raise AllocationError(f"{path} is missing on the node")
+            for name, value in part.env.items():
+                values.setdefault(name, {})[value] = None
+        merged = Edits.merge(parts)
+        return Edits(merged.nodes, merged.mounts, {name: ",".join(each) for name, each in values.items()})
+
+    def _edits(self, device: Device) -> Edits:
+        assembled = self._assembled.get(device.id)
+        if assembled is not None:
+            return assembled.edits
+        # the node may have another number since the kubelet was told; the id still names the device
+        node = self._nodes.get(device.id) or device.attributes.get("devNode")
+        if not isinstance(node, str):
+            raise AllocationError(f"{device.id} is no longer there")
+        return Edits(nodes=(DeviceNode(node),))
+
+    def _missing(self, edits: Edits) -> Iterator[str]:
+        paths = [node.path for node in edits.nodes if node.required]
+        paths += [mount.host_path for mount in edits.mounts if mount.required]
+        for path in paths:
+            if not os.path.exists(self._prefix + path):  # noqa: PTH110 - any error means "no"
+                yield path
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """Changes of nodes that no uevent tells of: one removed, made or given other permissions by hand."""
+        async for event in node_events(self.context, self.options.groups):
+            yield event

@@ -1,0 +1,292 @@
+"""Everything there is to know of one device node, read from sysfs and from udevd's record of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devhost.backend import AttributeValue
+
+from .attributes import EVERYTHING, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
+from .files import prefix_of, read_lines
+from .identity import Name
+from .sysfs import BDF, Kobject, SysTree
+
+_DUD_SERIALS = frozenset({"0123456789", "123456789", "1234567890", "0123456789ABCDEF", "123456789ABC"})
+"""Serial numbers that makers leave in by mistake: they tell nothing apart."""
+
+_NAMESPACE = re.compile(r"n([0-9]+)(?:p[0-9]+)?$")
+_FIRST_NUMBER = re.compile(r"[0-9]+")
+
+SystemDisks = Callable[[], frozenset[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One device node. ``name`` is what its id is made from; the rest goes into its device."""
+
+    sys_path: str
+    node: str
+    name: Name
+    attributes: dict[str, AttributeValue]
+    claims: frozenset[str]
+    part_of: frozenset[str]
+    numa_nodes: tuple[int, ...]
+    pcie_path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usb:
+    """Where a device hangs on USB. ``serial`` is empty where it would not tell devices apart."""
+
+    vendor: str
+    product: str
+    serial: str
+    port: str
+    interface: str
+
+    @property
+    def label(self) -> str:
+        """The device without its interface: by serial number, else by port."""
+        return f"{self.vendor}:{self.product}-{self.serial or self.port}"
+
+
+class Reader:
+    """Reads the facts of one node after another, only as much as ``wanted`` asks for."""
+
+    def __init__(self, root: Path, tree: SysTree, wanted: Collection[str], system: SystemDisks) -> None:
+        self._tree = tree
+        self._prefix = prefix_of(root)
+        self._system = system
+        everything = EVERYTHING in wanted
+        self._properties = everything or any(w.startswith((PROPERTY_FAMILY, "devLinks")) for w in wanted)
+        self._wants_system = everything or "system" in wanted
+        named = {want.removeprefix(SYSATTR_FAMILY) for want in wanted if want.startswith(SYSATTR_FAMILY)}
+        self._sysattrs = sorted(named.union(SHOWN if everything else ()) - {""})
+
+    def facts(self, key: str) -> Facts | None:
+        """The device with key ``key`` (``c10:229``); ``None`` when it is gone or has no node."""
+        path = self._tree.path_of(key)
+        chain = self._tree.chain(path)
+        if not chain or chain[0].path != path:
+            return None
+        device = chain[0]
+        node = device.properties.get("DEVNAME", "")
+        if not node:
+            return None
+        node = node if node.startswith("/dev/") else f"/dev/{node}"
+        usb = self._usb(chain)
+        found = self._attributes(key, node, chain, usb)
+        pcie = tuple(part for part in _pci_source(chain).split("/") if BDF.fullmatch(part))
+        if pcie:
+            self._add_pci(found, pcie[-1], chain)
+        numa = self._numa(chain)
+        if numa is not None:
+            found["numaNode"] = numa
+        claims, part_of = _claims(key, node, chain, pcie, usb)
+        return Facts(
+            sys_path=path,
+            node=node,
+            name=self._name(chain, found, usb, pcie),
+            attributes={name: value for name, value in found.items() if value not in ("", ())},
+            claims=claims,
+            part_of=part_of,
+            numa_nodes=() if numa is None else (numa,),
+            pcie_path=tuple(map(sys.intern, pcie)),
+        )
+
+    def _attributes(
+        self, key: str, node: str, chain: Sequence[Kobject], usb: Usb | None
+    ) -> dict[str, AttributeValue]:
+        device = chain[0]
+        major, _, minor = key[1:].partition(":")
+        found: dict[str, AttributeValue] = {
+            "subsystem": sys.intern(device.subsystem),
+            "sysName": device.name,
+            "devNode": node,
+            "devType": sys.intern(device.dev_type),
+            "driver": sys.intern(next((k.driver for k in chain if k.driver), "")),
+            "sysPath": device.path,
+            "major": int(major),
+            "minor": int(minor),
+        }
+        if usb is not None:
+            found |= {"idVendor": usb.vendor, "idProduct": usb.product}
+            found |= {"usbInterface": usb.interface, "usbPort": usb.port}
+        self._add_hardware(found, chain)
+        if device.subsystem == "block":
+            self._add_block(found, chain)
+        if self._properties:
+            self._add_properties(found, key, device)
+        for name in self._sysattrs:
+            found[SYSATTR_FAMILY + name] = self._tree.attribute(device.path, name)
+        return found
+
+    def _add_hardware(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:
+        """Serial number, maker and model, from the nearest thing in the chain that says them."""
+        for kobject in chain:
+            for attribute, files in _SAID_BY.get((kobject.subsystem, kobject.dev_type), {}).items():
+                for file in files:
+                    found[attribute] = found.get(attribute) or self._tree.read(kobject.path, file)
+
+    def _add_block(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:
+        device, disk = chain[0], _disk(chain)
+        number = self._tree.read(device.path, "partition")
+        if number.isdecimal():
+            found["partition"] = int(number)
+        found["wwid"] = self._tree.read(disk.path, "wwid") or self._tree.read(disk.path, "device/wwid")
+        if not found.get("serial"):
+            found["serial"] = self._tree.read(disk.path, "serial")
+        system = self._system() if self._wants_system else None
+        if system is not None:
+            inside = f"{device.path}/"
+            found["system"] = device.path in system or any(path.startswith(inside) for path in system)
+
+    def _add_properties(self, found: dict[str, AttributeValue], key: str, device: Kobject) -> None:
+        """udevd's record (``/run/udev/data``: ``E:`` properties, ``S:`` links) over the kernel's own."""
+        properties = dict(device.properties)
+        links = properties.get("DEVLINKS", "").split()
+        for line in read_lines(f"{self._prefix}/run/udev/data/{key}"):
+            tag, _, text = line.partition(":")
+            if tag == "E":
+                name, _, value = text.partition("=")
+                properties[name] = value
+            elif tag == "S":
+                links.append(f"/dev/{text}")
+        found["devLinks"] = tuple(dict.fromkeys(links))
+        for name, value in properties.items():
+            if name.startswith(PROPERTY_FAMILY):
+                found[sys.intern(name)] = value
+
+    def _add_pci(self, found: dict[str, AttributeValue], address: str, chain: Sequence[Kobject]) -> None:
+        found["pciBusID"] = sys.intern(address)
+        function = next((k for k in chain if k.path.endswith(f"/{address}")), None)
+        if function is not None:
+            vendor, device = (self._tree.read(function.path, file) for file in ("vendor", "device"))
+            found["pciVendor"] = sys.intern(vendor.removeprefix("0x"))
+            found["pciDevice"] = sys.intern(device.removeprefix("0x"))
+
+    def _numa(self, chain: Sequence[Kobject]) -> int | None:
+        for kobject in chain:
+            text = self._tree.read(kobject.path, "numa_node")
+            if text.isdecimal():  # the kernel's -1 means "none", and so does no file
+                return int(text)
+        return None
+
+    def _usb(self, chain: Sequence[Kobject]) -> Usb | None:
+        device = next((k for k in chain if k.dev_type == "usb_device"), None)
+        if device is None:
+            return None
+        read = self._tree.read
+        interface = next((k for k in chain if k.dev_type == "usb_interface"), None)
+        number = read(interface.path, "bInterfaceNumber") if interface else ""
+        serial = read(device.path, "serial")
+        dud = serial.upper() in _DUD_SERIALS or len(set(serial)) < 2
+        return Usb(
+            vendor=read(device.path, "idVendor"),
+            product=read(device.path, "idProduct"),
+            serial="" if dud else serial,
+            port=_port(device, read(device.path, "devpath")),
+            interface=number,
+        )
+
+    def _name(
+        self, chain: Sequence[Kobject], found: dict[str, AttributeValue], usb: Usb | None, pcie: Sequence[str]
+    ) -> Name:
+        device = chain[0]
+        label, place = self._anchor(chain, found, usb, pcie)
+        if not label:
+            return Name(device.subsystem, device.name.replace("/", "-"), order=device.name)
+        return Name(device.subsystem, label, self._stem(chain, found, usb), place, device.name)
+
+    def _anchor(
+        self, chain: Sequence[Kobject], found: dict[str, AttributeValue], usb: Usb | None, pcie: Sequence[str]
+    ) -> tuple[str, str]:
+        """What hardware the device is part of, and where that is plugged in if it can move."""
+        if usb is not None and usb.vendor:
+            return usb.label, usb.port if usb.serial else ""
+        disk = _disk(chain)
+        mapped = self._tree.read(disk.path, "dm/name") if disk.subsystem == "block" else ""
+        if mapped:
+            return f"dm-{mapped}", ""
+        # the kernel makes up a wwid "nvme.…" of 80 characters for namespaces that have none
+        wwid, serial = str(found.get("wwid", "")), str(found.get("serial", ""))
+        label = serial if wwid.startswith("nvme.") or not wwid else wwid
+        address = pcie[-1] if pcie else ""
+        if label:
+            scsi = next((k.name.partition(":")[2] for k in chain if k.dev_type == "scsi_device"), "")
+            return label, "-".join(filter(None, (address, scsi))) or disk.name
+        return address, ""
+
+    def _stem(self, chain: Sequence[Kobject], found: dict[str, AttributeValue], usb: Usb | None) -> str:
+        device = chain[0]
+        parts = [usb.interface] if usb is not None else []
+        if device.subsystem == "block" or device.subsystem.startswith("nvme"):
+            namespace = _NAMESPACE.search(device.name)
+            if namespace and not str(found.get("wwid", "nvme.")).startswith(("eui.", "uuid.", "naa.")):
+                parts.append(f"n{namespace[1]}")
+            if "partition" in found:
+                parts.append(f"part{found['partition']}")
+            unit = next((k.name.rpartition(":")[2] for k in chain if k.dev_type == "scsi_device"), "0")
+            if usb is not None and unit != "0":
+                parts.append(f"lun{unit}")
+            return "-".join(filter(None, parts))
+        if device.dev_type == "usb_device":
+            return ""
+        kind = _FIRST_NUMBER.sub("", device.name, count=1)
+        plain = _FIRST_NUMBER.split(kind)[0]
+        if not device.subsystem.startswith(plain) and not plain.startswith(device.subsystem):
+            parts.append(kind)
+        # ports of one USB interface, and the capture and metadata nodes of one camera
+        within = self._tree.read(device.path, "index") or self._tree.read(device.path, "device/port_number")
+        parts.append(within if within.strip("0") else "")
+        return "-".join(filter(None, parts))
+
+
+_SAID_BY: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
+    ("usb", "usb_device"): {"serial": ("serial",), "vendor": ("manufacturer",), "model": ("product",)},
+    ("nvme", ""): {"serial": ("serial",), "model": ("model",)},
+    ("nvme-subsystem", ""): {"serial": ("serial",), "model": ("model",)},
+    ("scsi", "scsi_device"): {"vendor": ("vendor",), "model": ("model",)},
+    ("mmc", ""): {"serial": ("serial",), "model": ("name",)},
+}
+"""Which files of which things in the chain say what the hardware is: (subsystem, type) → attribute."""
+
+
+def _disk(chain: Sequence[Kobject]) -> Kobject:
+    """The whole disk a partition is on; any other device itself."""
+    if chain[0].dev_type == "partition" and len(chain) > 1:
+        return chain[1]
+    return chain[0]
+
+
+def _pci_source(chain: Sequence[Kobject]) -> str:
+    """The path whose components name the PCI functions on the way to the device.
+
+    Mostly the device's own; an NVMe namespace with native multipath hangs elsewhere than its controller.
+    """
+    return next((k.path for k in chain if BDF.search(k.path)), "")
+
+
+def _port(device: Kobject, devpath: str) -> str:
+    """``0000:00:14.0-usb1.4``: the controller, then the ports; bus numbers change from boot to boot."""
+    parts = device.path.split("/")
+    hub = next((n for n, part in enumerate(parts) if re.fullmatch(r"usb[0-9]+", part)), 0)
+    return f"{parts[hub - 1] if hub else ''}-usb{devpath or device.name.partition('-')[2]}"
+
+
+def _claims(
+    key: str, node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None
+) -> tuple[frozenset[str], frozenset[str]]:
+    """What the device uses up, and what it is only a part of."""
+    device, disk = chain[0], _disk(chain)
+    claims, part_of = [f"node:{node}"], [f"pci:{address}" for address in pcie[-1:]]
+    if device.subsystem == "block":
+        number = f"{disk.properties.get('MAJOR', '')}:{disk.properties.get('MINOR', '')}"
+        (part_of if device is not disk else claims).append(f"block:{number}")
+    if usb is not None:
+        (claims if device.dev_type == "usb_device" else part_of).append(f"usb:{usb.port}")
+    return frozenset(claims), frozenset(part_of)

@@ -1,0 +1,167 @@
+"""The options of the backend: groups of nodes that are handed out together.
+
+Fields in snake_case are the YAML's keys in camelCase.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from devhost.backend import OptionError, option
+
+from .attributes import ATTRIBUTES
+
+_GLOB = re.compile(r"[*?\[]")
+_GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+_HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+FIELD = re.compile(r"\{([^{}]*)\}")
+"""A reference to an attribute in the value of a variable: ``{devNode}``."""
+
+
+def is_glob(path: str) -> bool:
+    """Whether ``path`` stands for any number of paths."""
+    return _GLOB.search(path) is not None
+
+
+def _check_path(path: str, key: str, *, required: bool = True) -> None:
+    if not path and not required:
+        return
+    if not path.startswith("/"):
+        raise OptionError(f"{path!r} is not absolute", key=key, hint="start it with /")
+    if ".." in path.split("/"):
+        raise OptionError(f"{path!r} goes up with ..", key=key, hint="write the path it leads to")
+    if "\0" in path:
+        raise OptionError("a path cannot hold a NUL character", key=key)
+    if key == "path" and path.endswith("/"):
+        raise OptionError(f"{path!r} ends in /", key=key, hint="remove the last /")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A device node of a group, or many that pair up with those of its other members."""
+
+    path: str = option(
+        meaning="Host path or glob of the node. A directory stands for all nodes below it.",
+        example="/dev/ttyUSB*",
+    )
+    container_path: str = option(
+        "", "Where the container sees it; the same path if empty, that directory if it ends in `/`."
+    )
+    permissions: str = option("rw", "Any of `r`, `w` and `m` (mknod).")
+    optional: bool = option(False, "Whether the group can be used without it.")
+    limit: int = option(
+        0, "How many devices of the group one path may be in. 0: any number for a plain path, one for a glob."
+    )
+    shared: bool = option(False, "Whether other groups may use the same node at the same time.")
+
+    def __post_init__(self) -> None:
+        _check_path(self.path, "path")
+        _check_path(self.container_path, "containerPath", required=False)
+        if not _PERMISSIONS.fullmatch(self.permissions):
+            raise OptionError(
+                f"{self.permissions!r} is not made of r, w and m", key="permissions", hint="mostly rw"
+            )
+        if self.limit < 0:
+            raise OptionError("must not be negative", key="limit", hint="0 is the default")
+
+
+@dataclass(frozen=True, slots=True)
+class UsbMember:
+    """A whole USB device, handed out as its node below ``/dev/bus/usb``."""
+
+    id_vendor: str = option(meaning="USB vendor id, four hex digits.", example="1a86")
+    id_product: str = option(meaning="USB product id, four hex digits.", example="7523")
+    serial: str = option("", "Only the device with exactly this serial number.")
+
+    def __post_init__(self) -> None:
+        for key, value in (("idVendor", self.id_vendor), ("idProduct", self.id_product)):
+            if not _HEX.fullmatch(value):
+                raise OptionError(
+                    f"{value!r} is not four hex digits", key=key, hint='as lsusb prints it: "1a86"'
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMount:
+    """Files or directories of the host that the container gets with the group."""
+
+    path: str = option(meaning="Host path or glob.", example="/usr/lib64/libonload.so")
+    container_path: str = option(
+        "", "Where the container sees it; the same path if empty, that directory if it ends in `/`."
+    )
+    read_only: bool = option(True, "Whether the container may only read it.")
+    optional: bool = option(False, "Whether the group can be used without it.")
+
+    def __post_init__(self) -> None:
+        _check_path(self.path, "path")
+        _check_path(self.container_path, "containerPath", required=False)
+        if is_glob(self.path) and self.container_path and not self.container_path.endswith("/"):
+            raise OptionError(
+                "a glob can match several files, which cannot all be mounted at one path",
+                key="containerPath",
+                hint="end it with / to mean a directory",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes, mounts and variables that one container gets together, as one device.
+
+    Entries with one name are alternatives: their devices are all selected by ``group: <name>``.
+    """
+
+    name: str = option(meaning="What `where: {group: …}` selects by.", example="onload")
+    members: tuple[Member, ...] = option((), "Device nodes.")
+    usb: tuple[UsbMember, ...] = option((), "Whole USB devices.")
+    mounts: tuple[GroupMount, ...] = option((), "Files and directories.")
+    env: dict[str, str] = option(
+        {},
+        "Variables; `{devNode}` or another attribute in a value is that of the group's first node.",
+        example={"MODEM": "{devNode}"},
+    )
+
+    def __post_init__(self) -> None:
+        if not _GROUP_NAME.fullmatch(self.name):
+            raise OptionError(
+                f"{self.name!r} is not a group's name",
+                key="name",
+                hint="letters, digits, '.', '_' and '-', alphanumeric at both ends, at most 63",
+            )
+        if not (self.members or self.usb or self.mounts):
+            raise OptionError("a group needs members, usb or mounts", key="name")
+        for number, path in self._repeated():
+            raise OptionError(
+                f"the container already has {path} from another member",
+                key=f"members[{number}].containerPath",
+            )
+        for name, value in self.env.items():
+            if not _VARIABLE.fullmatch(name):
+                raise OptionError(f"{name!r} is not a variable's name", key=f"env.{name}")
+            for field in FIELD.findall(value):
+                if field not in ATTRIBUTES or field.endswith("*"):
+                    known = "{devNode}, {serial}, {pciBusID} and other attributes of a node"
+                    raise OptionError(
+                        f"there is no attribute {field!r}", key=f"env.{name}", hint=f"use {known}"
+                    )
+
+    def _repeated(self) -> Iterator[tuple[int, str]]:
+        seen: set[str] = set()
+        for number, member in enumerate(self.members):
+            if is_glob(member.path):
+                continue
+            path = member.container_path or member.path
+            path += member.path.rpartition("/")[2] if path.endswith("/") else ""
+            if path in seen:
+                yield number, path
+            seen.add(path)
+
+
+@dataclass(frozen=True, slots=True)
+class UdevOptions:
+    """The keys under ``backends.udev``."""
+
+    groups: tuple[Group, ...] = option((), "Nodes that are handed out together.")

@@ -1,0 +1,235 @@
+"""The device nodes that exist now, read again only where something happened."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from devhost.backend import AttributeValue, Device, Event, unhealthy
+
+from .facts import Facts, Reader
+from .identity import Identities, Name
+from .nodes import NodeTree
+from .sysfs import SysTree
+from .system import system_disks
+
+_MISC = "10"
+"""The major number of miscellaneous devices (``Documentation/admin-guide/devices.txt``)."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One device node; ``sys_path`` is empty when sysfs does not know it (yet).
+
+    ``absent`` is the same device without its node, made when that is first needed and kept, so that
+    an unchanged device is always the same object.
+    """
+
+    sys_path: str
+    node: str
+    device: Device
+    absent: Device | None = None
+    present: bool = True
+
+    @property
+    def seen(self) -> Device:
+        """The device as it is now, healthy or not."""
+        if self.present:
+            return self.device
+        if self.absent is None:
+            self.absent = replace(self.device, health=unhealthy(f"{self.node} is missing"))
+        return self.absent
+
+
+class Scan:
+    """Every device node below ``root``. Used by one thread.
+
+    ``records`` maps a key to what is known of it; keys are ``c10:229`` for what sysfs declares and the
+    path for a node it does not. ``edition`` grows whenever any record changed. ``ids`` gives the ids of all
+    devices of the backend.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.nodes = NodeTree(root)
+        self.records: dict[str, Record] = {}
+        self.by_node: dict[str, Record] = {}
+        self.edition = 0
+        self._root = root
+        self._tree = SysTree(root)
+        self.ids = Identities()
+        self._numbers: dict[str, int] = {}
+        self._declared: dict[str, dict[str, str]] = {}
+        self._paths: list[tuple[str, str]] = []
+        self._stale: set[str] = set()
+        self._absent: set[str] = set()
+        self._everything = False
+        self._wanted: frozenset[str] = frozenset()
+
+    def notice(self, event: Event) -> None:
+        """Notes what the next look has to read again.
+
+        An event with a ``sys_path`` concerns that device and all below it; one with only a ``dev_node``
+        just that node; one with neither, everything.
+        """
+        if event.dev_node:
+            self.nodes.suspect(event.dev_node)
+        if event.sys_path:
+            self._stale.add(event.sys_path.rstrip("/"))
+        elif not event.dev_node:
+            self._everything = True
+
+    def look(self, wanted: Collection[str]) -> None:
+        """Brings ``records`` up to date.
+
+        Raises:
+            OSError: sysfs cannot be listed; nothing has changed then.
+        """
+        numbers = self._tree.numbers()
+        if self._everything or self._wanted != frozenset(wanted):
+            self._wanted = frozenset(wanted)
+            self._everything = True
+            self.nodes.suspect_all()
+        stale = self._stale_keys() if self._stale or self._everything else set()
+        if numbers != self._numbers or stale:
+            self._update(numbers, stale)
+        self._stale.clear()
+        self._everything = False
+        if self.nodes.refresh() or stale or numbers != self._numbers:
+            self._undeclared(numbers)
+        self._numbers = numbers
+        self._check_presence()
+        self._tree.forget()
+
+    def _stale_keys(self) -> set[str]:
+        if self._everything:
+            return set(self._numbers)
+        if not self._paths:
+            self._paths = sorted((r.sys_path, key) for key, r in self.records.items() if r.sys_path)
+        keys: set[str] = set()
+        for path in self._stale:
+            # "0" is the character after "/": the range holds all paths below this one
+            for low, high in ((path, f"{path}\0"), (f"{path}/", f"{path}0")):
+                first, last = (bisect_left(self._paths, (bound, "")) for bound in (low, high))
+                keys.update(key for _, key in self._paths[first:last])
+        return keys
+
+    def _update(self, numbers: dict[str, int], stale: set[str]) -> None:
+        changed = {key for key, inode in numbers.items() if self._numbers.get(key) != inode}
+        gone = {key for key, inode in self._numbers.items() if numbers.get(key) != inode}
+        for key in gone:
+            self._remove(key)
+        disks: list[frozenset[str] | None] = []
+
+        def system() -> frozenset[str] | None:
+            if not disks:
+                disks.append(system_disks(self._root, self._tree))
+            return disks[0]
+
+        reader = Reader(self._root, self._tree, self._wanted, system)
+        fresh: dict[str, Facts] = {}
+        for key in [key for key in numbers if key in changed or key in stale]:
+            facts = reader.facts(key)
+            if facts is None:
+                self._remove(key)
+            else:
+                fresh[key] = facts
+        newcomers = []
+        for key, facts in fresh.items():
+            if not self.ids.id_of(key):
+                newcomers.append((key, facts.name, self._inherited(facts.node)))
+        self.ids.assign(newcomers)
+        for key, facts in fresh.items():
+            device = Device(
+                id=self.ids.id_of(key),
+                attributes=facts.attributes,
+                claims=facts.claims,
+                part_of=facts.part_of,
+                numa_nodes=facts.numa_nodes,
+                pcie_path=facts.pcie_path,
+            )
+            self._put(key, Record(facts.sys_path, facts.node, device))
+
+    def _inherited(self, node: str) -> str:
+        """The id of a node that sysfs did not know until its module was loaded; it keeps that id."""
+        known = self.ids.id_of(node)
+        self._remove(node)
+        return known
+
+    def _undeclared(self, numbers: Collection[str]) -> None:
+        """Takes up nodes that only ``/dev`` knows, and drops those that are gone or declared by now."""
+        found = {
+            node: number
+            for node, number in self.nodes.undeclared(self._declared)
+            # sysfs knows a number now that it did not a moment ago: the device is just appearing, and
+            # its event is on the way
+            if number in numbers or not self._tree.path_of(number)
+        }
+        for node in [key for key, r in self.records.items() if not r.sys_path and key not in found]:
+            self._remove(node)
+        new = {node: number for node, number in found.items() if node not in self.records}
+        self.ids.assign((node, _undeclared_name(node, number), "") for node, number in new.items())
+        for node, number in new.items():
+            attributes: dict[str, AttributeValue] = {
+                "devNode": node,
+                "sysName": node.rpartition("/")[2],
+                "major": int(number[1:].partition(":")[0]),
+                "minor": int(number[1:].partition(":")[2]),
+            }
+            if _is_misc(number):
+                attributes["subsystem"] = "misc"
+            device = Device(self.ids.id_of(node), attributes, claims=frozenset((f"node:{node}",)))
+            self._put(node, Record("", node, device))
+
+    def _put(self, key: str, record: Record) -> None:
+        old = self.records.get(key)
+        if old is not None and (old.device, old.sys_path) == (record.device, record.sys_path):
+            return
+        if old is not None:
+            self._remove(key, keep_id=True)
+        self.edition += 1
+        self.records[key] = self.by_node[record.node] = record
+        if record.sys_path:
+            self._paths.clear()
+            directory, _, name = record.node.rpartition("/")
+            self._declared.setdefault(directory, {})[name] = key
+
+    def _remove(self, key: str, *, keep_id: bool = False) -> None:
+        record = self.records.pop(key, None)
+        if record is None:
+            return
+        self.edition += 1
+        if not keep_id:
+            self.ids.release(key)
+        if self.by_node.get(record.node) is record:
+            del self.by_node[record.node]
+        if record.sys_path:
+            self._paths.clear()
+            directory, _, name = record.node.rpartition("/")
+            names = self._declared.get(directory, {})
+            if names.get(name) == key:
+                del names[name]
+
+    def _check_presence(self) -> None:
+        """Sets ``present`` of each record from the directories' listings."""
+        missing: set[str] = set()
+        for directory, names in self._declared.items():
+            missing.update(names[name] for name in self.nodes.missing(directory, names))
+        for key in self._absent | missing:
+            record = self.records.get(key)
+            if record is not None and record.present is (key in missing):
+                record.present = key not in missing
+                self.edition += 1
+        self._absent = missing
+
+
+def _is_misc(number: str) -> bool:
+    return number.startswith(f"c{_MISC}:")
+
+
+def _undeclared_name(node: str, number: str) -> Name:
+    """A name that stays right when sysfs gets to know the device, as far as that can be foretold."""
+    if _is_misc(number):
+        return Name("misc", node.rpartition("/")[2], order=node)
+    return Name("dev", node.removeprefix("/dev/").replace("/", "-"), order=node)

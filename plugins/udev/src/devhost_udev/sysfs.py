@@ -1,0 +1,170 @@
+"""The kernel's device tree: every device number, its directory in sysfs, and what it hangs on.
+
+Everything is read from sysfs itself, below a root that may be a recorded tree. Paths are spoken of as
+the kernel has them (``/sys/devices/…``), whatever the root.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .files import is_regular, link_target, natural, prefix_of, read_line, read_lines
+
+DEVICES = "/sys/devices/"
+
+KINDS = {"c": "char", "b": "block"}
+"""First letter of a device key (``c10:229``), as udevd writes it, and the directory of ``/sys/dev``."""
+
+BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+"""A PCI address with its domain, as sysfs names the directory."""
+
+_FOREIGN = ("/sys/kernel/", "/sys/fs/")
+"""Not devices' attributes: debugfs and tracefs files may block, or act on being read."""
+
+_ACTS_ON_READ = frozenset({"hot_add", "vpd", "rom", "config"})
+"""Never read: zram's ``hot_add`` makes a device, ``vpd`` may take seconds, the others are binary."""
+
+_NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Kobject:
+    """One directory of the device tree that is a device. ``properties`` is its ``uevent`` file."""
+
+    path: str
+    subsystem: str
+    properties: Mapping[str, str]
+    driver: str
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, with ``/`` where the directory has to write ``!``."""
+        return self.path.rpartition("/")[2].replace("!", "/")
+
+    @property
+    def dev_type(self) -> str:
+        return self.properties.get("DEVTYPE", "")
+
+
+class SysTree:
+    """Reads the device tree below ``root``. What was read is remembered until :meth:`forget`."""
+
+    def __init__(self, root: Path) -> None:
+        self._prefix = prefix_of(root)
+        self._kobjects: dict[str, Kobject | None] = {}
+        self._texts: dict[tuple[str, str], str] = {}
+
+    def forget(self) -> None:
+        """Forgets what was read: a look at the machine is over."""
+        self._kobjects.clear()
+        self._texts.clear()
+
+    def numbers(self) -> dict[str, int]:
+        """Every device number as a key (``c10:229``), with the inode number of its link.
+
+        A device that is removed and added again gets a new inode number, even if all else is the same.
+
+        Raises:
+            OSError: sysfs is there and cannot be listed.
+        """
+        found: dict[str, int] = {}
+        for letter, kind in KINDS.items():
+            try:
+                with os.scandir(f"{self._prefix}/sys/dev/{kind}") as entries:
+                    for entry in entries:
+                        found[letter + entry.name] = entry.inode()
+            except FileNotFoundError:
+                continue  # no such devices at all: a recorded tree, or a kernel without block devices
+        return found
+
+    def path_of(self, key: str) -> str:
+        """The directory of a device number, ``/sys/devices/…``; empty when it is gone."""
+        directory = f"/sys/dev/{KINDS[key[0]]}"
+        return self._linked(directory, link_target(f"{self._prefix}{directory}/{key[1:]}"))
+
+    def block_path(self, name: str) -> str:
+        """The directory of a block device by its kernel name; empty when there is none."""
+        return self._linked("/sys/class/block", link_target(f"{self._prefix}/sys/class/block/{name}"))
+
+    def _linked(self, directory: str, target: str) -> str:
+        path = posixpath.normpath(posixpath.join(directory, target)) if target else ""
+        return path if path.startswith(DEVICES) else ""
+
+    def kobject(self, path: str) -> Kobject | None:
+        """The device whose directory is ``path``; ``None`` for directories that only group others."""
+        if path not in self._kobjects:
+            self._kobjects[path] = self._read(path)
+        return self._kobjects[path]
+
+    def _read(self, path: str) -> Kobject | None:
+        here = self._prefix + path
+        subsystem = link_target(f"{here}/subsystem").rpartition("/")[2]
+        if not subsystem:
+            return None
+        pairs = (line.partition("=") for line in read_lines(f"{here}/uevent"))
+        properties = {key: value for key, _, value in pairs if key}
+        driver = properties.get("DRIVER") or link_target(f"{here}/driver").rpartition("/")[2]
+        return Kobject(path, subsystem, properties, driver)
+
+    def chain(self, path: str) -> tuple[Kobject, ...]:
+        """The device at ``path`` and everything it hangs on, nearest first."""
+        found: list[Kobject] = []
+        device = path
+        while path.startswith(DEVICES):
+            # what hangs below others is looked at once; only what others hang on is worth remembering
+            kobject = self._read(path) if path == device else self.kobject(path)
+            if kobject is not None:
+                found.append(kobject)
+                if kobject.subsystem == "nvme-subsystem":
+                    controller = self._only_controller(path)
+                    if controller:
+                        return (*found, *self.chain(controller))
+            path = path.rpartition("/")[0]
+        return tuple(found)
+
+    def _only_controller(self, path: str) -> str:
+        """The controller of an NVMe subsystem that has just one.
+
+        With native multipath the kernel hangs namespaces below ``/sys/devices/virtual/nvme-subsystem``
+        and only links to the controllers that lead there.
+        """
+        names = [name for name in self.entries(path) if _NVME_CONTROLLER.fullmatch(name)]
+        if len(names) != 1:
+            return ""
+        return self._linked(path, link_target(f"{self._prefix}{path}/{names[0]}"))
+
+    def read(self, path: str, attribute: str) -> str:
+        """A text attribute in the directory ``path``, one line or more; empty when there is none."""
+        asked = (path, attribute)
+        if path not in self._kobjects:
+            return read_line(f"{self._prefix}{path}/{attribute}")
+        if asked not in self._texts:
+            self._texts[asked] = read_line(f"{self._prefix}{path}/{attribute}")
+        return self._texts[asked]
+
+    def entries(self, path: str) -> list[str]:
+        """The names in a directory, in natural order; none when it is not there."""
+        try:
+            return sorted(os.listdir(self._prefix + path), key=natural)
+        except OSError:
+            return []
+
+    def attribute(self, path: str, name: str) -> str:
+        """What ``sysattr.<name>`` of a configuration means for the device at ``path``.
+
+        Links and ``..`` are followed as far as they stay in the part of sysfs that describes devices.
+        Only plain files are read; what is binary, unreadable or over a page is as good as absent.
+        """
+        if name.rpartition("/")[2] in _ACTS_ON_READ or "\0" in name:
+            return ""
+        top = os.path.realpath(f"{self._prefix}/sys") + "/"
+        real = os.path.realpath(f"{self._prefix}{path}/{name}")
+        inside = "/sys/" + real[len(top) :] if real.startswith(top) else ""
+        if not inside or inside.startswith(_FOREIGN) or real.rpartition("/")[2] in _ACTS_ON_READ:
+            return ""
+        return read_line(real) if is_regular(real) else ""

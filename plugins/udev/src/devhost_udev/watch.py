@@ -1,0 +1,138 @@
+"""Changes in ``/dev`` that no uevent tells of, by inotify.
+
+An event carries only ``dev_node``: it concerns that one node and makes nobody forget anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import asyncinotify
+from asyncinotify import Mask
+
+from devhost.backend import Context, Event
+
+from .files import prefix_of
+from .nodes import DEV, SKIPPED
+from .options import Group, is_glob
+
+MAX_WATCHES = 512
+"""Directories watched at most; for the others the core's slow resync remains."""
+
+REARM = 30.0
+"""Seconds after which directories are looked for that could not be watched before."""
+
+_CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.ATTRIB
+
+
+async def node_events(context: Context, groups: Sequence[Group]) -> AsyncIterator[Event]:
+    """Yields an event for each name that changes in ``/dev``, or beside it where a group names paths."""
+    watcher = _Watcher(context, _beside(groups))
+    try:
+        while True:
+            await watcher.arm()
+            async for event in watcher.until_rearm():
+                yield event
+    finally:
+        watcher.close()
+
+
+class _Watcher:
+    def __init__(self, context: Context, beside: Mapping[str, Sequence[str]]) -> None:
+        self._context = context
+        self._prefix = prefix_of(context.root)
+        self._beside = beside
+        self._inotify: asyncinotify.Inotify | None = None
+        self._complained = False
+
+    def close(self) -> None:
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+
+    async def arm(self) -> None:
+        """Watches every directory there is; one that is watched already stays so."""
+        directories = await self._context.run_blocking(_directories, self._prefix)
+        try:
+            if self._inotify is None:
+                self._inotify = asyncinotify.Inotify()
+            for directory in [*self._beside, *directories][:MAX_WATCHES]:
+                self._add(self._inotify, directory)
+        except OSError as error:
+            # fs.inotify.max_user_instances or max_user_watches is exhausted
+            if not self._complained:
+                self._complained = True
+                self._context.log.warning(
+                    "cannot watch /dev (%s): changes without a uevent are seen only at the resync",
+                    error.strerror,
+                )
+
+    def _add(self, inotify: asyncinotify.Inotify, directory: str) -> None:
+        try:
+            inotify.add_watch(self._prefix + directory, _CHANGES | Mask.ONLYDIR)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return  # it went away meanwhile, or is none of ours
+
+    async def until_rearm(self) -> AsyncIterator[Event]:
+        """Yields events until a directory was made, or nothing happened for :data:`REARM` seconds."""
+        if self._inotify is None:
+            await asyncio.sleep(REARM)
+            return
+        while (found := await _next(self._inotify)) is not None:
+            if Mask.Q_OVERFLOW in found.mask:
+                yield Event(action="node")
+                continue
+            event = self._event(found)
+            if event is not None:
+                yield event
+            if Mask.ISDIR in found.mask and found.mask & (Mask.CREATE | Mask.MOVED_TO):
+                return
+
+    def _event(self, found: asyncinotify.Event) -> Event | None:
+        if found.path is None or found.name is None:
+            return None  # the directory itself
+        directory, _, name = str(found.path)[len(self._prefix) :].rpartition("/")
+        if name.startswith("."):
+            return None  # a link that udevd prepares under a temporary name
+        patterns = self._beside.get(directory)
+        if patterns is not None and not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            return None
+        return Event(action="node", dev_node=f"{directory}/{name}")
+
+
+async def _next(inotify: asyncinotify.Inotify) -> asyncinotify.Event | None:
+    try:
+        async with asyncio.timeout(REARM):
+            return await inotify.get()
+    except TimeoutError:
+        return None
+
+
+def _beside(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Directories outside ``/dev`` in which groups name paths, with the names that matter there."""
+    found: dict[str, list[str]] = {}
+    paths = [member.path for group in groups for member in group.members]
+    paths += [mount.path for group in groups for mount in group.mounts]
+    for path in paths:
+        directory, _, name = path.rpartition("/")
+        if directory and not is_glob(directory) and directory != DEV and not directory.startswith(f"{DEV}/"):
+            found.setdefault(directory, []).append(name)
+    return found
+
+
+def _directories(prefix: str) -> list[str]:
+    """``/dev`` and the directories below it, the top ones first."""
+    found = [DEV]
+    for directory in found:
+        try:
+            with os.scandir(prefix + directory) as entries:
+                below = [f"{directory}/{e.name}" for e in entries if e.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+        found += sorted(path for path in below if path not in SKIPPED)
+        if len(found) > MAX_WATCHES:
+            break
+    return found[:MAX_WATCHES]

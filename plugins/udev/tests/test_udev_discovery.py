@@ -1,0 +1,272 @@
+"""What the backend says of a machine: attributes, health, and that nothing is read twice in vain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.backend import HEALTHY, Device, Event
+
+ByNode = Callable[[list[Device]], dict[str, Device]]
+
+
+def test_a_usb_serial_adapter_is_described_by_everything_it_hangs_on(machine: Any, by_node: ByNode) -> None:
+    machine.usb_serial("ttyUSB0", "1.4", serial="A10B")
+    tty = by_node(machine.backend().discover())["/dev/ttyUSB0"]
+    assert tty.attributes == {
+        "subsystem": "tty",
+        "sysName": "ttyUSB0",
+        "devNode": "/dev/ttyUSB0",
+        "driver": "ch341-uart",
+        "sysPath": "/sys/devices/pci0000:00/0000:00:14.0/usb1/1-1.4/1-1.4:1.0/ttyUSB0/tty/ttyUSB0",
+        "major": 188,
+        "minor": 0,
+        "idVendor": "1a86",
+        "idProduct": "7523",
+        "usbInterface": "00",
+        "usbPort": "0000:00:14.0-usb1.4",
+        "serial": "A10B",
+        "vendor": "Acme",
+        "model": "Gadget",
+        "pciBusID": "0000:00:14.0",
+        "pciVendor": "8086",
+        "pciDevice": "0001",
+    }
+    assert tty.claims == {"node:/dev/ttyUSB0"}
+    assert tty.part_of == {"pci:0000:00:14.0", "usb:0000:00:14.0-usb1.4"}
+
+
+def test_a_disk_knows_its_numa_node_its_pcie_path_and_its_wwid(machine: Any, by_node: ByNode) -> None:
+    machine.nvme("nvme0", "S4EW1", "eui.0025385b91b1a2c3", 0)
+    disk = by_node(machine.backend().discover())["/dev/nvme0n1"]
+    assert (disk.numa_nodes, disk.attributes["numaNode"]) == ((1,), 1)
+    assert disk.pcie_path == ("0000:3a:00.0", "0000:3b:00.0")
+    assert disk.attributes["wwid"] == "eui.0025385b91b1a2c3"
+    assert (disk.attributes["serial"], disk.attributes["model"]) == ("S4EW1", "SAMSUNG MZQL2")
+    assert disk.attributes["driver"] == "nvme"
+    assert (disk.attributes["pciVendor"], disk.attributes["devType"]) == ("144d", "disk")
+
+
+def test_a_disk_behind_native_multipath_leads_to_its_only_controller(machine: Any, by_node: ByNode) -> None:
+    machine.nvme("nvme0", "S4EW1", "eui.00", 0)
+    machine.device("virtual/nvme-subsystem/nvme-subsys1", "nvme-subsystem", files={"serial": "S9"})
+    head = machine.root / "sys/devices/virtual/nvme-subsystem/nvme-subsys1"
+    (head / "nvme0").symlink_to("../../../pci0000:3a/0000:3a:00.0/0000:3b:00.0/nvme/nvme0")
+    machine.disk("virtual/nvme-subsystem/nvme-subsys1/nvme1n1", "259:9", {"wwid": "eui.77"})
+    disk = by_node(machine.backend().discover())["/dev/nvme1n1"]
+    assert disk.attributes["pciBusID"] == "0000:3b:00.0"
+    assert disk.attributes["driver"] == "nvme"
+    assert disk.id == "block-eui.77"
+
+
+def test_numa_node_minus_one_is_no_numa_node(machine: Any, by_node: ByNode) -> None:
+    machine.usb_serial("ttyUSB0", "1")
+    tty = by_node(machine.backend().discover())["/dev/ttyUSB0"]
+    assert tty.numa_nodes == ()
+    assert "numaNode" not in tty.attributes
+
+
+def test_udevd_properties_and_links_come_from_its_record(machine: Any, by_node: ByNode) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    machine.udev_record("c188:0", "S:serial/by-id/usb-Acme", "E:ID_BUS=usb", "E:ID_MODEL=a=b", "G:systemd")
+    tty = by_node(machine.backend().discover())["/dev/ttyUSB0"]
+    assert tty.attributes["ID_BUS"] == "usb"
+    assert tty.attributes["ID_MODEL"] == "a=b"
+    assert tty.attributes["devLinks"] == ("/dev/serial/by-id/usb-Acme",)
+
+
+def test_without_udevd_only_its_properties_are_missing(machine: Any, by_node: ByNode) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    without = by_node(machine.backend().discover())["/dev/ttyUSB0"]
+    machine.udev_record("c188:0", "E:ID_BUS=usb")
+    with_udevd = by_node(machine.backend().discover())["/dev/ttyUSB0"]
+    assert with_udevd.id == without.id
+    assert with_udevd.attributes == {**without.attributes, "ID_BUS": "usb"}
+
+
+def test_only_wanted_sysfs_files_are_read(machine: Any, by_node: ByNode) -> None:
+    machine.disk("virtual/block/zram0", "253:0", {"size": "0", "queue/rotational": "0", "disksize": "12"})
+    backend = machine.backend(wanted=("sysattr.queue/rotational",))
+    attributes = by_node(backend.discover())["/dev/zram0"].attributes
+    assert attributes["sysattr.queue/rotational"] == "0"
+    assert "sysattr.size" not in attributes
+    backend.context.wanted = frozenset({"sysattr.disksize"})
+    attributes = by_node(backend.discover())["/dev/zram0"].attributes
+    assert attributes["sysattr.disksize"] == "12"
+    assert "sysattr.queue/rotational" not in attributes
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("sysattr.../../misc/fuse/dev", "10:229"),
+        ("sysattr.../../../../../etc/passwd", None),
+        ("sysattr.../../../../kernel/debug/trace_pipe", None),
+        ("sysattr.binary", None),
+        ("sysattr.huge", None),
+        ("sysattr.queue", None),
+        ("sysattr.empty", None),
+        ("sysattr.hot_add", None),
+        ("sysattr.pipe", None),
+        ("sysattr.no/such/file", None),
+    ],
+)
+def test_a_sysfs_file_is_read_only_if_it_is_a_small_text_that_describes_a_device(
+    machine: Any, by_node: ByNode, attribute: str, value: str | None
+) -> None:
+    machine.device("virtual/misc/fuse", "misc", "fuse", "10:229", {"dev": "10:229"})
+    machine.disk("virtual/block/zram0", "253:0", {"queue/rotational": "0", "empty": "", "hot_add": "1"})
+    here = machine.root / "sys/devices/virtual/block/zram0"
+    (here / "binary").write_bytes(b"\0\xff\x01")
+    (here / "huge").write_text("x" * 5000)
+    os.mkfifo(here / "pipe")
+    for outside in ("etc/passwd", "sys/kernel/debug/trace_pipe"):
+        file = machine.root / outside
+        file.parent.mkdir(parents=True)
+        file.write_text("secret")
+    found = by_node(machine.backend(wanted=(attribute,)).discover())["/dev/zram0"]
+    assert found.attributes.get(attribute) == value
+
+
+def test_a_node_that_goes_and_comes_back_is_unhealthy_meanwhile(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    backend = machine.backend()
+    (before,) = backend.discover()
+    assert before.health == HEALTHY
+    (machine.root / "dev/fuse").unlink()
+    (gone,) = backend.discover()
+    assert (gone.id, gone.health.reason) == (before.id, "/dev/fuse is missing")
+    assert backend.discover()[0] is gone
+    machine.node("/dev/fuse")
+    assert backend.discover()[0] is before
+
+
+def test_a_tree_without_dev_cannot_tell_what_is_missing(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    (machine.root / "dev/fuse").unlink()
+    (machine.root / "dev").rmdir()
+    (device,) = machine.backend().discover()
+    assert device.health == HEALTHY
+
+
+def test_an_unchanged_machine_gives_the_same_objects(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1")
+    machine.misc("fuse", 229)
+    backend = machine.backend()
+    before = backend.discover()
+    backend.notice(Event())
+    after = backend.discover()
+    assert [id(device) for device in after] == [id(device) for device in before]
+
+
+def test_an_event_makes_only_the_devices_below_it_be_read_again(machine: Any, by_node: ByNode) -> None:
+    tty = machine.usb_serial("ttyUSB0", "1", "A10B")
+    machine.misc("fuse", 229)
+    backend = machine.backend()
+    before = by_node(backend.discover())
+    interface = tty.removesuffix("/ttyUSB0/tty/ttyUSB0")
+    machine.udev_record("c188:0", "E:ID_BUS=usb")
+    machine.udev_record("c10:229", "E:ID_BUS=none")
+    backend.notice(Event("usb", "bind", interface))
+    after = by_node(backend.discover())
+    assert after["/dev/ttyUSB0"].attributes["ID_BUS"] == "usb"
+    assert after["/dev/fuse"] is before["/dev/fuse"]
+    backend.notice(Event())
+    assert by_node(backend.discover())["/dev/fuse"].attributes["ID_BUS"] == "none"
+
+
+def test_a_node_event_makes_nothing_be_read_again(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    backend = machine.backend()
+    (before,) = backend.discover()
+    machine.udev_record("c10:229", "E:ID_BUS=none")
+    backend.notice(Event(action="node", dev_node="/dev/fuse"))
+    assert backend.discover()[0] is before
+
+
+def test_devices_come_and_go_without_any_event(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    backend = machine.backend()
+    assert [d.id for d in backend.discover()] == ["misc-fuse"]
+    path = machine.misc("kvm", 232)
+    assert sorted(d.id for d in backend.discover()) == ["misc-fuse", "misc-kvm"]
+    machine.remove(path)
+    assert [d.id for d in backend.discover()] == ["misc-fuse"]
+
+
+def test_an_empty_machine_has_no_devices(tmp_path: Path, machine: Any) -> None:
+    for directory in ("sys", "dev"):
+        (tmp_path / directory).rename(tmp_path / f"no-{directory}")
+    assert machine.backend().discover() == []
+
+
+def test_a_sysfs_that_cannot_be_listed_is_an_error_not_an_empty_machine(machine: Any) -> None:
+    (machine.root / "sys/dev/char").rmdir()
+    (machine.root / "sys/dev/char").touch()
+    with pytest.raises(NotADirectoryError):
+        machine.backend().discover()
+
+
+def test_device_numbers_without_a_node_are_left_out(machine: Any) -> None:
+    machine.device("virtual/misc/odd", "misc")
+    (machine.root / "sys/dev/char/10:1").symlink_to("../../devices/virtual/misc/odd")
+    (machine.root / "sys/dev/char/10:2").symlink_to("../../devices/virtual/misc/gone")
+    (machine.root / "sys/dev/char/10:3").symlink_to("/etc")
+    assert machine.backend().discover() == []
+
+
+def test_the_disk_the_node_runs_on_is_told_from_the_others(machine: Any, by_node: ByNode) -> None:
+    boot = machine.nvme("nvme0", "A", "eui.a", 0)
+    root = machine.partition(boot, 1, "259:1")
+    machine.partition(boot, 2, "259:2")
+    machine.nvme("nvme1", "B", "eui.b", 1, function="0000:3c:00.0")
+    mapped = machine.disk("virtual/block/dm-0", "252:0", {"dm/name": "vg-root"})
+    (machine.root / "sys/devices" / mapped / "slaves").mkdir()
+    (machine.root / "sys/devices" / mapped / "slaves/nvme0n1p1").symlink_to(f"../../../../{root}")
+    machine.mounts("252:0 / /dev/mapper/vg-root", "259:4 /mnt/data /dev/nvme1n1", "0:5 /proc proc")
+    found = by_node(machine.backend().discover())
+    system = {node: device.attributes.get("system") for node, device in found.items()}
+    assert system == {
+        "/dev/nvme0": None,
+        "/dev/nvme0n1": True,
+        "/dev/nvme0n1p1": True,
+        "/dev/nvme0n1p2": False,
+        "/dev/nvme1": None,
+        "/dev/nvme1n1": False,
+        "/dev/dm-0": True,
+    }
+
+
+def test_a_mount_without_a_number_is_found_by_its_source(machine: Any, by_node: ByNode) -> None:
+    disk = machine.nvme("nvme0", "A", "eui.a", 0)
+    machine.partition(disk, 3, "259:3")
+    machine.mounts("0:35 / /dev/nvme0n1p3")
+    assert by_node(machine.backend().discover())["/dev/nvme0n1"].attributes["system"] is True
+
+
+def test_where_no_mount_leads_to_a_disk_no_disk_is_called_free(machine: Any, by_node: ByNode) -> None:
+    machine.nvme("nvme0", "A", "eui.a", 0)
+    machine.mounts("0:35 / overlay")
+    assert "system" not in by_node(machine.backend().discover())["/dev/nvme0n1"].attributes
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_a_node_whose_module_is_not_loaded_keeps_its_id_when_it_is(machine: Any) -> None:
+    for name, number in (("net/tun", (10, 200)), ("ppp", (108, 0))):
+        path = machine.root / "dev" / name
+        path.parent.mkdir(exist_ok=True)
+        os.mknod(path, 0o020600, os.makedev(*number))
+    backend = machine.backend()
+    before = {d.id: d for d in backend.discover()}
+    assert before.keys() == {"misc-tun", "dev-ppp"}
+    assert before["dev-ppp"].attributes == {"devNode": "/dev/ppp", "sysName": "ppp", "major": 108, "minor": 0}
+    machine.misc("tun", 200, "net/tun")
+    machine.device("virtual/ppp/ppp", "ppp", "ppp", "108:0")
+    after = {d.id: d for d in backend.discover()}
+    assert after.keys() == before.keys()
+    assert after["dev-ppp"].attributes["subsystem"] == "ppp"

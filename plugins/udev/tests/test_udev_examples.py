@@ -1,0 +1,173 @@
+"""The ready configurations: each gives the machine it was written for exactly what its header says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost import catalog
+from devhost.backend import Edits
+from devhost.config import load
+from devhost.plan import make_plan
+
+CONFIG = Path(__file__).parents[3] / "config"
+
+
+class Offered:
+    """What a configuration makes of a machine: ids by resource, and what a container would get."""
+
+    def __init__(self, file: str, machine: Any) -> None:
+        settings = load(CONFIG / file, catalog.load)
+        self.backend = machine.backend(
+            *settings.backends["udev"].groups,  # type: ignore[attr-defined]
+            wanted=tuple(settings.wanted("udev")),
+        )
+        self.plan = make_plan({"udev": self.backend.discover()}, settings)
+        self.resources = {
+            name: {offer.device.id: offer.replicas for offer in resource.offers}
+            for name, resource in self.plan.resources.items()
+        }
+
+    def edits(self, resource: str) -> Edits:
+        return self.backend.allocate([offer.device for offer in self.plan.resources[resource].offers])
+
+
+def virtual_machines(machine: Any) -> None:
+    for name, minor, node in (
+        ("kvm", 232, "kvm"),
+        ("tun", 200, "net/tun"),
+        ("vhost-net", 238, "vhost-net"),
+        ("vhost-vsock", 241, "vhost-vsock"),
+    ):
+        machine.misc(name, minor, node)
+
+
+def camera(machine: Any) -> None:
+    interface = f"{machine.usb('1', '046d', '0825', 'C1')}/1-1:1.0"
+    machine.device(interface, "usb", files={"bInterfaceNumber": "00"}, DEVTYPE="usb_interface")
+    for n in (0, 1):
+        path = f"{interface}/video4linux/video{n}"
+        machine.device(path, "video4linux", f"video{n}", f"81:{n}", {"index": str(n)})
+
+
+def security_chip(machine: Any) -> None:
+    machine.device("platform/MSFT0101:00/tpm/tpm0", "tpm", "tpm0", "10:224")
+    machine.device("platform/MSFT0101:00/tpmrm/tpmrm0", "tpmrm", "tpmrm0", "253:65536")
+
+
+def test_nvme_offers_whole_data_disks_and_never_the_boot_disk(machine: Any) -> None:
+    boot = machine.nvme("nvme0", "BOOT", "eui.b007", 0)
+    machine.partition(boot, 1, "259:1")
+    machine.nvme("nvme1", "DATA", "eui.da7a", 1, function="0000:3c:00.0")
+    machine.disk("virtual/block/zram0", "253:0")
+    machine.mounts("259:1 / /dev/nvme0n1p1")
+    offered = Offered("examples/nvme.yaml", machine)
+    assert offered.resources == {"example.com/nvme": {"block-eui.da7a": 1}}
+    assert [node.path for node in offered.edits("example.com/nvme").nodes] == ["/dev/nvme1n1"]
+
+
+def test_nvme_offers_nothing_where_the_boot_disk_cannot_be_told(machine: Any) -> None:
+    machine.nvme("nvme0", "DATA", "eui.da7a", 0)
+    assert Offered("examples/nvme.yaml", machine).resources == {}
+
+
+def test_onload_gives_devices_libraries_and_variable_together(machine: Any) -> None:
+    for minor, name in enumerate(("onload", "onload_epoll", "sfc_affinity")):
+        machine.misc(name, 100 + minor)
+    for library in ("libonload.so", "libonload_ext.so", "libonload_ext.so.1"):
+        machine.node(f"/usr/lib64/{library}")
+    offered = Offered("examples/onload.yaml", machine)
+    assert offered.resources == {"example.com/onload": {"onload": 64}}
+    edits = offered.edits("example.com/onload")
+    assert {node.path: node.required for node in edits.nodes} == {
+        "/dev/onload": True,
+        "/dev/onload_epoll": True,
+        "/dev/sfc_char": False,
+        "/dev/sfc_affinity": False,
+    }
+    assert [mount.host_path for mount in edits.mounts if mount.required] == ["/usr/lib64/libonload.so"]
+    assert {mount.host_path for mount in edits.mounts} >= {"/usr/lib64/libonload_ext.so.1", "/usr/bin/onload"}
+    assert edits.env == {"LD_PRELOAD": "/usr/lib64/libonload.so"}
+
+
+def test_kvm_offers_each_node_many_times(machine: Any) -> None:
+    virtual_machines(machine)
+    assert Offered("examples/kvm.yaml", machine).resources == {
+        "example.com/kvm": {"misc-kvm": 250},
+        "example.com/tun": {"misc-tun": 250},
+        "example.com/vhost-net": {"misc-vhost-net": 250},
+        "example.com/vhost-vsock": {"misc-vhost-vsock": 250},
+    }
+
+
+def test_usb_serial_tells_the_one_adapter_from_the_pool(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A50285BI", "0403", "6001")
+    machine.usb_serial("ttyUSB1", "2", "B1", "0403", "6001")
+    machine.usb_serial("ttyUSB2", "3")
+    assert Offered("examples/usb-serial.yaml", machine).resources == {
+        "example.com/meter": {"tty-0403:6001-A50285BI-00": 1},
+        "example.com/ftdi": {"tty-0403:6001-B1-00": 1},
+        "example.com/ch340": {"tty-1a86:7523-0000:00:14.0-usb3-00": 1},
+    }
+
+
+def test_video4linux_offers_only_the_capture_node_of_a_camera(machine: Any) -> None:
+    camera(machine)
+    offered = Offered("examples/video4linux.yaml", machine)
+    assert offered.resources == {"example.com/camera": {"video4linux-046d:0825-C1-00": 1}}
+    assert [node.path for node in offered.edits("example.com/camera").nodes] == ["/dev/video0"]
+
+
+def test_tpm_offers_the_resource_manager_and_not_the_bare_chip(machine: Any) -> None:
+    security_chip(machine)
+    offered = Offered("examples/tpm.yaml", machine)
+    assert offered.resources == {"example.com/tpm": {"tpmrm-tpmrm0": 10}}
+
+
+def test_the_default_configuration_offers_what_a_common_machine_has(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    virtual_machines(machine)
+    camera(machine)
+    security_chip(machine)
+    machine.usb_serial("ttyUSB0", "2", "A10B")
+    machine.disk("virtual/block/loop0", "7:0")
+    machine.disk("virtual/block/zram0", "253:0")
+    root = machine.nvme("nvme0", "BOOT", "eui.b007", 0)
+    machine.pci("pci0000:00/0000:00:02.0", "i915")
+    for name, minor in (("card0", 0), ("renderD128", 128)):
+        machine.device(f"pci0000:00/0000:00:02.0/drm/{name}", "drm", f"dri/{name}", f"226:{minor}")
+    machine.mounts("259:0 / /dev/nvme0n1")
+    assert root
+    offered = Offered("devhost.yaml", machine)
+    assert offered.resources == {
+        "devhost.dev/fuse": {"misc-fuse": 100},
+        "devhost.dev/kvm": {"misc-kvm": 100},
+        "devhost.dev/tun": {"misc-tun": 100},
+        "devhost.dev/vhost-net": {"misc-vhost-net": 100},
+        "devhost.dev/vhost-vsock": {"misc-vhost-vsock": 100},
+        "devhost.dev/loop": {"block-loop0": 1},
+        "devhost.dev/zram": {"block-zram0": 1},
+        "devhost.dev/render": {"drm-0000:00:02.0-renderD": 4},
+        "devhost.dev/serial": {"tty-1a86:7523-A10B-00": 1},
+        "devhost.dev/video": {"video4linux-046d:0825-C1-00": 1},
+        "devhost.dev/tpm": {"tpmrm-tpmrm0": 10},
+    }
+    assert offered.plan.refusals == ()
+
+
+def test_a_disk_and_its_partition_are_never_offered_both(machine: Any) -> None:
+    disk = machine.nvme("nvme0", "A", "eui.a", 0)
+    machine.partition(disk, 1, "259:1")
+    devices = {d.id: d for d in machine.backend().discover()}
+    whole, part = devices["block-eui.a"], devices["block-eui.a-part1"]
+    assert whole.claims & part.part_of == {"block:259:0"}
+    assert devices["nvme-A"].part_of == whole.part_of == {"pci:0000:3b:00.0"}
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in (CONFIG / "examples").glob("*.yaml")))
+def test_every_example_says_whom_it_is_for(file: str) -> None:
+    first = (CONFIG / "examples" / file).read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert f'Offered("examples/{file}"' in Path(__file__).read_text()

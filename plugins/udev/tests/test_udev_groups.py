@@ -1,0 +1,240 @@
+"""Groups: several nodes, mounts and variables as one device, as complete and as healthy as its parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from devhost_udev.options import Group, GroupMount, Member, UsbMember
+
+from devhost.backend import AllocationError, Device, DeviceNode, Event, Mount, OptionError
+
+ONLOAD = Group(
+    "onload",
+    members=(Member("/dev/onload"), Member("/dev/onload_epoll"), Member("/dev/sfc_char", optional=True)),
+    mounts=(GroupMount("/usr/lib64/libonload.so"), GroupMount("/usr/lib64/libci*.so", optional=True)),
+    env={"LD_PRELOAD": "/usr/lib64/libonload.so"},
+)
+
+
+def groups(backend: Any) -> list[Device]:
+    return [device for device in backend.discover() if "group" in device.attributes]
+
+
+def test_a_group_lacking_a_required_path_is_offered_as_unhealthy_and_says_what_it_lacks(machine: Any) -> None:
+    machine.misc("onload", 100)
+    backend = machine.backend(ONLOAD)
+    (device,) = groups(backend)
+    assert device.id == "onload"
+    assert device.health.reason == "/dev/onload_epoll is missing; /usr/lib64/libonload.so is missing"
+    with pytest.raises(AllocationError, match="/dev/onload_epoll is missing"):
+        backend.allocate([device])
+
+
+def test_a_group_comes_alive_when_its_last_part_appears(machine: Any) -> None:
+    machine.misc("onload", 100)
+    backend = machine.backend(ONLOAD)
+    assert not groups(backend)[0].health
+    machine.misc("onload_epoll", 101)
+    machine.node("/usr/lib64/libonload.so")
+    (device,) = groups(backend)
+    assert device.health
+    assert groups(backend)[0] is device
+    assert device.claims == {"node:/dev/onload", "node:/dev/onload_epoll", "node:/dev/sfc_char"}
+    edits = backend.allocate([device])
+    assert edits.nodes == (
+        DeviceNode("/dev/onload", "/dev/onload"),
+        DeviceNode("/dev/onload_epoll", "/dev/onload_epoll"),
+        DeviceNode("/dev/sfc_char", "/dev/sfc_char", required=False),
+    )
+    assert edits.mounts == (Mount("/usr/lib64/libonload.so", "/usr/lib64/libonload.so"),)
+    assert edits.env == {"LD_PRELOAD": "/usr/lib64/libonload.so"}
+    (machine.root / "usr/lib64/libonload.so").unlink()
+    assert groups(backend)[0].health.reason == "/usr/lib64/libonload.so is missing"
+
+
+def test_a_glob_that_matches_nothing_makes_no_device(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    backend = machine.backend(Group("s", members=(Member("/dev/ttyUSB*"), Member("/dev/fuse"))))
+    assert groups(backend) == []
+
+
+def test_globs_pair_up_in_natural_order_and_the_shortest_decides(machine: Any) -> None:
+    for n in (10, 9, 2):
+        machine.device(f"virtual/a/a{n}", "a", f"a{n}", f"240:{n}")
+    for n in (1, 3):
+        machine.device(f"virtual/b/b{n}", "b", f"b{n}", f"241:{n}")
+    machine.device("virtual/c/c", "c", "c", "242:0")
+    group = Group("pair", members=(Member("/dev/a*"), Member("/dev/b*"), Member("/dev/c")))
+    found = groups(machine.backend(group))
+    assert {d.id: d.attributes["members"] for d in found} == {
+        "pair-a-a2": ("/dev/a2", "/dev/b1", "/dev/c"),
+        "pair-a-a9": ("/dev/a9", "/dev/b3", "/dev/c"),
+    }
+    assert all("node:/dev/c" in d.part_of and "node:/dev/c" not in d.claims for d in found)
+    assert found[0].claims == {"node:/dev/a2", "node:/dev/b1"}
+
+
+def test_limit_says_how_many_devices_one_path_may_be_in(machine: Any) -> None:
+    for n in range(5):
+        machine.device(f"virtual/a/a{n}", "a", f"a{n}", f"240:{n}")
+    machine.device("virtual/c/c", "c", "c", "242:0")
+    for limit, expected in ((0, 5), (1, 1), (3, 3), (9, 5)):
+        group = Group("g", members=(Member("/dev/a*"), Member("/dev/c", limit=limit)))
+        assert len(groups(machine.backend(group))) == expected
+    assert len(groups(machine.backend(Group("g", members=(Member("/dev/c", limit=4),))))) == 1
+    twice = Group("g", members=(Member("/dev/a*"), Member("/dev/[c]", limit=2)))
+    assert len(groups(machine.backend(twice))) == 2
+
+
+def test_an_optional_glob_neither_blocks_nor_cuts(machine: Any) -> None:
+    for n in range(3):
+        machine.device(f"virtual/a/a{n}", "a", f"a{n}", f"240:{n}")
+    machine.device("virtual/b/b0", "b", "b0", "241:0")
+    group = Group("g", members=(Member("/dev/a*"), Member("/dev/b*", optional=True)))
+    backend = machine.backend(group)
+    assert [len(backend.allocate([device]).nodes) for device in groups(backend)] == [2, 1, 1]
+
+
+def test_container_paths_are_kept_or_put_into_a_directory(machine: Any) -> None:
+    machine.device("virtual/a/a0", "a", "a0", "240:0")
+    members = (
+        Member("/dev/a*", container_path="/dev/modem", permissions="r"),
+        Member("/dev/a0", container_path="/devices/"),
+    )
+    backend = machine.backend(Group("g", members=members))
+    assert backend.allocate(groups(backend)).nodes == (
+        DeviceNode("/dev/a0", "/dev/modem", "r"),
+        DeviceNode("/dev/a0", "/devices/a0"),
+    )
+
+
+def test_a_link_is_followed_and_the_node_behind_it_is_claimed(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    links = machine.root / "dev/serial/by-id"
+    links.mkdir(parents=True)
+    (links / "usb-Acme").symlink_to("../../ttyUSB0")
+    backend = machine.backend(Group("g", members=(Member("/dev/serial/by-id/*"),)))
+    (device,) = groups(backend)
+    assert device.id == "g-tty-1a86:7523-A10B-00"
+    assert device.claims == {"node:/dev/ttyUSB0"}
+    assert backend.allocate([device]).nodes == (DeviceNode("/dev/ttyUSB0", "/dev/serial/by-id/usb-Acme"),)
+
+
+def test_a_directory_stands_for_the_nodes_below_it(machine: Any) -> None:
+    for n, name in enumerate(("controlC0", "pcmC0D0c")):
+        machine.device(f"virtual/sound/{name}", "sound", f"snd/{name}", f"116:{n}")
+    backend = machine.backend(Group("audio", members=(Member("/dev/snd", container_path="/dev/snd"),)))
+    (device,) = groups(backend)
+    assert device.claims == {"node:/dev/snd/controlC0", "node:/dev/snd/pcmC0D0c"}
+    nodes = backend.allocate([device]).nodes
+    assert [(n.path, n.container_path) for n in nodes] == [
+        ("/dev/snd/controlC0", "/dev/snd/controlC0"),
+        ("/dev/snd/pcmC0D0c", "/dev/snd/pcmC0D0c"),
+    ]
+
+
+def test_a_whole_usb_device_conflicts_with_its_parts(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    machine.usb_serial("ttyUSB1", "2", "B20C")
+    backend = machine.backend(Group("dongle", usb=(UsbMember("1A86", "7523"),)))
+    found = groups(backend)
+    assert [d.id for d in found] == ["dongle-usb-1a86:7523-A10B", "dongle-usb-1a86:7523-B20C"]
+    tty = next(d for d in backend.discover() if d.attributes.get("devNode") == "/dev/ttyUSB0")
+    assert found[0].claims & tty.part_of == {"usb:0000:00:14.0-usb1"}
+    (only,) = groups(machine.backend(Group("dongle", usb=(UsbMember("1a86", "7523", "B20C"),))))
+    assert only.id == "dongle-usb-1a86:7523-B20C"
+
+
+def test_alternatives_are_one_pool_with_ids_of_their_own(machine: Any) -> None:
+    machine.misc("a", 1)
+    machine.misc("b", 2)
+    backend = machine.backend(
+        Group("g", members=(Member("/dev/a"),)), Group("g", members=(Member("/dev/b"),))
+    )
+    assert [(d.id, d.attributes["alternative"]) for d in groups(backend)] == [("g", 0), ("g-alt1", 1)]
+
+
+def test_a_shared_member_can_be_in_other_groups_too(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    member = Member("/dev/fuse", shared=True)
+    first, second = groups(machine.backend(Group("a", members=(member,)), Group("b", members=(member,))))
+    assert first.claims == second.claims == frozenset()
+    assert first.part_of == second.part_of == {"node:/dev/fuse"}
+
+
+def test_variables_refer_to_the_first_node_and_join_over_several_devices(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    machine.usb_serial("ttyUSB1", "2")
+    env = {"PORT": "{devNode}", "SERIAL": "sn={serial}", "FIXED": "x"}
+    backend = machine.backend(Group("g", members=(Member("/dev/ttyUSB*"),), env=env))
+    edits = backend.allocate(groups(backend))
+    assert edits.env == {"PORT": "/dev/ttyUSB0,/dev/ttyUSB1", "SERIAL": "sn=A10B", "FIXED": "x"}
+
+
+def test_a_group_sees_hot_plug(machine: Any) -> None:
+    backend = machine.backend(Group("g", members=(Member("/dev/ttyUSB*"),)))
+    assert groups(backend) == []
+    tty = machine.usb_serial("ttyUSB0", "1", "A10B")
+    backend.notice(Event("tty", "add", tty))
+    (device,) = groups(backend)
+    assert device.pcie_path == ("0000:00:14.0",)
+    backend.notice(machine.remove(tty.partition("/1-1/")[0] + "/1-1"))
+    assert groups(backend) == []
+
+
+def test_single_nodes_are_handed_out_readable_and_writable(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    machine.misc("kvm", 232)
+    backend = machine.backend()
+    devices = sorted(backend.discover(), key=lambda device: device.id)
+    assert backend.allocate(devices).nodes == (DeviceNode("/dev/fuse"), DeviceNode("/dev/kvm"))
+    (machine.root / "dev/kvm").unlink()
+    with pytest.raises(AllocationError, match="/dev/kvm is missing"):
+        backend.allocate(devices)
+
+
+def test_a_replugged_device_is_handed_out_under_its_new_node(machine: Any) -> None:
+    tty = machine.usb_serial("ttyUSB0", "1", "A10B")
+    backend = machine.backend()
+    (old,) = (d for d in backend.discover() if d.attributes["subsystem"] == "tty")
+    machine.remove(tty.partition("/1-1/")[0] + "/1-1")
+    machine.usb_serial("ttyUSB5", "1", "A10B")
+    backend.discover()
+    assert backend.allocate([old]).nodes == (DeviceNode("/dev/ttyUSB5"),)
+
+
+@pytest.mark.parametrize(
+    ("make", "key", "message"),
+    [
+        (lambda: Member("dev/x"), "path", "not absolute"),
+        (lambda: Member("/dev/../etc"), "path", "goes up"),
+        (lambda: Member("/dev/x/"), "path", "ends in /"),
+        (lambda: Member("/dev/x\0"), "path", "NUL"),
+        (lambda: Member("/dev/x", container_path="x"), "containerPath", "not absolute"),
+        (lambda: Member("/dev/x", permissions="rx"), "permissions", "not made of r, w and m"),
+        (lambda: Member("/dev/x", permissions="rr"), "permissions", "not made of r, w and m"),
+        (lambda: Member("/dev/x", permissions=""), "permissions", "not made of r, w and m"),
+        (lambda: Member("/dev/x", limit=-1), "limit", "negative"),
+        (lambda: UsbMember("1a8", "7523"), "idVendor", "four hex digits"),
+        (lambda: UsbMember("1a86", "0x7523"), "idProduct", "four hex digits"),
+        (lambda: GroupMount("/lib/*.so", container_path="/lib/x.so"), "containerPath", "glob"),
+        (lambda: Group("a b", members=(Member("/dev/x"),)), "name", "not a group's name"),
+        (lambda: Group("g"), "name", "needs members"),
+        (
+            lambda: Group("g", members=(Member("/dev/x"), Member("/dev/y", container_path="/dev/x"))),
+            "members[1].containerPath",
+            "already has /dev/x",
+        ),
+        (lambda: Group("g", members=(Member("/dev/x"),), env={"A B": "x"}), "env.A B", "variable's name"),
+        (
+            lambda: Group("g", members=(Member("/dev/x"),), env={"A": "{nope}"}),
+            "env.A",
+            "no attribute 'nope'",
+        ),
+    ],
+)
+def test_a_wrong_option_is_refused_at_its_key(make: Any, key: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message) as refusal:
+        make()
+    assert refusal.value.key == key

@@ -1,0 +1,142 @@
+"""Against the real kernel and against umockdev; each is skipped, with the reason, where it cannot be had."""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devhost_udev import Udev
+from devhost_udev.options import UdevOptions
+
+ZRAM = Path("/sys/class/zram-control")
+DEADLINE = 10.0
+
+needs_umockdev = pytest.mark.skipif(
+    not (shutil.which("umockdev-wrapper") and ctypes.util.find_library("umockdev")),
+    reason="umockdev is not installed",
+)
+
+UMOCKDEV = """
+import ctypes as C, json, logging
+from pathlib import Path
+import pyudev
+from devhost.backend import Event
+from devhost_udev import Udev
+from devhost_udev.options import UdevOptions
+
+lib = C.CDLL("libumockdev.so.0")
+lib.umockdev_testbed_new.restype = C.c_void_p
+lib.umockdev_testbed_add_devicev.restype = C.c_char_p
+lib.umockdev_testbed_add_devicev.argtypes = [C.c_void_p, C.c_char_p, C.c_char_p, C.c_char_p, C.c_void_p, C.c_void_p]
+lib.umockdev_testbed_remove_device.argtypes = [C.c_void_p, C.c_char_p]
+bed = C.c_void_p(lib.umockdev_testbed_new())
+
+def strings(*items):
+    return (C.c_char_p * (len(items) + 1))(*[item.encode() for item in items], None)
+
+def add(subsystem, name, parent, attributes, properties):
+    return lib.umockdev_testbed_add_devicev(
+        bed, subsystem.encode(), name.encode(), parent, strings(*attributes), strings(*properties)
+    )
+
+class Context:
+    log, root, wanted = logging.getLogger("udev"), Path("/"), frozenset("*")
+
+backend = Udev(UdevOptions(), Context())
+monitor = pyudev.Monitor.from_netlink(pyudev.Context())
+monitor.start()
+
+def look(number):
+    for _ in range(number):
+        device = monitor.poll(timeout=10)
+        backend.notice(Event(device.subsystem, device.action, device.sys_path, device.device_node or ""))
+    return {d.id: dict(d.attributes) for d in backend.discover()}
+
+empty = look(0)
+usb = add("usb", "1-1", None, ["idVendor", "1a86", "idProduct", "7523", "serial", "A10B", "devpath", "1"],
+          ["DEVTYPE", "usb_device"])
+tty = add("tty", "ttyUSB3", usb, ["dev", "188:3"],
+          ["DEVNAME", "/dev/ttyUSB3", "MAJOR", "188", "MINOR", "3", "ID_BUS", "usb",
+           "DEVLINKS", "/dev/serial/by-id/x"])
+plugged = look(2)
+lib.umockdev_testbed_remove_device(bed, tty)
+unplugged = look(1)
+print(json.dumps([empty, plugged, unplugged]))
+"""
+
+
+@needs_umockdev
+def test_umockdev_hot_plug_and_udev_properties_are_seen() -> None:
+    done = subprocess.run(
+        ["umockdev-wrapper", sys.executable, "-W", "ignore", "-c", UMOCKDEV],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    empty, plugged, unplugged = json.loads(done.stdout)
+    assert empty == unplugged == {}
+    ((name, attributes),) = plugged.items()
+    assert name == "tty-1a86:7523-A10B"
+    assert attributes["ID_BUS"] == "usb"
+    assert attributes["devLinks"] == ["/dev/serial/by-id/x"]
+    assert (attributes["devNode"], attributes["idVendor"], attributes["major"]) == (
+        "/dev/ttyUSB3",
+        "1a86",
+        188,
+    )
+
+
+class RealContext:
+    log = logging.getLogger("devhost.backend.udev")
+    root = Path("/")
+    wanted = frozenset({"*"})
+
+    async def run_blocking(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+
+@pytest.fixture
+def zram() -> Iterator[int]:
+    """The number of a zram device plugged in for this test."""
+    number = int((ZRAM / "hot_add").read_text())
+    try:
+        yield number
+    finally:
+        if Path(f"/sys/block/zram{number}").exists():
+            (ZRAM / "hot_remove").write_text(str(number))
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="plugging a zram device in needs root")
+@pytest.mark.skipif(not (ZRAM / "hot_add").exists(), reason="the kernel has no zram")
+def test_a_real_device_is_there_when_plugged_in_and_gone_when_not(zram: int) -> None:
+    backend = Udev(UdevOptions(), RealContext())
+    (device,) = (d for d in backend.discover() if d.id == f"block-zram{zram}")
+    assert device.attributes["devNode"] == f"/dev/zram{zram}"
+    assert device.health
+    assert backend.allocate([device]).nodes[0].path == f"/dev/zram{zram}"
+    (ZRAM / "hot_remove").write_text(str(zram))
+    deadline = time.monotonic() + DEADLINE
+    while any(d.id == device.id for d in backend.discover()):
+        assert time.monotonic() < deadline, "the device is still listed"
+
+
+def test_this_machine_gives_sound_devices() -> None:
+    devices = Udev(UdevOptions(), RealContext()).discover()
+    assert len({device.id for device in devices}) == len(devices)
+    for device in devices:
+        assert 0 < len(device.id) <= 63
+        assert device.claims
+        assert all(value not in ("", ()) for value in device.attributes.values())

@@ -1,0 +1,114 @@
+"""Changes of nodes without a uevent are seen at once, and a machine without inotify is put up with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncinotify
+import pytest
+from devhost_udev import watch
+from devhost_udev.options import Group, GroupMount
+
+from devhost.backend import Event
+
+DEADLINE = 10.0
+
+
+class Watching:
+    """Follows a backend's own events; ``until`` waits for the first that fits."""
+
+    def __init__(self, backend: Any) -> None:
+        self._events = backend.watch()
+
+    async def until(self, act: Callable[[], object], node: str) -> Event:
+        """Repeats nothing: waits until the watch is armed, acts once, and waits for the event."""
+        async with asyncio.timeout(DEADLINE):
+            waiting = asyncio.ensure_future(anext(self._events))
+            await asyncio.sleep(0.05)  # the directories are being watched by then, or the act is repeated
+            while not waiting.done():
+                act()
+                await asyncio.wait([waiting], timeout=0.2)
+            event = waiting.result()
+            while event.dev_node != node:
+                event = await anext(self._events)
+            return event
+
+    async def close(self) -> None:
+        await self._events.aclose()
+
+
+@contextlib.asynccontextmanager
+async def watching(backend: Any) -> AsyncIterator[Watching]:
+    seen = Watching(backend)
+    try:
+        yield seen
+    finally:
+        await seen.close()
+
+
+async def test_a_node_that_is_removed_made_or_changed_is_heard_of(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    file = machine.root / "dev/fuse"
+    async with watching(machine.backend()) as seen:
+        event = await seen.until(lambda: file.unlink(missing_ok=True), "/dev/fuse")
+        assert event == Event(action="node", dev_node="/dev/fuse")
+        await seen.until(file.touch, "/dev/fuse")
+        await seen.until(lambda: file.chmod(0o600), "/dev/fuse")
+
+
+async def test_a_node_in_a_new_directory_is_heard_of(machine: Any) -> None:
+    directory = machine.root / "dev/onload"
+    async with watching(machine.backend()) as seen:
+        await seen.until(lambda: directory.mkdir(exist_ok=True), "/dev/onload")
+        await seen.until((directory / "a").touch, "/dev/onload/a")
+
+
+async def test_a_library_of_a_group_is_heard_of_and_its_neighbours_are_not(machine: Any) -> None:
+    machine.node("/usr/lib64/libc.so")
+    group = Group("g", mounts=(GroupMount("/usr/lib64/libonload*.so"),))
+
+    def act() -> None:
+        (machine.root / "usr/lib64/libc.so").touch()
+        (machine.root / "usr/lib64/libonload1.so").touch()
+
+    async with watching(machine.backend(group)) as seen:
+        event = await seen.until(act, "/usr/lib64/libonload1.so")
+        assert event.dev_node == "/usr/lib64/libonload1.so"
+
+
+async def test_an_exhausted_inotify_is_said_once_and_put_up_with(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def exhausted() -> asyncinotify.Inotify:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncinotify, "Inotify", exhausted)
+    monkeypatch.setattr(watch, "REARM", 0.001)
+    events = machine.backend().watch()
+    with caplog.at_level(logging.WARNING), contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await anext(events)
+    await events.aclose()
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot watch /dev (Too many open files): changes without a uevent are seen only at the resync"
+    ]
+
+
+async def test_a_machine_without_dev_is_watched_once_it_has_one(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "REARM", 0.01)
+    (machine.root / "dev").rmdir()
+    file = machine.root / "dev/fuse"
+
+    def act() -> None:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+
+    async with watching(machine.backend()) as seen:
+        await seen.until(act, "/dev/fuse")

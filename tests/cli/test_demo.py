@@ -1,0 +1,35 @@
+"""``devhost demo``: ends by itself and shows the whole way, whatever the machine has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def demo(*arguments):
+    command = [sys.executable, "-m", "devhost", "demo", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+
+
+def test_it_shows_resources_and_what_a_pod_gets_and_ends_by_itself(toys):
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    drop_in.write_text(
+        drop_in.read_text().replace("self.context.root", f"type(self.context.root)({str(toys.root)!r})")
+    )
+    done = demo("--config", str(toys.config))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "example.com/toy  2/2" in done.stdout
+    assert "device node /dev/null (rw)" in done.stdout
+
+
+def test_the_bundled_configuration_runs_on_this_very_machine():
+    done = demo()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "RESOURCE" in done.stdout
+
+
+def test_a_wrong_configuration_is_refused_in_one_line(toys):
+    toys.write("name: nope, backend: toy")
+    done = demo("--config", str(toys.config))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,128 @@
+"""Generates the Python code of the device plugin protocol from ``api.proto``.
+
+    python tools/generate_protocol.py             # writes beside api.proto
+    python tools/generate_protocol.py DIRECTORY   # writes DIRECTORY/devhost/kubelet/api/
+
+Needs grpcio-tools. Beyond what protoc emits, the result
+ - names the generator in its first line, so that a test knows when a comparison must be exact;
+ - carries the oldest runtime this project supports, not the generator's own version;
+ - brings types for the asyncio flavour of the gRPC stubs, for which protoc has no generator.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto
+from grpc_tools import protoc  # type: ignore[import-untyped]  # it ships no annotations
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+PROTO = "devhost/kubelet/api/api.proto"
+STEM = PROTO.removesuffix(".proto")
+OUTPUTS = tuple(f"{STEM}{suffix}" for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi"))
+
+# The emitted code calls nothing that these releases lack (pyproject.toml names them as the oldest
+# allowed), but a generator always demands a runtime at least as new as itself.
+OLDEST_GRPC = "1.75.0"
+OLDEST_PROTOBUF = (6, 31, 0)
+
+# Generated code keeps the generator's style; ruff wants each exemption named.
+_EXEMPT = {".py": "F401, I001", ".pyi": "E501"}
+
+
+class GenerationError(Exception):
+    """protoc refused its input; its own complaint has gone to stderr."""
+
+
+def generator() -> str:
+    """The version of grpcio-tools that would be used now."""
+    return importlib.metadata.version("grpcio-tools")
+
+
+def describe(proto: str = PROTO, root: Path = SOURCE) -> FileDescriptorProto:
+    """What ``proto`` (relative to ``root``) declares.
+
+    Raises:
+        GenerationError: it does not compile.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch, "set")
+        _protoc(root, f"--descriptor_set_out={result}", proto=proto)
+        return FileDescriptorSet.FromString(result.read_bytes()).file[0]
+
+
+def generate(target: Path) -> None:
+    """Writes the four generated files below ``target``.
+
+    Raises:
+        GenerationError: ``api.proto`` does not compile.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    flags = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
+    _protoc(SOURCE, *flags, proto=PROTO)
+    (target / f"{STEM}_pb2_grpc.pyi").write_text("\n".join(_grpc_types(describe())) + "\n")
+    for output in OUTPUTS:
+        file = target / output
+        file.write_text(_with_header(_with_oldest_runtime(file.read_text()), file.suffix))
+
+
+def _protoc(root: Path, *flags: str, proto: str) -> None:
+    if protoc.main(["protoc", f"-I{root}", *flags, proto]):
+        raise GenerationError(proto)
+
+
+def _with_header(text: str, suffix: str) -> str:
+    first = f"# Generated from api.proto with grpcio-tools {generator()}."
+    return f"{first}\n# fmt: off\n# ruff: noqa: {_EXEMPT[suffix]}\n{text}"
+
+
+def _with_oldest_runtime(text: str) -> str:
+    major, minor, patch = OLDEST_PROTOBUF
+    text = re.sub(
+        r"(?m)^# Protobuf Python Version: .*$", f"# Protobuf Python Version: {major}.{minor}.{patch}", text
+    )
+    text = re.sub(
+        r"(Domain\.PUBLIC,)\s+\d+,\s+\d+,\s+\d+,", rf"\1\n    {major},\n    {minor},\n    {patch},", text
+    )
+    return re.sub(r"(?m)^GRPC_GENERATED_VERSION = .*$", f"GRPC_GENERATED_VERSION = '{OLDEST_GRPC}'", text)
+
+
+def _grpc_types(file: FileDescriptorProto) -> Iterator[str]:
+    yield "from collections.abc import AsyncIterator"
+    yield ""
+    yield "import grpc.aio"
+    yield ""
+    yield f"from {STEM.rpartition('/')[0].replace('/', '.')} import api_pb2"
+    for service in file.service:
+        yield ""
+        yield f"class {service.name}Stub:"
+        yield "    def __init__(self, channel: grpc.aio.Channel) -> None: ..."
+        for method in service.method:
+            kind = "UnaryStreamMultiCallable" if method.server_streaming else "UnaryUnaryMultiCallable"
+            yield f"    {method.name}: grpc.aio.{kind}[{_types(method)}]"
+        yield ""
+        yield f"class {service.name}Servicer:"
+        for method in service.method:
+            asked, answer = _types(method).split(", ")
+            define = "def" if method.server_streaming else "async def"
+            returns = f"AsyncIterator[{answer}]" if method.server_streaming else answer
+            context = f"grpc.aio.ServicerContext[{asked}, {answer}]"
+            yield f"    {define} {method.name}(self, request: {asked}, context: {context}) -> {returns}: ..."
+        yield ""
+        yield f"def add_{service.name}Servicer_to_server("
+        yield f"    servicer: {service.name}Servicer, server: grpc.aio.Server"
+        yield ") -> None: ..."
+
+
+def _types(method: MethodDescriptorProto) -> str:
+    """Request and response of a method as Python names: ``.v1beta1.Empty`` is ``api_pb2.Empty``."""
+    return ", ".join(f"api_pb2.{name.rpartition('.')[2]}" for name in (method.input_type, method.output_type))
+
+
+if __name__ == "__main__":
+    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCE)
