@@ -83,12 +83,12 @@ def test_the_table_names_every_backend_with_what_it_declares(config: Path) -> No
         "  hooks: devhost_backends, probe()",
         "  subsystems: misc, tty",
         "  options:",
-        "    token  string           A secret.  required",
-        '    level  low | high       How much.  default "low"',
+        "    token  string           A secret, required",
+        '    level  low | high       How much, default "low"',
         "    limit  integer or null  At most.",
         "  attributes:",
-        '    model  str   The model.  e.g. "X100"',
-        '    ports  list  Its ports.  e.g. ["a", "b"]',
+        '    model  str   The model, e.g. "X100"',
+        '    ports  list  Its ports, e.g. ["a", "b"]',
         f"refused: {directory}/broken.py: RuntimeError: no luck",
     ]
 

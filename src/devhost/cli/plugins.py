@@ -82,7 +82,7 @@ def _lines(backends: list[dict[str, Any]], refused: list[dict[str, str]]) -> Ite
         yield from _table(
             "attributes",
             [
-                (key, a["type"], a["meaning"], f"e.g. {_json(a['example'])}")
+                (key, a["type"], f"{a['meaning'].rstrip('.')}, e.g. {_json(a['example'])}")
                 for key, a in backend["attributes"].items()
             ],
         )
@@ -91,10 +91,11 @@ def _lines(backends: list[dict[str, Any]], refused: list[dict[str, str]]) -> Ite
         yield f"refused: {name}: {one['reason']}"
 
 
-def _option(key: str, schema: dict[str, Any], required: list[str]) -> tuple[str, str, str, str]:
+def _option(key: str, schema: dict[str, Any], required: list[str]) -> tuple[str, str, str]:
     kind = " or ".join(_kinds(schema))
     note = f"default {_json(schema['default'])}" if "default" in schema else ""
-    return key, kind, schema.get("description", ""), "required" if key in required else note
+    notes = [schema.get("description", "").rstrip("."), "required" if key in required else note]
+    return key, kind, ", ".join(filter(None, notes))
 
 
 def _kinds(schema: dict[str, Any]) -> Iterator[str]:
@@ -111,12 +112,12 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _table(title: str, rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
+def _table(title: str, rows: list[tuple[str, str, str]]) -> Iterator[str]:
     if not rows:
         yield f"  {title}: none"
         return
     yield f"  {title}:"
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)]
-        yield f"    {'  '.join([*cells, row[3]])}".rstrip()
+        cells = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=True)]
+        yield f"    {'  '.join([*cells, row[2]])}".rstrip()
