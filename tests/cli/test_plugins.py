@@ -85,7 +85,7 @@ def test_the_table_names_every_backend_with_what_it_declares(config: Path) -> No
         "  options:",
         "    token  string           A secret, required",
         '    level  low | high       How much, default "low"',
-        "    limit  integer or null  At most.",
+        "    limit  integer or null  At most",
         "  attributes:",
         '    model  str   The model, e.g. "X100"',
         '    ports  list  Its ports, e.g. ["a", "b"]',
