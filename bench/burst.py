@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from devhost.testing.zram import Zram, why_not
+
 from . import measures
 from .latency import ZRAM, ZRAM_CONFIG
 from .measure import Result
 from .process import devhost, resource, serving, workplace
 from .recorder import Recorder
-from .zram import existing, missing, zram
 
 EVENTS = 1000
 AFTER = 3.0
@@ -27,8 +28,8 @@ CONFIG = f"""{ZRAM_CONFIG}
 
 async def measure() -> AsyncIterator[Result]:
     """The kernel's own uevents as root, else those of the synthetic backend."""
-    if reason := missing():
-        yield await _synthetic(f"simulated events: zram {reason}")
+    if reason := why_not():
+        yield await _synthetic(f"simulated events: {reason}")
     else:
         yield await _kernel()
 
@@ -40,7 +41,7 @@ async def _kernel() -> Result:
     (Documentation/ABI/testing/sysfs-uevent).
     """
     async with workplace() as (directory, kubelet):
-        with zram() as disks:
+        with Zram() as disks:
             async with devhost(directory, kubelet, CONFIG):
                 await kubelet.all_listed(2)
                 await asyncio.sleep(1)
@@ -48,18 +49,19 @@ async def _kernel() -> Result:
 
                 def storm() -> None:
                     files = [path / "uevent" for path in sorted(Path("/sys/class/tty").iterdir())]
+                    plugged: list[int] = []
                     for number in range(EVENTS):
                         files[number % len(files)].write_text("change", encoding="ascii")
                         if number in (200, 400, 600):
-                            disks.add()
+                            plugged.append(disks.plug())
                         elif number == 800:
-                            disks.remove(min(disks.own))
+                            disks.unplug(plugged[0])
 
                 await asyncio.to_thread(storm)
                 await asyncio.sleep(AFTER)
                 await kubelet.quiet(AFTER)
                 shown = kubelet.resources[ZRAM].latest[-1].healthy()
-                right = shown == {f"block-{name}" for name in existing()}
+                right = shown == _existing()
                 lists = _count(kubelet) - before
     return _result(lists, right, "kernel events of tty, zram plugged and unplugged within")
 
@@ -77,6 +79,10 @@ async def _synthetic(note: str) -> Result:
         right = sick == {f"synthetic-{number:05}" for number in (2, 4, 6)}
         lists = _count(running.kubelet) - before
     return _result(lists, right, note)
+
+
+def _existing() -> set[str]:
+    return {f"block-{path.name}" for path in Path("/sys/class/block").glob("zram*")}
 
 
 def _result(lists: int, right: bool, note: str) -> Result:

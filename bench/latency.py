@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from devhost.testing.zram import Zram, why_not
 
 from . import measures
 from .measure import Measure, Result
 from .process import Running, devhost, resource, serving, synthetic, workplace
-from .zram import Zram, missing, zram
+
+T = TypeVar("T")
 
 QUIET = 0.2
 """Seconds without a list before each sample: devhost sends at most one list per stream in 0.1 s."""
@@ -30,13 +34,13 @@ WARM_UP = 4
 
 async def uevents() -> AsyncIterator[Result]:
     """Kernel uevents of zram devices; a backend's own event source where there are none to be had."""
-    if reason := missing():
+    if reason := why_not():
         async with serving(resources=1, devices=10 + PAIRS) as running:
             samples = await _events(running, 1, WARM_UP + PAIRS)
-        yield Result(measures.UEVENT, samples[2 * WARM_UP :], note=f"simulated events: zram {reason}")
+        yield Result(measures.UEVENT, samples[2 * WARM_UP :], note=f"simulated events: {reason}")
         return
     async with workplace() as (directory, kubelet):
-        with zram() as disks:
+        with Zram() as disks:
             async with devhost(directory, kubelet, ZRAM_CONFIG) as running:
                 await kubelet.all_listed(1)
                 samples = await _zram(running, disks, WARM_UP + PAIRS)
@@ -48,15 +52,21 @@ async def _zram(running: Running, disks: Zram, pairs: int) -> tuple[float, ...]:
     kubelet, samples = running.kubelet, []
     for _ in range(pairs):
         await kubelet.quiet(QUIET)
-        number, began = await asyncio.to_thread(disks.add)
+        number, began = await asyncio.to_thread(_timed, disks.plug)
         device = f"block-zram{number}"
         shown = await kubelet.first(ZRAM, began, lambda listing: listing.is_healthy(device))  # noqa: B023
         samples.append((shown.at - began) * 1e3)
         await kubelet.quiet(QUIET)
-        began = await asyncio.to_thread(disks.remove, number)
+        _, began = await asyncio.to_thread(_timed, lambda: disks.unplug(number))  # noqa: B023
         shown = await kubelet.first(ZRAM, began, lambda listing: not listing.is_healthy(device))  # noqa: B023
         samples.append((shown.at - began) * 1e3)
     return tuple(samples)
+
+
+def _timed(act: Callable[[], T]) -> tuple[T, float]:
+    """What ``act`` gives, and the monotonic time just before it began."""
+    began = time.monotonic()
+    return act(), began
 
 
 async def changes() -> AsyncIterator[Result]:

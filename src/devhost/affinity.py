@@ -47,20 +47,17 @@ def prefer(
         At most ``size`` tokens (more only if ``must_include`` has more), the must-includes first.
     """
     offered = dict.fromkeys(available)
-    chosen = [token for token in dict.fromkeys(must_include) if token in offered]
-    candidates = [
-        Candidate(token, devices[token])
-        for token in sorted(offered, key=natural)
-        if token in devices and token not in set(chosen)
-    ]
+    chosen = {token: None for token in must_include if token in offered}
+    free = [token for token in offered if token in devices and token not in chosen]
+    candidates = [Candidate(token, devices[token]) for token in sorted(free, key=natural)]
     need = size - len(chosen)
     if need <= 0:
-        return chosen
+        return list(chosen)
     if len(candidates) <= need:
-        return chosen + [candidate.token for candidate in candidates]
+        return [*chosen, *(candidate.token for candidate in candidates)]
     taken = [devices[token] for token in chosen if token in devices]
     selection = _Selection(policy, taken, candidates)
-    return chosen + [candidate.token for candidate in selection.pick(need)]
+    return [*chosen, *(candidate.token for candidate in selection.pick(need))]
 
 
 @lru_cache(maxsize=4096)

@@ -7,18 +7,17 @@ are its devices shown Unhealthy, with its error as the reason; they return with 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
-from .backend import Attribute, Event
-from .errors import BackendError, BackendTimeout
+from .backend import Event
+from .errors import BackendError, BackendTimeout, one_line
 from .health import Ward
-from .model import MAX_DEVICE_ID, Device, Health
+from .model import Device
 from .pace import Backoff, Pacer
+from .soundness import name_of, unsound
 from .source import Source
 from .telemetry.log import get
 from .telemetry.metrics import BackendFailure, Metrics
@@ -39,9 +38,6 @@ EVENT_LIMIT = 1000
 
 ANYTHING = Event()
 """The event that says only that something may have changed."""
-
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/=#-]*")
-_VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
 
 
 class State(StrEnum):
@@ -80,11 +76,19 @@ class Discovery:
         metrics: hears of looks and failures.
         found: called in the loop whenever devices, their health or the condition changed. Its argument
             is the monotonic time of the first event that led to it, ``None`` for a timer.
+        clock: monotonic seconds, those of the event loop.
     """
 
-    def __init__(self, source: Source, metrics: Metrics, found: Callable[[float | None], None]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        metrics: Metrics,
+        found: Callable[[float | None], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.source = source
         self._metrics = metrics
+        self._clock = clock
         self.devices: Mapping[str, Device] = {}
         self.ward = Ward()
         self.condition = Condition(since=time.time())
@@ -95,7 +99,7 @@ class Discovery:
         self._wake = asyncio.Event()
         self._backoff = Backoff(0.5, 30.0)
         self._pacer = Pacer()
-        self._good_at = time.monotonic()
+        self._good_at = clock()
         self._full = False
 
     def concerns(self, event: Event) -> bool:
@@ -112,7 +116,7 @@ class Discovery:
         else:
             self._full = True
         if self._event_at is None:
-            self._event_at = time.monotonic()
+            self._event_at = self._clock()
         self._wake.set()
 
     def deny(self, device: str, missing: Sequence[str]) -> None:
@@ -123,13 +127,12 @@ class Discovery:
 
     async def run(self) -> None:
         """Looks now, at each event, and at the slow resync; never ends by itself."""
-        loop = asyncio.get_running_loop()
         self._events.append(ANYTHING)
         while True:
-            await asyncio.sleep(self._pacer.pause(loop.time()))
-            began = loop.time()
+            await asyncio.sleep(self._pacer.pause(self._clock()))
+            began = self._clock()
             failed = not await self.look_once()
-            self._pacer.ran(began, loop.time())
+            self._pacer.ran(began, self._clock())
             if failed:
                 # Events do not shorten the wait: a driver in trouble is not helped by more calls.
                 await asyncio.sleep(self._backoff.delay())
@@ -154,7 +157,7 @@ class Discovery:
                 await self._follow(events, backoff)
                 log.warning("event source ended", backend=self.source.name)
             except Exception as error:  # noqa: BLE001 - a vendor's code may raise anything
-                log.warning("event source failed", backend=self.source.name, error=_one_line(error))
+                log.warning("event source failed", backend=self.source.name, error=one_line(error))
             await asyncio.sleep(backoff.delay())
 
     async def _follow(self, events: AsyncIterator[Event], backoff: Backoff) -> None:
@@ -168,9 +171,9 @@ class Discovery:
         event_at, self._event_at = self._event_at, None
         probe, self._full = self._full or not self.devices, False
         if probe:
-            events = [*(event for event in events if event.sys_path or event.dev_node), ANYTHING]
+            events = [*(event for event in events if event != ANYTHING), ANYTHING]
         self._wake.clear()
-        began = time.monotonic()
+        began = self._clock()
         try:
             devices = self._validated(await self.source.look(events))
             changed = self.condition.state is not State.OK or _differ(self.devices, devices)
@@ -181,13 +184,14 @@ class Discovery:
                     self.ward.restored(device)
                     changed = True
         except BackendError as error:
-            self._events = [ANYTHING]  # whatever happened meanwhile, the next look must see all of it
+            # Whatever happened meanwhile, the next look must see all of it, and probe again.
+            self._events, self._full = [ANYTHING], True
             self._failed(error)
             return False
         self.devices = devices
         self.ward.stale = ""
         self.ward.forget(devices)
-        self._good_at = time.monotonic()
+        self._good_at = self._clock()
         self.condition.last_look, self.condition.seconds = time.time(), self._good_at - began
         if self.condition.state is not State.OK:
             if self.condition.state is State.DEGRADED:
@@ -211,7 +215,7 @@ class Discovery:
             self.source.name, BackendFailure.TIMEOUT if timeout else BackendFailure.ERROR
         )
         self._metrics.backend_degraded(self.source.name, True)
-        if time.monotonic() - self._good_at >= STALE_AFTER:
+        if self._clock() - self._good_at >= STALE_AFTER:
             self.ward.stale = error.message
         self.answered.set()
         self._found(None)
@@ -223,11 +227,11 @@ class Discovery:
         refused: list[RefusedDevice] = []
         for device in devices:
             known = isinstance(device, Device) and type(device.id) is str and self.devices.get(device.id)
-            flaw = "" if known is device else _flaw(device, declared)
+            flaw = "" if known is device else unsound(device, declared)
             if flaw or not isinstance(device, Device):
-                refused.append(RefusedDevice(_name(device), flaw))
+                refused.append(RefusedDevice(name_of(device), flaw))
             elif device.id in good:
-                refused.append(RefusedDevice(_name(device), "another device has the same id"))
+                refused.append(RefusedDevice(name_of(device), "another device has the same id"))
             else:
                 good[device.id] = self._canonical(device)
         for refusal in set(refused).difference(self.condition.refused):
@@ -249,48 +253,3 @@ class Discovery:
 def _differ(old: Mapping[str, Device], new: Mapping[str, Device]) -> bool:
     """Whether any device appeared, went or changed; those unchanged are the same objects."""
     return len(old) != len(new) or any(old.get(name) is not device for name, device in new.items())
-
-
-def _flaw(device: Any, declared: Mapping[str, Attribute]) -> str:
-    """Why something a backend returned cannot be a device; empty if it can."""
-    if not isinstance(device, Device):
-        return f"the backend returned {type(device).__name__}, not Device"
-    if not isinstance(device.id, str) or not device.id:
-        return "it has no id"
-    if len(device.id) > MAX_DEVICE_ID:
-        return f"its id has {len(device.id)} characters, more than {MAX_DEVICE_ID}"
-    if not _ID.fullmatch(device.id) or "::" in device.id:
-        return "its id has characters other than letters, digits and ._:@+/=#-, or a double colon"
-    given: Any = device  # its annotations promise the types, its author may not have kept them
-    if not (isinstance(given.attributes, Mapping) and isinstance(given.health, Health)):
-        return "its attributes are not a mapping, or its health is not a Health"
-    if not (isinstance(given.claims, frozenset) and isinstance(given.part_of, frozenset)):
-        return "its claims or part_of are not a frozenset"
-    if not isinstance(given.numa_nodes, tuple) or any(type(node) is not int for node in given.numa_nodes):
-        return "its numa_nodes are not a tuple of whole numbers"
-    for name, value in device.attributes.items():
-        attribute = declared.get(name) or _family(name, declared)
-        if attribute is None:
-            return f"attribute {name!r} is not declared by the backend"
-        if not isinstance(value, _VALUE_TYPES.get(attribute.type, (tuple,))) or (
-            attribute.type is int and isinstance(value, bool)
-        ):
-            return f"attribute {name!r} is {type(value).__name__}, declared as {attribute.type.__name__}"
-    return ""
-
-
-def _family(name: str, declared: Mapping[str, Attribute]) -> Attribute | None:
-    for key, attribute in declared.items():
-        if key.endswith("*") and name.startswith(key[:-1]):
-            return attribute
-    return None
-
-
-def _name(device: object) -> str:
-    """An id as short as a log line can bear."""
-    name = str(device.id) if isinstance(device, Device) else repr(device)
-    return name if len(name) <= 80 else name[:77] + "..."
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

@@ -84,3 +84,17 @@ class BackendTimeout(BackendError):
 
 class AllocationError(BackendError):
     """A device cannot be handed out now; the text is what the kubelet shows in the pod's status."""
+
+
+def words(error: BaseException) -> str:
+    """What an exception of a stranger's code says, as one line of at most 500 characters."""
+    try:
+        return " ".join(str(error).split())[:500]
+    except Exception:  # noqa: BLE001 - a stranger's __str__ may fail as well
+        return ""
+
+
+def one_line(error: BaseException) -> str:
+    """The same with the exception's type in front: ``OSError: [Errno 5] Input/output error``."""
+    text = words(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -53,9 +53,13 @@ class UeventMonitor:
         self._loop = asyncio.get_running_loop()
         context = pyudev.Context()
         self.source = "udev" if udevd_runs() else "kernel"
-        self._monitors = [self._open(context, "kernel")]
-        if self.source == "udev":
-            self._monitors.append(self._open(context, "udev"))
+        self._monitors: list[pyudev.Monitor] = []
+        try:
+            for source in dict.fromkeys(("kernel", self.source)):
+                self._monitors.append(self._open(context, source))
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Stops listening."""
@@ -167,8 +171,10 @@ class DirectoryWatch:
             if self._inotify is None:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
             wanted = {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
+            # A directory made anew may get the old one's inode; the kernel has dropped its watch then.
+            alive = self._inotify.watches
             for path, (watch, identity) in list(self._watched.items()):
-                if wanted.get(path) != identity:
+                if wanted.get(path) != identity or watch not in alive:
                     del self._watched[path]
                     self._drop(watch)
             for path, identity in wanted.items():

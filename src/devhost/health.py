@@ -27,7 +27,7 @@ LONGEST_HOLD = 60.0
 class _History:
     healthy: bool = True
     falls: list[float] = field(default_factory=list)
-    well_since: float = 0.0
+    well_since: float | None = None
     hold: float = 0.0
 
 
@@ -78,7 +78,7 @@ class Ward:
         waits = [
             history.well_since + history.hold - now
             for history in self._histories.values()
-            if not history.healthy and history.hold and history.well_since
+            if not history.healthy and history.well_since is not None
         ]
         return max(0.0, min(waits)) if waits else None
 
@@ -99,18 +99,19 @@ class Ward:
 
     def _settle(self, history: _History, raw: Health, now: float) -> Health:
         if not raw.healthy:
-            if history.healthy or history.well_since:
+            if history.healthy or history.well_since is not None:
                 history.falls = [fall for fall in history.falls if now - fall < WINDOW] + [now]
                 extra = len(history.falls) - PATIENCE
                 history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
-            history.healthy, history.well_since = False, 0.0
+            history.healthy, history.well_since = False, None
             return raw
         if history.healthy:
             return HEALTHY
-        history.well_since = history.well_since or now
+        if history.well_since is None:
+            history.well_since = now
         left = history.well_since + history.hold - now
         if left > 0:
             count = len(history.falls)
             return unhealthy(f"it failed {count} times within a minute and must stay well a little longer")
-        history.healthy, history.well_since = True, 0.0
+        history.healthy, history.well_since = True, None
         return HEALTHY

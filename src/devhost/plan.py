@@ -14,13 +14,16 @@ from enum import StrEnum
 from . import naming
 from .model import AttributeValue, Device
 from .settings import ResourceSettings, Settings, Share, WhenEmpty
-from .where import holds, objection
+from .where import holds, objection, show
 
 LIST_LIMIT = 4_000_000
 """Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
 
-_TOKEN_OVERHEAD = 24
-"""Bytes of one ListAndWatch entry beside its id: tags, lengths, health and a NUMA node."""
+_TOKEN_OVERHEAD = 20
+"""Bytes of one ListAndWatch entry beside its id and NUMA nodes: tags, lengths and health."""
+
+_NODE_OVERHEAD = 5
+"""Bytes of one NUMA node in an entry: tags, a length and an id below 1024."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +187,12 @@ class _Deal:
         if fields:
             if problem := naming.problem(name):
                 return f"the name {name} {problem}"
-            values = tuple(device.attributes[field] for field in fields)
-            if self._values.setdefault(name, values) != values:
-                return f"the name {name} already stands for {self._values[name]}, this device has {values}"
+            values = _values(fields, device)
+            others = self._values.get(name, values)
+            if others != values:
+                return (
+                    f"the name {name} already stands for {_shown(others)}, this device has {_shown(values)}"
+                )
         owner = self.owners.get(name)
         if owner is not None and owner.index != entry.index:
             return f"the name {name} already belongs to entry {owner.index + 1} ({owner.name})"
@@ -210,7 +216,8 @@ class _Deal:
         return ""
 
     def _no_room(self, name: str, device: Device, replicas: int) -> str:
-        size = self._sizes.get(name, 0) + replicas * (len(device.id) + _TOKEN_OVERHEAD)
+        overhead = _TOKEN_OVERHEAD + _NODE_OVERHEAD * len(device.numa_nodes)
+        size = self._sizes.get(name, 0) + replicas * (len(device.id) + overhead)
         if replicas > 1:
             size += replicas * (2 + len(str(replicas)))
         if size > LIST_LIMIT:
@@ -224,7 +231,16 @@ class _Deal:
             self._wholes[claim] = key
         for claim in device.part_of:
             self._parts.setdefault(claim, key)
+        self._values.setdefault(name, _values(naming.fields(entry.name), device))
         self._open(name, entry).append(Offer(device, replicas))
+
+
+def _values(fields: Sequence[str], device: Device) -> tuple[AttributeValue, ...]:
+    return tuple(device.attributes[field] for field in fields)
+
+
+def _shown(values: Sequence[AttributeValue]) -> str:
+    return ", ".join(map(show, values))
 
 
 def _nameless(entry: ResourceSettings, fields: Sequence[str], device: Device) -> str:

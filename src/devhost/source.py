@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from .backend import Backend, CanNotice, CanPrepare, CanProbe, CanWatch, Event
-from .errors import AllocationError, BackendError, BackendTimeout
+from .errors import AllocationError, BackendError, BackendTimeout, one_line, words
 from .model import Device, Health
 from .worker import Lane
 
@@ -93,9 +93,7 @@ class Source:
         backend = self.backend
         if not isinstance(backend, CanProbe):
             return {}
-        return await self._guarded(
-            self._looking, self.kind.discover_deadline, self._probe, backend, devices
-        )
+        return await self._guarded(self._looking, self.kind.discover_deadline, self._probe, backend, devices)
 
     async def prepare(self, deadline: float, devices: Sequence[Device]) -> None:
         """Prepares devices for a container start; nothing for a backend that has no ``prepare``.
@@ -166,19 +164,6 @@ class Source:
         except BackendError as error:
             # The backend's own sentence, which may come in any shape and in a class of its own.
             kind = AllocationError if isinstance(error, AllocationError) else BackendError
-            raise kind(_words(error) or type(error).__name__) from error
+            raise kind(words(error) or type(error).__name__) from error
         except Exception as error:
             raise BackendError(f"backend {self.name} failed: {one_line(error)}") from error
-
-
-def one_line(error: BaseException) -> str:
-    """What a stranger's exception says, in one line of bearable length."""
-    text = _words(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return " ".join(str(error).split())[:500]
-    except Exception:  # noqa: BLE001 - a stranger's __str__ may fail as well
-        return ""

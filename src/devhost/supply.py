@@ -7,13 +7,14 @@ server knows; gRPC does not reach below it, and what happens to the kubelet does
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .affinity import prefer
 from .errors import AllocationError, BackendError
 from .inventory import Inventory
-from .model import Device, Edits
+from .model import Device, DeviceNode, Edits, Mount
 from .settings import Prefer
 from .source import Source
 
@@ -27,7 +28,8 @@ MAX_NODES = 1024
 """Device nodes one container may get; each becomes a cgroup rule the runtime must load."""
 
 _ENV_NAME = re.compile(r"[^=\0]+")
-_PERMISSIONS = re.compile(r"[rwm]{1,3}")
+_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+_CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^/=\s]+")  # qualified device name of the CDI specification
 
 
 class UnknownDevice(AllocationError):
@@ -163,19 +165,47 @@ def _check(edits: Edits, backend: str) -> None:
         BackendError: always the backend's fault, never the user's.
     """
     wrong = f"backend {backend} answered"
+    if flaw := _mistyped(edits):
+        raise BackendError(f"{wrong} {flaw}")
     if len(edits.nodes) > MAX_NODES:
         raise BackendError(f"{wrong} {len(edits.nodes)} device nodes, more than {MAX_NODES}")
     for node in edits.nodes:
         if not node.path.startswith("/") or not (node.container_path or "/").startswith("/"):
             raise BackendError(f"{wrong} a device node whose path is not absolute: {_quote(node.path)}")
         if not _PERMISSIONS.fullmatch(node.permissions):
-            raise BackendError(f"{wrong} permissions {_quote(node.permissions)}; r, w and m are known")
+            raise BackendError(
+                f"{wrong} permissions {_quote(node.permissions)}; it takes each of r, w and m once"
+            )
     for mount in edits.mounts:
         if not mount.host_path.startswith("/") or not mount.container_path.startswith("/"):
             raise BackendError(f"{wrong} a mount whose path is not absolute: {_quote(mount.host_path)}")
-    for name in edits.env:
+    for name, value in edits.env.items():
         if not _ENV_NAME.fullmatch(name):
             raise BackendError(f"{wrong} an unusable variable name {_quote(name)}")
+        if "\0" in value:
+            raise BackendError(f"{wrong} a variable {_quote(name)} whose value holds a NUL character")
+    for name in edits.cdi_devices:
+        if not _CDI_NAME.fullmatch(name):
+            raise BackendError(f"{wrong} {_quote(name)} for a CDI name; it reads vendor/class=device")
+
+
+def _mistyped(edits: Any) -> str:
+    """What is of another type than :class:`Edits` declares; empty when nothing is."""
+    for field, kind in (("nodes", DeviceNode), ("mounts", Mount), ("cdi_devices", str)):
+        value = getattr(edits, field)
+        if not isinstance(value, tuple) or not all(isinstance(member, kind) for member in value):
+            return f"{field} that are not a tuple of {kind.__name__}"
+    for field in ("env", "annotations"):
+        value = getattr(edits, field)
+        if not isinstance(value, Mapping) or not all(
+            isinstance(text, str) for pair in value.items() for text in pair
+        ):
+            return f"{field} that is not a mapping of str to str"
+    texts = [text for node in edits.nodes for text in (node.path, node.container_path, node.permissions)]
+    texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
+    if not all(isinstance(text, str) for text in texts):
+        return "a path or permissions that are not a str"
+    return ""
 
 
 def _quote(text: str) -> str:

@@ -19,7 +19,7 @@ def test_it_shows_resources_and_what_a_pod_gets_and_ends_by_itself(toys):
     done = demo("--config", str(toys.config))
     assert (done.returncode, done.stderr) == (0, "")
     assert "example.com/toy  2/2" in done.stdout
-    assert "device node /dev/null (rw)" in done.stdout
+    assert "/dev/null (rw)" in done.stdout
 
 
 def test_the_bundled_configuration_runs_on_this_very_machine():

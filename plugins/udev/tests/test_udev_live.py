@@ -37,7 +37,8 @@ from devhost_udev.options import UdevOptions
 lib = C.CDLL("libumockdev.so.0")
 lib.umockdev_testbed_new.restype = C.c_void_p
 lib.umockdev_testbed_add_devicev.restype = C.c_char_p
-lib.umockdev_testbed_add_devicev.argtypes = [C.c_void_p, C.c_char_p, C.c_char_p, C.c_char_p, C.c_void_p, C.c_void_p]
+lib.umockdev_testbed_add_devicev.argtypes = [C.c_void_p, *[C.c_char_p] * 3, *[C.c_void_p] * 2]
+lib.umockdev_testbed_uevent.argtypes = [C.c_void_p, C.c_char_p, C.c_char_p]
 lib.umockdev_testbed_remove_device.argtypes = [C.c_void_p, C.c_char_p]
 bed = C.c_void_p(lib.umockdev_testbed_new())
 
@@ -60,7 +61,8 @@ def look(number):
     for _ in range(number):
         device = monitor.poll(timeout=10)
         backend.notice(Event(device.subsystem, device.action, device.sys_path, device.device_node or ""))
-    return {d.id: dict(d.attributes) for d in backend.discover()}
+    # the machine's own /dev shines through
+    return {d.id: dict(d.attributes) for d in backend.discover() if "sysPath" in d.attributes}
 
 empty = look(0)
 usb = add("usb", "1-1", None, ["idVendor", "1a86", "idProduct", "7523", "serial", "A10B", "devpath", "1"],
@@ -69,6 +71,7 @@ tty = add("tty", "ttyUSB3", usb, ["dev", "188:3"],
           ["DEVNAME", "/dev/ttyUSB3", "MAJOR", "188", "MINOR", "3", "ID_BUS", "usb",
            "DEVLINKS", "/dev/serial/by-id/x"])
 plugged = look(2)
+lib.umockdev_testbed_uevent(bed, tty, b"remove")
 lib.umockdev_testbed_remove_device(bed, tty)
 unplugged = look(1)
 print(json.dumps([empty, plugged, unplugged]))

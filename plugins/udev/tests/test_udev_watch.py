@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import asyncinotify
@@ -26,13 +27,12 @@ class Watching:
         self._events = backend.watch()
 
     async def until(self, act: Callable[[], object], node: str) -> Event:
-        """Repeats nothing: waits until the watch is armed, acts once, and waits for the event."""
+        """Acts, again and again until the watch is armed, and waits for the event about ``node``."""
         async with asyncio.timeout(DEADLINE):
             waiting = asyncio.ensure_future(anext(self._events))
-            await asyncio.sleep(0.05)  # the directories are being watched by then, or the act is repeated
             while not waiting.done():
                 act()
-                await asyncio.wait([waiting], timeout=0.2)
+                await asyncio.wait([waiting], timeout=0.05)
             event = waiting.result()
             while event.dev_node != node:
                 event = await anext(self._events)
@@ -40,6 +40,11 @@ class Watching:
 
     async def close(self) -> None:
         await self._events.aclose()
+
+
+def toggle(file: Path) -> Callable[[], None]:
+    """Removes the file if it is there, else makes it."""
+    return lambda: file.unlink() if file.exists() else file.touch()
 
 
 @contextlib.asynccontextmanager
@@ -55,16 +60,22 @@ async def test_a_node_that_is_removed_made_or_changed_is_heard_of(machine: Any) 
     machine.misc("fuse", 229)
     file = machine.root / "dev/fuse"
     async with watching(machine.backend()) as seen:
-        event = await seen.until(lambda: file.unlink(missing_ok=True), "/dev/fuse")
+        event = await seen.until(toggle(file), "/dev/fuse")
         assert event == Event(action="node", dev_node="/dev/fuse")
-        await seen.until(file.touch, "/dev/fuse")
+        await seen.until(toggle(file), "/dev/fuse")
+        file.touch()
         await seen.until(lambda: file.chmod(0o600), "/dev/fuse")
 
 
 async def test_a_node_in_a_new_directory_is_heard_of(machine: Any) -> None:
     directory = machine.root / "dev/onload"
+
+    def make() -> None:
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o755)
+
     async with watching(machine.backend()) as seen:
-        await seen.until(lambda: directory.mkdir(exist_ok=True), "/dev/onload")
+        await seen.until(make, "/dev/onload")
         await seen.until((directory / "a").touch, "/dev/onload/a")
 
 

@@ -23,8 +23,8 @@ KINDS = {"c": "char", "b": "block"}
 BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """A PCI address with its domain, as sysfs names the directory."""
 
-_FOREIGN = ("/sys/kernel/", "/sys/fs/")
-"""Not devices' attributes: debugfs and tracefs files may block, or act on being read."""
+_FOREIGN = ("/kernel/", "/fs/")
+"""Parts of sysfs that describe no devices: debugfs and tracefs files may block, or act on being read."""
 
 _ACTS_ON_READ = frozenset({"hot_add", "vpd", "rom", "config"})
 """Never read: zram's ``hot_add`` makes a device, ``vpd`` may take seconds, the others are binary."""
@@ -56,6 +56,7 @@ class SysTree:
 
     def __init__(self, root: Path) -> None:
         self._prefix = prefix_of(root)
+        self._top = os.path.realpath(f"{self._prefix}/sys")
         self._kobjects: dict[str, Kobject | None] = {}
         self._texts: dict[tuple[str, str], str] = {}
 
@@ -160,11 +161,12 @@ class SysTree:
         Links and ``..`` are followed as far as they stay in the part of sysfs that describes devices.
         Only plain files are read; what is binary, unreadable or over a page is as good as absent.
         """
-        if name.rpartition("/")[2] in _ACTS_ON_READ or "\0" in name:
+        here = f"{self._prefix}{path}/{name}"
+        if "/" in name:
+            here = os.path.realpath(here) if os.path.exists(here) else ""  # noqa: PTH110 - no error wanted
+            inside = here.removeprefix(self._top)
+            if inside == here or inside.startswith(_FOREIGN):
+                return ""
+        if here.rpartition("/")[2] in _ACTS_ON_READ or not is_regular(here):
             return ""
-        top = os.path.realpath(f"{self._prefix}/sys") + "/"
-        real = os.path.realpath(f"{self._prefix}{path}/{name}")
-        inside = "/sys/" + real[len(top) :] if real.startswith(top) else ""
-        if not inside or inside.startswith(_FOREIGN) or real.rpartition("/")[2] in _ACTS_ON_READ:
-            return ""
-        return read_line(real) if is_regular(real) else ""
+        return read_line(here)
