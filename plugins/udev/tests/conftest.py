@@ -173,11 +173,11 @@ class Machine:
         return path
 
     def mounts(self, *lines: str) -> None:
-        """``/proc/1/mountinfo``: each line is ``major:minor mountpoint source``."""
+        """``/proc/1/mountinfo``: each line is ``major:minor mountpoint source [type]``."""
         text = ""
         for line in lines:
-            number, point, source = line.split()
-            text += f"21 1 {number} / {point} rw,relatime shared:1 - ext4 {source} rw\n"
+            number, point, source, kind = (*line.split(), "ext4")[:4]
+            text += f"21 1 {number} / {point} rw,relatime shared:1 - {kind} {source} rw\n"
         file = self.root / "proc/1/mountinfo"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

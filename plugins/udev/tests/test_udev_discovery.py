@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_udev.facts import Facts, Reader
+from devhost_udev.scan import Scan
 
 from devhost.backend import HEALTHY, Device, Event
 
@@ -179,6 +181,26 @@ def test_an_event_makes_only_the_devices_below_it_be_read_again(machine: Any, by
     assert by_node(backend.discover())["/dev/fuse"].attributes["ID_BUS"] == "none"
 
 
+def test_one_event_among_many_devices_reads_one_device(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [machine.misc(f"m{minor}", minor) for minor in range(300)]
+    backend = machine.backend()
+    before = {device.id: device for device in backend.discover()}
+    read: list[str] = []
+    facts = Reader.facts
+
+    def counted(self: Reader, key: str) -> Facts | None:
+        read.append(key)
+        return facts(self, key)
+
+    monkeypatch.setattr(Reader, "facts", counted)
+    for path in paths[7:9]:
+        backend.notice(Event("misc", "change", path))
+    backend.notice(Event("misc", "change", "/sys/devices/virtual/mis"))
+    after = {device.id: device for device in backend.discover()}
+    assert sorted(read) == ["c10:7", "c10:8"]
+    assert all(after[name] is device for name, device in before.items())
+
+
 def test_a_node_event_makes_nothing_be_read_again(machine: Any) -> None:
     machine.misc("fuse", 229)
     backend = machine.backend()
@@ -248,6 +270,32 @@ def test_a_mount_without_a_number_is_found_by_its_source(machine: Any, by_node: 
     assert by_node(machine.backend().discover())["/dev/nvme0n1"].attributes["system"] is True
 
 
+def test_every_disk_of_a_btrfs_the_node_runs_on_is_a_system_disk(machine: Any, by_node: ByNode) -> None:
+    for number, name in enumerate(("a", "b", "c")):
+        machine.nvme(f"nvme{number}", name, f"eui.{name}", number, function=f"0000:3{name}:00.0")
+    members = machine.root / "sys/fs/btrfs/0e5b/devices"
+    members.mkdir(parents=True)
+    for name in ("nvme0n1", "nvme1n1"):
+        (members / name).touch()
+    machine.mounts("0:35 / /dev/nvme0n1 btrfs")
+    found = by_node(machine.backend().discover())
+    assert [found[f"/dev/nvme{n}n1"].attributes["system"] for n in range(3)] == [True, True, False]
+
+
+def test_swap_makes_a_system_disk(machine: Any, by_node: ByNode) -> None:
+    machine.disk("virtual/block/zram0", "253:0")
+    machine.mounts("0:5 /proc proc")
+    swaps = "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition 1 0 -2\n\n"
+    (machine.root / "proc/swaps").write_text(swaps)
+    assert by_node(machine.backend().discover())["/dev/zram0"].attributes["system"] is True
+
+
+def test_a_pool_that_does_not_name_its_disks_leaves_the_question_open(machine: Any, by_node: ByNode) -> None:
+    machine.nvme("nvme0", "A", "eui.a", 0)
+    machine.mounts("0:35 / rpool/root zfs", "259:0 /boot/efi /dev/nvme0n1")
+    assert "system" not in by_node(machine.backend().discover())["/dev/nvme0n1"].attributes
+
+
 def test_where_no_mount_leads_to_a_disk_no_disk_is_called_free(machine: Any, by_node: ByNode) -> None:
     machine.nvme("nvme0", "A", "eui.a", 0)
     machine.mounts("0:35 / overlay")
@@ -270,3 +318,30 @@ def test_a_node_whose_module_is_not_loaded_keeps_its_id_when_it_is(machine: Any)
     after = {d.id: d for d in backend.discover()}
     assert after.keys() == before.keys()
     assert after["dev-ppp"].attributes["subsystem"] == "ppp"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_a_device_that_is_just_appearing_is_not_taken_for_an_unknown_node(machine: Any) -> None:
+    scan = Scan(machine.root)
+    before = scan._tree.numbers()
+    machine.disk("virtual/block/zram1", "253:1")
+    (machine.root / "dev/zram1").unlink()
+    os.mknod(machine.root / "dev/zram1", 0o060600, os.makedev(253, 1))
+    scan._tree.numbers = lambda: before  # type: ignore[method-assign]  # sysfs was listed just before
+    scan.look(())
+    assert scan.records == {}
+    del scan._tree.numbers  # type: ignore[method-assign]
+    scan.look(())
+    assert [record.device.id for record in scan.records.values()] == ["block-zram1"]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_a_second_node_of_a_known_device_is_a_device_of_its_own(machine: Any, by_node: ByNode) -> None:
+    machine.misc("fuse", 229)
+    (machine.root / "dev/jail").mkdir()
+    os.mknod(machine.root / "dev/jail/fuse", 0o020600, os.makedev(10, 229))
+    found = by_node(machine.backend().discover())
+    assert found.keys() == {"/dev/fuse", "/dev/jail/fuse"}
+    assert found["/dev/fuse"].id == "misc-fuse"

@@ -126,7 +126,7 @@ def test_tpm_offers_the_resource_manager_and_not_the_bare_chip(machine: Any) -> 
     assert offered.resources == {"example.com/tpm": {"tpmrm-tpmrm0": 10}}
 
 
-def test_the_default_configuration_offers_what_a_common_machine_has(machine: Any) -> None:
+def test_the_default_configuration_offers_what_a_usual_machine_has(machine: Any) -> None:
     machine.misc("fuse", 229)
     virtual_machines(machine)
     camera(machine)

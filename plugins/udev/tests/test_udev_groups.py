@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +120,21 @@ def test_a_link_is_followed_and_the_node_behind_it_is_claimed(machine: Any) -> N
     assert device.id == "g-tty-1a86:7523-A10B-00"
     assert device.claims == {"node:/dev/ttyUSB0"}
     assert backend.allocate([device]).nodes == (DeviceNode("/dev/ttyUSB0", "/dev/serial/by-id/usb-Acme"),)
+
+
+def test_links_are_followed_below_a_root_that_is_itself_a_link(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.misc("fuse", 229)
+    (machine.root / "dev/alias").symlink_to("fuse")
+    link = machine.root.with_name("link")
+    link.symlink_to(machine.root)
+    monkeypatch.chdir(machine.root.parent)
+    for root in (link, Path("link"), Path(machine.root.name)):
+        machine.root = root
+        (device,) = groups(machine.backend(Group("g", members=(Member("/dev/alias"),))))
+        assert device.health
+        assert device.claims == {"node:/dev/fuse"}
 
 
 def test_a_directory_stands_for_the_nodes_below_it(machine: Any) -> None:

@@ -95,7 +95,7 @@ async def test_a_library_of_a_group_is_heard_of_and_its_neighbours_are_not(machi
 async def test_an_exhausted_inotify_is_said_once_and_put_up_with(
     machine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def exhausted() -> asyncinotify.Inotify:
+    def exhausted(**_: object) -> asyncinotify.Inotify:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncinotify, "Inotify", exhausted)

@@ -130,11 +130,13 @@ async def _plug(kubelet: KubeletSimulator) -> None:
         there = _healthy(kubelet)
         await asyncio.sleep(QUIET)
         began = time.monotonic()
-        zram.unplug(number)
+        # the kernel's event comes long before this write returns
+        unplugging = asyncio.create_task(asyncio.to_thread(zram.unplug, number))
+        removed = None if added is None else await _seconds(kubelet, began, lambda: there - _healthy(kubelet))
+        await unplugging
         if added is None:
             click.echo(f"zram{number} was plugged and unplugged: no resource of this configuration takes it.")
             return
-        removed = await _seconds(kubelet, began, lambda: there - _healthy(kubelet))
     for what, seconds in (("plugged", added), ("unplugged", removed)):
         when = (
             "never had a new list" if seconds is None else f"had the new list after {seconds * 1000:.1f} ms"

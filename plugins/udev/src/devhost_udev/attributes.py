@@ -27,8 +27,7 @@ ATTRIBUTES = {
     "partition": Attribute(int, "number of the partition; whole disks have none", 1),
     "system": Attribute(
         bool,
-        "whether a disk or partition carries what the node itself runs on (/, /boot, /usr, /var, the "
-        "kubelet's directory, swap), also through LVM, RAID or encryption; absent where that cannot be told",
+        "whether a disk or partition carries what the node itself runs on; absent where that cannot be told",
         False,
     ),
     "pciBusID": Attribute(str, "address of the PCI function the device hangs on", "0000:3b:00.0", hex=True),

@@ -17,9 +17,12 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def prefix_of(root: Path) -> str:
-    """What to put before an absolute path so that it lies below ``root``; empty for ``/`` itself."""
-    text = str(root)
-    return "" if text == "/" else text.rstrip("/")
+    """What to put before an absolute path so that it lies below ``root``; empty for ``/`` itself.
+
+    Links in ``root`` are resolved, so that what is found below it can be told by its beginning.
+    """
+    text = os.path.realpath(root)
+    return "" if text == "/" else text
 
 
 def read_bytes(path: str, limit: int = SYSFS_LIMIT) -> bytes | None:

@@ -159,7 +159,6 @@ class Groups:
                 said.get("devType") == "usb_device"
                 and (said.get("idVendor"), said.get("idProduct")) == ids
                 and member.serial in ("", said.get("serial"))
-                and record.present
             ):
                 found.append(record)
         found.sort(key=lambda record: record.device.id)

@@ -17,8 +17,10 @@ from .files import prefix_of
 
 DEV = "/dev"
 
-SKIPPED = frozenset({"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/hugepages", "/dev/fd"})
-"""Directories that hold no devices to hand out, and may hold very many names."""
+SKIPPED = frozenset(
+    {"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/hugepages", "/dev/fd", "/dev/char", "/dev/block"}
+)
+"""Directories that hold no devices to hand out, or only links to all of them."""
 
 MAX_DIRECTORIES = 4096
 """Directories listed at most; ``/dev/cpu`` alone has one for each processor."""
@@ -30,10 +32,14 @@ again within the same stamp."""
 
 @dataclass(slots=True)
 class Listing:
-    """The names in one directory. ``numbers`` fills up with the device numbers that were asked for."""
+    """The names in one directory; ``special`` are those that are neither files, directories nor links.
+
+    ``numbers`` fills up with the device numbers that were asked for.
+    """
 
     identity: tuple[int, int, int]
     names: frozenset[str]
+    special: frozenset[str]
     directories: tuple[str, ...]
     settled: bool
     numbers: dict[str, str] = field(default_factory=dict)
@@ -85,16 +91,19 @@ class NodeTree:
             identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
             if known is not None and known.settled and known.identity == identity:
                 return known
-            names, directories = set(), []
+            names, special, directories = set(), set(), []
             with os.scandir(self._prefix + path) as entries:
                 for entry in entries:
                     names.add(entry.name)
-                    if entry.is_dir(follow_symlinks=False) and f"{path}/{entry.name}" not in SKIPPED:
+                    if entry.is_dir(follow_symlinks=False):
                         directories.append(f"{path}/{entry.name}")
+                    elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
+                        special.add(entry.name)
         except OSError:
             return None
         settled = now - status.st_mtime_ns > SETTLED
-        return Listing(identity, frozenset(names), tuple(directories), settled)
+        below = tuple(directory for directory in directories if directory not in SKIPPED)
+        return Listing(identity, frozenset(names), frozenset(special), below, settled)
 
     def __bool__(self) -> bool:
         """Whether there is a ``/dev`` at all; a recorded tree may lack it."""
@@ -124,7 +133,7 @@ class NodeTree:
             declared: the names sysfs speaks of, by directory.
         """
         for directory, listing in self._listings.items():
-            for name in listing.names.difference(declared.get(directory, ())):
+            for name in listing.special.difference(declared.get(directory, ())):
                 number = listing.numbers.get(name)
                 if number is None:
                     number = listing.numbers[name] = self._number(f"{directory}/{name}")

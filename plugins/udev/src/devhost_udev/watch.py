@@ -25,6 +25,10 @@ MAX_WATCHES = 512
 REARM = 30.0
 """Seconds after which directories are looked for that could not be watched before."""
 
+SETTLE = 0.02
+"""Seconds to wait before a change is told: a device's own uevent comes within, and tells it better.
+Its node is made before all its attributes are, and goes before it does."""
+
 _CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.ATTRIB
 
 
@@ -58,7 +62,7 @@ class _Watcher:
         directories = await self._context.run_blocking(_directories, self._prefix)
         try:
             if self._inotify is None:
-                self._inotify = asyncinotify.Inotify()
+                self._inotify = asyncinotify.Inotify(sync_timeout=0)
             for directory in [*self._beside, *directories][:MAX_WATCHES]:
                 self._add(self._inotify, directory)
         except OSError as error:
@@ -81,17 +85,16 @@ class _Watcher:
         if self._inotify is None:
             await asyncio.sleep(REARM)
             return
-        while (found := await _next(self._inotify)) is not None:
-            if Mask.Q_OVERFLOW in found.mask:
-                yield Event(action="node")
-                continue
-            event = self._event(found)
-            if event is not None:
-                yield event
-            if Mask.ISDIR in found.mask and found.mask & (Mask.CREATE | Mask.MOVED_TO):
+        while batch := await _next(self._inotify):
+            for event in dict.fromkeys(map(self._event, batch)):
+                if event is not None:
+                    yield event
+            if any(Mask.ISDIR in one.mask and one.mask & (Mask.CREATE | Mask.MOVED_TO) for one in batch):
                 return
 
     def _event(self, found: asyncinotify.Event) -> Event | None:
+        if Mask.Q_OVERFLOW in found.mask:
+            return Event(action="node")
         if found.path is None or found.name is None:
             return None  # the directory itself
         directory, _, name = str(found.path)[len(self._prefix) :].rpartition("/")
@@ -103,12 +106,17 @@ class _Watcher:
         return Event(action="node", dev_node=f"{directory}/{name}")
 
 
-async def _next(inotify: asyncinotify.Inotify) -> asyncinotify.Event | None:
+async def _next(inotify: asyncinotify.Inotify) -> list[asyncinotify.Event]:
+    """The changes of the next moment in which there are any; none after :data:`REARM` seconds."""
     try:
         async with asyncio.timeout(REARM):
-            return await inotify.get()
+            batch = [await inotify.get()]
     except TimeoutError:
-        return None
+        return []
+    await asyncio.sleep(SETTLE)
+    while (more := inotify.sync_get()) is not None:
+        batch.append(more)
+    return batch
 
 
 def _beside(groups: Sequence[Group]) -> dict[str, list[str]]:
