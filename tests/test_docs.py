@@ -1,0 +1,233 @@
+"""The documentation is complete, its links lead somewhere, and its examples are right.
+
+Pages with a test of their own: configuration.md, metrics.md, status.md, simulator.md, backends/writing.md
+(``test_tutorial.py``) and the module table of architecture.md (``test_imports.py``).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from devhost import backend, catalog
+from devhost.cli import COMMANDS
+from devhost.config.schema import options_of
+from devhost.errors import ConfigError
+from devhost.loading import load
+
+ROOT = Path(__file__).resolve().parents[1]
+INSTALLED = catalog.load().installed
+
+
+def _pages() -> list[Path]:
+    found = [*ROOT.glob("*.md"), *ROOT.glob("plugins/*/README.md")]
+    for directory in ("docs", "deploy", "config", "bench"):
+        found += (ROOT / directory).rglob("*.md")
+    return sorted(found)
+
+
+PAGES = _pages()
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+class Example(NamedTuple):
+    """A complete configuration somewhere in the repository; ``line`` is where it begins."""
+
+    file: Path
+    line: int
+    text: str
+
+
+def _blocks(page: Path) -> Iterator[Example]:
+    """Blocks marked ``yaml`` that are whole configurations; ``yaml fragment`` marks one that is not."""
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(r"(?ms)^( *)```yaml *\n(.*?)^ *```$", text):
+        body = re.sub(rf"(?m)^{found[1]}", "", found[2])
+        if re.search(r"(?m)^version:", body) and re.search(r"(?m)^resources:", body):
+            yield Example(page, text.count("\n", 0, found.start()) + 1, body)
+
+
+def _config_maps() -> Iterator[Example]:
+    """Configurations inside the ConfigMaps of deploy/."""
+    for file in sorted((ROOT / "deploy").rglob("*.yaml")):
+        for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+            if document and document.get("kind") == "ConfigMap":
+                for text in document["data"].values():
+                    yield Example(file, 1, text)
+
+
+def _examples() -> Iterator[Example]:
+    for page in PAGES:
+        yield from _blocks(page)
+    for file in sorted((ROOT / "config").rglob("*.yaml")):
+        yield Example(file, 1, file.read_text(encoding="utf-8"))
+    yield from _config_maps()
+
+
+EXAMPLES = list(_examples())
+
+
+@pytest.fixture(scope="module")
+def drop_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the drop-in backend that the tutorial builds, which its example names."""
+    directory = tmp_path_factory.mktemp("examples")
+    (directory / "backends").mkdir()
+    text = (ROOT / "docs" / "backends" / "writing.md").read_text(encoding="utf-8")
+    program = re.findall(r"(?ms)^```python\n(.*?)^```$", text)[-1]
+    (directory / "backends" / "watchdog.py").write_text(program, encoding="utf-8")
+    return directory
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[f"{name(e.file)}:{e.line}" for e in EXAMPLES])
+def test_every_configuration_shown_is_right(example: Example, drop_ins: Path) -> None:
+    file = drop_ins / "devhost.yaml"
+    file.write_text(example.text, encoding="utf-8")
+    try:
+        load(file)
+    except ConfigError as error:
+        pytest.fail(f"{name(example.file)}, the example at line {example.line}:\n{error}")
+
+
+def test_there_are_examples_to_check() -> None:
+    assert {"README.md", "docs", "config", "deploy"} <= {name(e.file).partition("/")[0] for e in EXAMPLES}
+
+
+def test_the_page_of_the_commands_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "tools/generate_cli_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == reference.page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_readme_names_every_command(command: str) -> None:
+    assert f"`devhost {command}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("backend_name", sorted(INSTALLED))
+def test_every_attribute_and_option_of_a_backend_is_on_its_page(backend_name: str) -> None:
+    page = ROOT / "docs" / "backends" / f"{backend_name}.md"
+    assert page.exists(), f"write {name(page)}"
+    text = page.read_text(encoding="utf-8")
+    kind = INSTALLED[backend_name].backend
+    wanted = set(kind.attributes) | set(_option_keys(options_of(kind)))
+    assert sorted(word for word in wanted if f"`{word}`" not in text) == []
+
+
+def _option_keys(schema: object) -> Iterator[str]:
+    """Every key of a JSON schema's mappings, at any depth."""
+    if isinstance(schema, dict):
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            yield from properties
+        for value in schema.values():
+            yield from _option_keys(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _option_keys(value)
+
+
+def _api() -> Iterator[str]:
+    """Every word of the API: public names, hooks, members of Backend, of its options, of Context."""
+    yield from backend.__all__
+    yield from (hook for hook in vars(backend.Hooks) if not hook.startswith("_"))
+    for kind in (backend.Backend, backend.Context):
+        yield from (member for member in vars(kind) if not member.startswith("_"))
+    yield from backend.Backend.__annotations__
+    for optional in (
+        backend.CanWatch,
+        backend.CanProbe,
+        backend.CanPrepare,
+        backend.CanLink,
+        backend.CanNotice,
+    ):
+        yield from (member for member in vars(optional) if not member.startswith("_"))
+
+
+@pytest.mark.parametrize("word", sorted(set(_api())))
+def test_the_backend_api_is_described(word: str) -> None:
+    text = (ROOT / "docs" / "backends" / "writing.md").read_text(encoding="utf-8")
+    assert re.search(rf"`[^`\n]*\b{word}\b[^`\n]*`", text), (
+        f"docs/backends/writing.md does not tell of {word}"
+    )
+
+
+def _slug(heading: str) -> str:
+    """The anchor a forge makes of a heading."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def _prose(page: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"))
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    return frozenset(_slug(heading) for heading in re.findall(r"(?m)^#+ (.+)$", _prose(page)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {
+        (index.parent / target.partition("#")[0]).resolve()
+        for target in re.findall(r"\]\(([^)\s]+)\)", index.read_text(encoding="utf-8"))
+    }
+    pages = set((ROOT / "docs").rglob("*.md")) - {index}
+    assert sorted(name(page) for page in pages - linked) == []
+
+
+def test_decisions_are_numbered_without_gaps_and_say_where_they_stand() -> None:
+    records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    assert [record.name[:4] for record in records] == [f"{n:04}" for n in range(1, len(records) + 1)]
+    for record in records:
+        text = record.read_text(encoding="utf-8")
+        assert text.startswith(f"# {int(record.name[:4])}. "), name(record)
+        assert re.search(r"(?m)^Status: (accepted|superseded by .+)$", text), name(record)
+
+
+def _tracked() -> list[Path]:
+    """The repository's text files: those git knows, or would take."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("this is not a git checkout")
+    return [ROOT / path for path in done.stdout.decode().split("\0") if path and (ROOT / path).is_file()]
+
+
+def test_no_file_names_a_directory_of_somebodys_machine() -> None:
+    personal = re.compile(rb"/(?:home|Users)/[a-z0-9_]+/|/(?:root|work|workspace)/[a-z0-9_.]", re.IGNORECASE)
+    found = []
+    for file in _tracked():
+        for number, line in enumerate(file.read_bytes().splitlines(), 1):
+            if personal.search(line):
+                found.append(f"{name(file)}:{number}: {line[:100]!r}")
+    assert found == []

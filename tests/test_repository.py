@@ -1,0 +1,241 @@
+"""The repository keeps its own rules: packages are whole, modules are small and documented."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devhost import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))
+GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+LONGEST = 500
+"""Lines of a module; 300 is normal."""
+
+
+def _sources(*directories: str) -> list[Path]:
+    files = (file for directory in directories for file in (ROOT / directory).rglob("*.py"))
+    return sorted(file for file in files if not GENERATED.search(file.name))
+
+
+LIBRARY = _sources("src", *(f"plugins/{plugin.name}/src" for plugin in PLUGINS))
+EVERYTHING = sorted({*LIBRARY, *_sources("tests", "tools", "bench", "plugins")})
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def project(directory: Path) -> dict[str, Any]:
+    """The ``project`` table of a package."""
+    return dict(tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))["project"])
+
+
+@pytest.mark.parametrize("file", LIBRARY, ids=name)
+def test_every_module_and_class_says_what_it_is(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    silent = [] if ast.get_docstring(tree) else ["the module"]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not _one_method(node):
+            silent += [] if ast.get_docstring(node) else [node.name]
+    assert silent == []
+
+
+def _one_method(node: ast.ClassDef) -> bool:
+    """Whether a class is a protocol whose single method says it all: ``class CanProbe(Protocol)``."""
+    protocol = any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+    return protocol and len(node.body) == 1
+
+
+@pytest.mark.parametrize("module", ["backend", "errors", "model", "where"])
+def test_every_function_of_the_public_api_says_what_it_does(module: str) -> None:
+    tree = ast.parse((ROOT / "src" / "devhost" / f"{module}.py").read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    public = [node for node in functions if not node.name.startswith("_")]
+    assert [node.name for node in public if not ast.get_docstring(node)] == []
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {name(file): len(file.read_text(encoding="utf-8").splitlines()) for file in EVERYTHING}
+    assert {file: lines for file, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def test_nothing_is_left_for_later() -> None:
+    later = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+    assert [name(file) for file in EVERYTHING if later.search(file.read_text(encoding="utf-8"))] == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """They share one namespace in reports, and in pytest's modes that import by name."""
+    names = [file.name for file in EVERYTHING if file.name.startswith("test_")]
+    assert sorted({one for one in names if names.count(one) > 1}) == []
+
+
+def test_the_host_says_one_version_everywhere() -> None:
+    assert project(ROOT)["version"] == __version__
+    image = re.findall(r"devhost:([0-9][\w.]*)", (ROOT / "deploy" / "daemonset.yaml").read_text())
+    assert set(image) == {__version__}
+
+
+def test_there_is_a_plugin_package() -> None:
+    assert "udev" in [plugin.name for plugin in PLUGINS]
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_a_plugin_package_is_whole(plugin: Path) -> None:
+    about = project(plugin)
+    package = f"devhost_{plugin.name}"
+    assert about["name"] == f"devhost-{plugin.name}"
+    assert about["version"] == __version__
+    assert f"devhost=={__version__}" in about["dependencies"]
+    assert about["entry-points"]["devhost"] == {plugin.name: package}
+    assert about["requires-python"] == project(ROOT)["requires-python"]
+    assert about["license"] == project(ROOT)["license"]
+    for needed in ("README.md", "tests", f"src/{package}/__init__.py", f"src/{package}/py.typed"):
+        assert (plugin / needed).exists(), needed
+    assert (ROOT / "docs" / "backends" / f"{plugin.name}.md").exists()
+
+
+def test_the_host_is_typed_for_others() -> None:
+    assert (ROOT / "src" / "devhost" / "py.typed").exists()
+
+
+def test_supported_pythons_are_named_once_and_alike() -> None:
+    versions = ["3.11", "3.12", "3.13", "3.14"]
+    named = [one.rpartition(" ")[2] for one in project(ROOT)["classifiers"] if "Python :: 3." in one]
+    assert named == versions
+    for script in ("tools/setup", "tools/test-all", ".ci/run"):
+        assert set(versions) <= set(re.findall(r"3\.1\d", (ROOT / script).read_text())), script
+
+
+def test_every_make_target_has_a_sentence() -> None:
+    text = (ROOT / "Makefile").read_text()
+    phony = re.search(r"(?m)^\.PHONY: (.*)$", text)
+    assert phony is not None
+    documented = set(re.findall(r"(?m)^([a-z-]+):[^#\n]*## ", text))
+    assert set(phony[1].split()) == documented
+
+
+@pytest.mark.parametrize("script", ["tools/setup", "tools/test-all", ".ci/run"])
+def test_scripts_can_be_run_and_parsed(script: str) -> None:
+    file = ROOT / script
+    assert os.access(file, os.X_OK)
+    shell = file.read_text().splitlines()[0].rpartition("/")[2].split()[-1]
+    subprocess.run([shell, "-n", str(file)], check=True, timeout=10)
+
+
+def test_dependency_groups_are_read_with_what_they_include() -> None:
+    spec = importlib.util.spec_from_file_location("dependency_group", ROOT / "tools/dependency_group.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    groups = {"a": ["one>=1", {"include-group": "B_b"}], "b-b": ["two"]}
+    assert list(tool.requirements(groups, "a")) == ["one>=1", "two"]
+    with pytest.raises(ValueError, match="include each other: a → a"):
+        list(tool.requirements({"a": [{"include-group": "a"}]}, "a"))
+
+
+def _checkout(directory: Path) -> Path:
+    """The files that ``tools/setup`` reads, in a directory of their own."""
+    (directory / "tools").mkdir()
+    (directory / "plugins" / "one").mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "setup", directory / "tools" / "setup")
+    (directory / "pyproject.toml").touch()
+    (directory / "plugins" / "one" / "pyproject.toml").touch()
+    return directory
+
+
+def _setup(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "tools/setup", ".venv"],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _fake(directory: Path, program: str, script: str) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / program).write_text(f"#!/bin/sh\n{script}\n")
+    (directory / program).chmod(0o755)
+
+
+TOOLS = "dirname cat cksum ls rm sh mkdir"
+"""The programs ``tools/setup`` needs besides a Python."""
+
+
+def _tools(directory: Path) -> Path:
+    directory.mkdir()
+    for program in TOOLS.split():
+        found = shutil.which(program)
+        assert found is not None
+        (directory / program).symlink_to(found)
+    return directory
+
+
+def test_set_up_says_so_when_python_is_too_old(tmp_path: Path) -> None:
+    bin_ = _tools(tmp_path / "bin")
+    _fake(bin_, "python3", '[ "$1" = --version ] && echo Python 3.10.12 && exit 0; exit 1')
+    done = _setup(_checkout(tmp_path), PATH=str(bin_))
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "setup: devhost needs Python 3.11 or newer, this machine has Python 3.10.12"
+    )
+
+
+def test_set_up_names_the_package_when_venv_is_missing(tmp_path: Path) -> None:
+    bin_ = _tools(tmp_path / "bin")
+    _fake(bin_, "python3", 'case "$2" in *ensurepip*) exit 1;; *print*) echo python3.11-venv;; esac; exit 0')
+    done = _setup(_checkout(tmp_path), PATH=str(bin_))
+    assert done.returncode == 1
+    line = "setup: python3 cannot make virtual environments: apt-get install python3.11-venv\n"
+    assert done.stderr == line
+
+
+def test_an_interrupted_set_up_is_done_again_and_a_finished_one_is_not(tmp_path: Path) -> None:
+    checkout, bin_, pip = _checkout(tmp_path), _tools(tmp_path / "bin"), tmp_path / "pip"
+    venv_python = f'case "$*" in *"-m pip"*) [ -e {pip}-works ] || exit 1; echo run >> {pip};; esac; exit 0'
+    _fake(bin_, "python3", "exit 0")
+    (checkout / ".venv").mkdir()
+    _fake(checkout / ".venv" / "bin", "python", venv_python)
+
+    assert _setup(checkout, PATH=str(bin_)).returncode == 1
+    Path(f"{pip}-works").touch()
+    assert _setup(checkout, PATH=str(bin_)).returncode == 0
+    assert _setup(checkout, PATH=str(bin_)).returncode == 0
+    assert pip.read_text().splitlines() == ["run"]
+
+    (checkout / "plugins" / "one" / "pyproject.toml").write_text("# another dependency\n")
+    assert _setup(checkout, PATH=str(bin_)).returncode == 0
+    assert pip.read_text().splitlines() == ["run", "run"]
+
+
+def test_the_daemonset_takes_no_more_than_it_needs() -> None:
+    daemonset = yaml.safe_load((ROOT / "deploy" / "daemonset.yaml").read_text())
+    pod = daemonset["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    security = container["securityContext"]
+    assert pod["automountServiceAccountToken"] is False
+    assert security["privileged"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert "subPath" not in mounts["/etc/devhost"]
+    assert mounts["/host"]["readOnly"] is True
+    assert "/var/lib/kubelet/device-plugins" in mounts
+    grace = pod["terminationGracePeriodSeconds"]
+    assert grace > 4
