@@ -10,7 +10,7 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 BIN := $(VENV)/bin
 PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
 
-.PHONY: help setup run test test-root test-all check bench proto docs format clean
+.PHONY: help setup run test test-root test-all check bench soak proto docs format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -42,11 +42,17 @@ check: setup ## formatting, lint, types, import direction, documentation
 bench: setup ## measure speed and size, print one table
 	@$(BIN)/python -m bench
 
+# The seed is drawn and printed; DEVHOST_SOAK_SEED=N repeats a run, DEVHOST_SOAK_SECONDS=N changes its length.
+soak: setup ## 50 kubelet restarts in a row, then 10 minutes of random disturbances of everything at once
+	@DEVHOST_SOAK_RESTARTS=50 $(BIN)/pytest -q tests/soak/test_kubelet_restarts.py
+	@$(BIN)/python tests/soak
+
 proto: setup ## regenerate the code of the kubelet's protocol from api.proto
 	@$(BIN)/python tools/generate_protocol.py
 
-docs: setup ## regenerate docs/cli.md from the commands
+docs: setup ## regenerate docs/cli.md from the commands and docs/conformance.md from the tests
 	@$(BIN)/python tools/generate_cli_reference.py
+	@$(BIN)/python tools/generate_conformance.py
 
 format: setup ## format the code and mend what ruff can mend
 	@$(BIN)/ruff format .

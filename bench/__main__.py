@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from . import allocate, burst, footprint, latency, startup
+from . import allocate, burst, footprint, isolation, latency, startup
 from .measure import Result
 from .measures import MEASURES
 from .table import machine, render
@@ -22,6 +23,7 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "burst": burst.measure,
     "footprint": footprint.measure,
     "idle": footprint.idle,
+    "isolation": isolation.measure,
 }
 """What can be run alone. Each yields one or more lines of the table."""
 
@@ -33,7 +35,8 @@ async def run(names: Sequence[str]) -> tuple[list[Result], list[str]]:
     for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
-            results.extend([result async for result in BENCHES[name]()])
+            async for result in BENCHES[name]():
+                results.append(result)  # noqa: PERF401 - those before a failure count
         except Exception as error:  # noqa: BLE001 - the other benches still have their say
             broken.append(f"{name}: {type(error).__name__}: {error}")
     return sorted(results, key=lambda result: MEASURES.index(result.measure)), broken
@@ -48,9 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
+    load = os.getloadavg()[0]
     results, broken = asyncio.run(run(options.only or list(BENCHES)))
     print(render(results))
-    print(f"\n{machine()}")
+    print(f"\n{machine(load)}")
     for text in broken:
         print(f"broken: {text}", file=sys.stderr)
     return int(bool(broken) or (options.strict and any(result.missed for result in results)))

@@ -18,6 +18,9 @@ T = TypeVar("T")
 QUIET = 0.2
 """Seconds without a list before each sample: devhost sends at most one list per stream in 0.1 s."""
 
+REST = 1.1
+"""The same where a look takes long: devhost then rests for four times as long, at most 1 s."""
+
 ZRAM = "bench.example.com/zram"
 ZRAM_CONFIG = f"""\
 version: 1
@@ -71,24 +74,24 @@ def _timed(act: Callable[[], T]) -> tuple[T, float]:
 
 async def changes() -> AsyncIterator[Result]:
     """Events of the synthetic backend, among many resources and among many devices."""
-    yield await _changes(measures.EVENT_100, resources=100, devices=10, pairs=50)
-    yield await _changes(measures.EVENT_BIG, resources=1, devices=10_000, pairs=20)
-    yield await _changes(measures.EVENT_BIG_FRESH, resources=1, devices=10_000, pairs=10, fresh=True)
+    yield await _changes(measures.EVENT_100, resources=100, devices=10, pairs=25)
+    yield await _changes(measures.EVENT_BIG, resources=1, devices=10_000, pairs=10)
+    yield await _changes(measures.EVENT_BIG_FRESH, resources=1, devices=10_000, pairs=5, fresh=True)
 
 
 async def _changes(line: Measure, *, resources: int, devices: int, pairs: int, fresh: bool = False) -> Result:
     async with serving(resources=resources, devices=devices, fresh=fresh) as running:
-        samples = await _events(running, resources, 2 + pairs)
+        samples = await _events(running, resources, 2 + pairs, REST)
     return Result(line, samples[4:])
 
 
-async def _events(running: Running, resources: int, pairs: int) -> tuple[float, ...]:
+async def _events(running: Running, resources: int, pairs: int, quiet: float = QUIET) -> tuple[float, ...]:
     """Milliseconds until a device that falls sick, and gets well again, is shown so; another each time."""
     kubelet, samples = running.kubelet, []
     for number in range(pairs):
         name, device = resource(number % resources), f"synthetic-{number:05}"
         for action in ("sick", "well"):
-            await kubelet.quiet(QUIET)
+            await kubelet.quiet(quiet)
             began = time.monotonic()
             running.tell(f"{action} {number}")
             wanted = action == "well"

@@ -28,6 +28,25 @@ MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices", "MB", 
 MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
 IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
 
+ISOLATION = {
+    mode: (
+        Measure(
+            f"isolation-{mode}-allocate", f"Allocate, {beside}", "ms", {P99: allocate} if allocate else {}
+        ),
+        Measure(
+            f"isolation-{mode}-change", f"event → new list, {beside}", "ms", {P99: change} if change else {}
+        ),
+    )
+    for mode, beside, allocate, change in (
+        ("calm", "beside a calm backend", 0, 0),
+        ("hang", "beside a hung backend", 0, 0),
+        ("raise", "beside one that raises all the time", 0, 0),
+        ("python", "beside one that eats a core in Python", 0, 0),
+        ("c", "beside one that eats a core in C", 0, 0),
+    )
+}
+"""Allocate and a change of an undisturbed resource, by what another backend does meanwhile."""
+
 MEASURES = (
     START_10,
     START_100,
@@ -44,4 +63,5 @@ MEASURES = (
     MEMORY,
     MEMORY_BIG,
     IDLE,
+    *(measure for pair in ISOLATION.values() for measure in pair),
 )

@@ -28,8 +28,8 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return f"|{'|'.join(cells)}|"
 
 
-def machine() -> str:
-    """What the figures were taken on, and when (UTC)."""
+def machine(load: float) -> str:
+    """What the figures were taken on, when (UTC), and how busy it was before (1-minute load average)."""
     try:
         model = cpu_model(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     except OSError:
@@ -37,7 +37,7 @@ def machine() -> str:
     return (
         f"{model or platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, "
         f"Python {platform.python_version()}, grpcio {version('grpcio')}, "
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, load before: {load:.2f}"
     )
 
 

@@ -29,8 +29,8 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         3: "GetDevicePluginOptions is answered while Register is still pending.",
         4: "A refusal is shown in the status, counted, and followed by another try; other resources do not "
         "notice.",
-        5: "Where there is no kubelet.sock yet, devhost waits and registers when it appears (measured: within "
-        "0.3 s).",
+        5: "Where there is no kubelet.sock yet, devhost waits and registers when it appears (measured: "
+        "within 0.3 s).",
         6: "A kubelet.sock on which nobody listens is tried again, ever more slowly.",
         7: "A Register that is never answered ends at a deadline of 15 s, above the kubelet's own 10 s, and "
         "leaves no task behind.",
@@ -38,16 +38,16 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         9: "Each resource has a server, a socket and a registration of its own, and lists only its devices.",
         10: "Socket names are short and distinct whatever the resource's name: within a kubelet's directory "
         "no path passes 107 bytes.",
-        11: "A socket left by a devhost that died is removed at start; a live one, or another plugin's, is not "
-        "touched.",
-        12: "Sockets have mode 0600 and our owner from the moment they exist; the kubelet's directory is left "
-        "to the kubelet to make.",
+        11: "A socket left by a devhost that died is removed at start; a live one, or another plugin's, is "
+        "not touched.",
+        12: "Sockets have mode 0600 and our owner from the moment they exist; the kubelet's directory is "
+        "left to the kubelet to make.",
         13: "Register is sent with the authority `localhost`; calls with any authority are served.",
         14: "The channel of Register sends no HTTP/2 ping and is closed after the call.",
     },
     "Device lists": {
         15: "The first list after a stream opens is complete, and is never a placeholder.",
-        16: "A burst of changes is one complete list, at most 100 ms after the one before; no change is no "
+        16: "A burst of changes is one complete list, at least 100 ms after the one before; no change is no "
         "list.",
         17: "Health is spelt `Healthy` or `Unhealthy`, which the kubelet compares exactly.",
         18: "A device that falls ill and recovers moves allocatable down and up; capacity stays.",
@@ -66,9 +66,10 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
     },
     "Loss and return": {
         28: "A stream that the kubelet ends is followed by one registration on a new socket.",
-        29: "A stream that is cut right after it opened, again and again, is answered with a back-off from 1 s "
-        "to 30 s.",
-        30: "After a kubelet restart every resource registers once, on a new socket (measured: within 0.3 s).",
+        29: "A stream that is cut right after it opened, again and again, is answered with a back-off from 1 "
+        "s to 30 s.",
+        30: "After a kubelet restart every resource registers once, on a new socket (measured: within "
+        "0.3 s).",
         31: "The same after a crash that leaves the old kubelet.sock behind.",
         32: "Without inotify the restart is found by looking, every 2 s.",
         33: "A socket of ours that somebody deletes is replaced, and its resource registers again.",
@@ -86,8 +87,8 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         43: "A backend that hangs loses its own devices only; a stalled event loop ends the process.",
     },
     "Calls for a pod": {
-        44: "One container request gets one answer, with exactly the nodes, permissions, mounts, environment, "
-        "annotations and CDI names of its devices.",
+        44: "One container request gets one answer, with exactly the nodes, permissions, mounts, "
+        "environment, annotations and CDI names of its devices.",
         45: "Several container requests get as many answers, in their order.",
         46: "An unknown or unhealthy id fails the call before anything is done for it.",
         47: "The same ids again get the same answer.",
@@ -96,11 +97,12 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         "never has a dead path.",
         50: "An Allocate that hangs ends with DEADLINE_EXCEEDED after 8 s; other calls are answered "
         "meanwhile.",
-        51: "The answer for a device is the same after devhost restarts, because kubelets replay old answers.",
-        52: "A CDI name in an answer stands in a valid file, written whole, before any list names its device, "
-        "and stays there over a restart.",
-        53: "A preference is a subset of what is free, has the devices it must have, is of the size asked for, "
-        "the same each time, and on as few NUMA nodes as can be.",
+        51: "The answer for a device is the same after devhost restarts, because kubelets replay "
+        "old answers.",
+        52: "A CDI name in an answer stands in a valid file, written whole, before any list names its "
+        "device, and stays there over a restart.",
+        53: "A preference is a subset of what is free, has the devices it must have, is of the size asked "
+        "for, the same each time, and on as few NUMA nodes as can be.",
         54: "A preference that cannot be met is the best there is, never an error.",
         55: "A call that the options do not ask for is never made by a kubelet, and answered all the same.",
         56: "PreStartContainer may be repeated, ends before the kubelet's 30 s, and a failure of it may be "
@@ -194,8 +196,8 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     "F19": ("Two resources share one server, which cannot tell them apart.", "See line 9."),
     "F20": (
         "A resource that is renamed or removed stays on the node at its old count.",
-        "An empty list is sent before the resource leaves, so the count is zero at once. The key itself stays: "
-        "kubelets never remove it, an administrator may (`kubectl edit node --subresource=status`).",
+        "An empty list is sent before the resource leaves, so the count is zero at once. The key itself "
+        "stays: kubelets never remove it, an administrator may (`kubectl edit node --subresource=status`).",
     ),
     "F21": ("A device in use is dropped from the list.", "It stays, as `Unhealthy`."),
     "F22": ("NUMA node -1 is sent as if it were one.", "Negative nodes are left out where devices come in."),
@@ -213,8 +215,8 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     ),
     "F26": (
         "A frozen plugin keeps its sockets open, and the kubelet notices nothing.",
-        "A watchdog ends the process when its event loop has not answered for 20 s, with exit code 4 and every "
-        "thread's stack in the log.",
+        "A watchdog ends the process when its event loop has not answered for 20 s, with exit code 4 and "
+        "every thread's stack in the log.",
     ),
 }
 """What went wrong in the field, and why it does not here."""
@@ -225,13 +227,14 @@ CANNOT = frozenset({"F14", "F17"})
 INTRODUCTION = """\
 # Conformance
 
-What a kubelet asks of a device plugin, as sixty promises, each with the tests that show it; and below, what has
-gone wrong with device plugins in the field, and why it does not go wrong here. Generated by `make docs` from the
-markers at the tests.
+What a kubelet asks of a device plugin, as sixty promises, each with the tests that show it; and below,
+what has gone wrong with device plugins in the field, and why it does not go wrong here. Generated by
+`make docs` from the markers at the tests.
 
-The tests run devhost against the [simulator](simulator.md) over real sockets, in both of its profiles (kubelets up
-to 1.36, and from 1.37 on), and are part of `make test`. Times in a promise are constants of the code, or were
-measured on an idle machine; tests wait for effects and check orders, so that a busy machine does not fail them.
+The tests run devhost against the [simulator](simulator.md) over real sockets, in both of its profiles
+(kubelets up to 1.36, and from 1.37 on), and are part of `make test`. Times in a promise are constants of
+the code, or were measured on an idle machine; tests wait for effects and check orders, so that a busy
+machine does not fail them.
 
     .venv/bin/pytest tests/conformance
 """
@@ -250,7 +253,7 @@ class Shown:
 
 def tests(root: Path = ROOT) -> list[Shown]:
     """Every test with one of the two markers, by file and place."""
-    found = []
+    found: list[Shown] = []
     for pattern in ("tests/**/test_*.py", "plugins/*/tests/**/test_*.py"):
         for file in root.glob(pattern):
             found += _marked(file, str(file.relative_to(root)))
@@ -263,16 +266,13 @@ def _marked(file: Path, name: str) -> Iterator[Shown]:
             continue
         marks: dict[str, list[object]] = {"conformance": [], "field_failure": []}
         for decorator in node.decorator_list:
-            kind = ast.unparse(decorator.func).removeprefix("pytest.mark.") if _is_call(decorator) else ""
-            if kind in marks:
-                marks[kind] += [ast.literal_eval(argument) for argument in decorator.args]
+            if isinstance(decorator, ast.Call):
+                kind = ast.unparse(decorator.func).removeprefix("pytest.mark.")
+                if kind in marks:
+                    marks[kind] += [ast.literal_eval(argument) for argument in decorator.args]
         if any(marks.values()):
             lines = tuple(int(str(line)) for line in marks["conformance"])
             yield Shown(name, node.name, node.lineno, lines, tuple(map(str, marks["field_failure"])))
-
-
-def _is_call(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call)
 
 
 def page(shown: list[Shown] | None = None) -> str:
@@ -297,7 +297,7 @@ def _proof(shown: list[Shown], open_because: str) -> str:
     links = [f"[{test.name.removeprefix('test_').replace('_', ' ')}](../{test.file})" for test in shown]
     if open_because:
         links.append(f"**open**: {open_because}")
-    return "<br>".join(links) or "–"
+    return "<br>".join(links) or "-"
 
 
 if __name__ == "__main__":

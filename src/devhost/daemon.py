@@ -17,6 +17,7 @@ from .report import status
 from .telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from .telemetry.log import get
 from .telemetry.status import StatusServer
+from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from .telemetry.prometheus import PrometheusMetrics
@@ -71,6 +72,7 @@ async def serve(options: Options) -> None:
         showing = asyncio.create_task(_show(status_server))
         stack.push_async_callback(status_server.stop)
         stack.callback(showing.cancel)
+        stack.enter_context(Watchdog())
         await host.run()
 
 

@@ -243,10 +243,12 @@ class Discovery:
 
     def _canonical(self, device: Device) -> Device:
         """The object known already if nothing changed, so that all later comparisons are by identity."""
+        known = self.devices.get(device.id)
+        if known is device:
+            return device
         if any(node < 0 for node in device.numa_nodes):
             # The kernel's -1 means "no node"; the kubelet would take it as a node of its own.
             device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
-        known = self.devices.get(device.id)
         return known if known is not None and known == device else device
 
 

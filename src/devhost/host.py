@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .backend import Event
+from .cdi import SpecDirectory
 from .config.difference import difference
 from .discovery import ANYTHING, Discovery
 from .errors import BackendTimeout, ConfigError, EnvironmentFailure
 from .events import UeventMonitor
-from .kubelet.api import MAX_SOCKET_PATH
+from .kubelet.api import MAX_SOCKET_PATH, PLUGIN_DIRECTORY
 from .kubelet.registration import KubeletSocket
 from .kubelet.server import socket_name
 from .loading import Loaded
@@ -97,6 +98,10 @@ class Host:
         self._planning = False
         self._timer: asyncio.TimerHandle | None = None
         self._reader = Lane("reload")
+        own = kubelet_dir == Path(PLUGIN_DIRECTORY)
+        self._specifications = SpecDirectory(
+            self.settings.cdi_directory, "" if own else str(kubelet_dir.absolute())
+        )
         self._reading = asyncio.Lock()
 
     async def run(self) -> None:
@@ -118,12 +123,14 @@ class Host:
                 await self._first_answers()
                 self._planning = True
                 self.replan(None)
+                self._spawn("sweep", self._sweep)
                 await self._stop.wait()
                 await self._leave()
         finally:
             if monitor is not None:
                 monitor.close()
             self._reader.close()
+            self._specifications.close()
             for discovery in self.discoveries.values():
                 discovery.source.close()
 
@@ -172,7 +179,9 @@ class Host:
             if name in self.services:
                 self.services[name].update(planned, discovery, caused_at)
             else:
-                service = ResourceService(planned, discovery, self.kubelet, self._metrics, self._changed)
+                service = ResourceService(
+                    planned, discovery, self.kubelet, self._metrics, self._changed, self._specifications
+                )
                 service.update(planned, discovery, caused_at)
                 self.services[name] = service
                 self._enlist(service)
@@ -198,7 +207,7 @@ class Host:
         async def run() -> None:
             if before is not None:
                 await asyncio.wait([before])
-            await service.registration.run()
+            await service.run()
 
         self._spawn(f"resource {service.name}", run)
 
@@ -209,10 +218,11 @@ class Host:
         log.info("resource removed", resource=name)
 
         async def leave() -> None:
-            await service.registration.drain()
+            await service.drain()
             await asyncio.wait([running])
             if name not in self.services:
                 service.gone()
+                await service.withdraw()
 
         self._spawn(f"retire {name}", leave)
 
@@ -259,8 +269,8 @@ class Host:
     def _monitor(self) -> UeventMonitor | None:
         try:
             monitor = UeventMonitor(self._dispatch)
-        except OSError as error:
-            log.warning("no uevents; devices are looked for once a minute", reason=error.strerror)
+        except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
+            log.warning("no uevents; devices are looked for once a minute", reason=str(error))
             return None
         log.info("listening for uevents", source=monitor.source)
         return monitor
@@ -302,15 +312,29 @@ class Host:
         self._metrics.config_loaded(self.generation)
         self.last_reload = LastReload(time.time())
         log.info("configuration loaded", generation=self.generation, change=change)
+        self._specifications.directory = self.settings.cdi_directory
         self._sources()
         self.replan(None)
+        self._spawn("sweep", self._sweep)
+
+    async def _sweep(self) -> None:
+        """Removes CDI specifications of resources that an earlier configuration had."""
+        retiring = {name.removeprefix("retire ") for name in self._tasks if name.startswith("retire ")}
+        templates = [entry.name for entry in self.settings.resources]
+        try:
+            removed = await self._specifications.sweep(templates, self.services.keys() | retiring)
+        except EnvironmentFailure as error:
+            log.warning("stale CDI specifications may be left", reason=str(error))
+        else:
+            for path in removed:
+                log.info("removed a stale CDI specification", path=str(path))
 
     async def _leave(self) -> None:
         log.info("stopping")
         if self._timer is not None:
             self._timer.cancel()
         for service in self.services.values():
-            service.registration.stop()
+            service.stop()
         leaving = [t for name, t in self._tasks.items() if name.startswith(("resource ", "retire "))]
         if leaving:
             await asyncio.wait(leaving, timeout=SHUTDOWN)

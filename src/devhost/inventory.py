@@ -9,11 +9,11 @@ says when it is released), so that the pod's status tells the truth.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .model import MAX_DEVICE_ID, Device, Health, unhealthy
-from .plan import Offer
+from .plan import LIST_LIMIT, Offer, listed_bytes
 
 GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
@@ -120,9 +120,11 @@ class Inventory:
                 else:
                     same = before.health.healthy == health.healthy
                     entries[name] = Entry(name, device, health, before.since if same else wall)
-        for name, before in old.items():
-            if name not in entries and not self._outlived(before, now):
-                entries[name] = self._gone(before, why_gone, now, wall)
+        vanished = [
+            before for name, before in old.items() if name not in entries and not self._outlived(before, now)
+        ]
+        for before in self._for_which_there_is_room(vanished, entries):
+            entries[before.token] = self._gone(before, why_gone, now, wall)
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
     def clear(self) -> None:
@@ -147,6 +149,22 @@ class Inventory:
                 subscriber()
         return changed
 
+    def _for_which_there_is_room(
+        self, vanished: Sequence[Entry], entries: Mapping[str, Entry]
+    ) -> Iterator[Entry]:
+        """Those of the vanished with which the list stays within what a kubelet accepts.
+
+        A list too long would cost the whole resource; a container's devices stay the longest.
+        """
+        if not vanished:
+            return
+        room = LIST_LIMIT - sum(map(_listed_bytes, entries.values()))
+        for entry in sorted(vanished, key=lambda entry: entry.token not in self._allocated):
+            room -= _listed_bytes(entry)
+            if room < 0:
+                return
+            yield entry
+
     def _outlived(self, entry: Entry, now: float) -> bool:
         if entry.gone_at is None or entry.token in self._allocated:
             return False
@@ -157,6 +175,10 @@ class Inventory:
             return entry
         since = wall if entry.health.healthy else entry.since
         return Entry(entry.token, entry.device, unhealthy(why_gone(entry.device.id)), since, now)
+
+
+def _listed_bytes(entry: Entry) -> int:
+    return listed_bytes(len(entry.token), len(entry.device.numa_nodes))
 
 
 def _differs(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> bool:

@@ -26,6 +26,16 @@ _NODE_OVERHEAD = 5
 """Bytes of one NUMA node in an entry: tags, a length and an id below 1024."""
 
 
+def listed_bytes(name: int, nodes: int) -> int:
+    """Bytes of one ListAndWatch entry, rather too many than too few.
+
+    Args:
+        name: bytes of the token's id.
+        nodes: NUMA nodes the device is near.
+    """
+    return name + _TOKEN_OVERHEAD + _NODE_OVERHEAD * nodes
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One device in one resource, handed out ``replicas`` times."""
@@ -205,21 +215,21 @@ class _Deal:
         return ""
 
     def _no_claim(self, key: Key, device: Device) -> str:
+        conflicts = []
         for claim in device.claims:
             for holder in (self._wholes.get(claim), self._parts.get(claim)):
                 if holder is not None and holder != key:
-                    return f"{claim} is already used by {_name(holder)}"
+                    conflicts.append(f"{claim} is already used by {_name(holder)}")  # noqa: PERF401 - rarely reached
         for claim in device.part_of:
             holder = self._wholes.get(claim)
             if holder is not None and holder != key:
-                return f"{claim} is already used as a whole by {_name(holder)}"
-        return ""
+                conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
+        return min(conflicts) if conflicts else ""  # a set has no order, and the plan must not depend on one
 
     def _no_room(self, name: str, device: Device, replicas: int) -> str:
-        overhead = _TOKEN_OVERHEAD + _NODE_OVERHEAD * len(device.numa_nodes)
-        size = self._sizes.get(name, 0) + replicas * (len(device.id) + overhead)
-        if replicas > 1:
-            size += replicas * (2 + len(str(replicas)))
+        number = 2 + len(str(replicas)) if replicas > 1 else 0
+        each = listed_bytes(len(device.id) + number, len(device.numa_nodes))
+        size = self._sizes.get(name, 0) + replicas * each
         if size > LIST_LIMIT:
             return f"the device list of {name} would pass the kubelet's limit of 4 MiB"
         self._sizes[name] = size
@@ -231,7 +241,8 @@ class _Deal:
             self._wholes[claim] = key
         for claim in device.part_of:
             self._parts.setdefault(claim, key)
-        self._values.setdefault(name, _values(naming.fields(entry.name), device))
+        if fields := naming.fields(entry.name):
+            self._values.setdefault(name, _values(fields, device))
         self._open(name, entry).append(Offer(device, replicas))
 
 

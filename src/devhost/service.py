@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from .cdi import SpecDirectory
 from .discovery import Discovery
+from .injection import Injection
 from .inventory import Inventory
 from .kubelet.registration import KubeletSocket, Registration
+from .model import Device, Health
 from .plan import Offer, PlannedResource
+from .settings import Inject
 from .supply import Supply
 from .telemetry.metrics import Metrics
 
@@ -20,6 +25,7 @@ class ResourceService:
         planned: the resource as the plan has it.
         discovery: the backend that finds its devices; :meth:`rebase` exchanges it.
         changed: called when anything of it is another than before.
+        specifications: where its CDI specification goes, if it has one.
     """
 
     def __init__(
@@ -29,6 +35,7 @@ class ResourceService:
         kubelet: KubeletSocket,
         metrics: Metrics,
         changed: Callable[[], None],
+        specifications: SpecDirectory,
     ) -> None:
         self.name = planned.name
         self.entry = planned.entry
@@ -42,6 +49,13 @@ class ResourceService:
             self._denied,
             lambda: self.discovery.look(),
         )
+        self._offers: Sequence[Offer] = ()
+        self._caused_at: float | None = None
+        self._left = False
+        self._injection: Injection | None = None
+        if planned.entry.inject is Inject.CDI:
+            self._injection = Injection(self.supply, specifications, self._publish)
+            self.supply.inject = self._injection.inject
         self.registration = Registration(self.supply, kubelet, metrics, changed)
         self._metrics = metrics
         metrics.resource_added(self.name, planned.entry.backend)
@@ -49,7 +63,8 @@ class ResourceService:
     def fits(self, planned: PlannedResource, discovery: Discovery) -> bool:
         """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
         same_backend = self.entry.backend == planned.entry.backend
-        return same_backend and self.supply.prepares == discovery.source.prepares
+        same_inject = self.entry.inject is planned.entry.inject
+        return same_backend and same_inject and self.supply.prepares == discovery.source.prepares
 
     def update(self, planned: PlannedResource, discovery: Discovery, caused_at: float | None) -> None:
         """Takes what the plan gives this resource now."""
@@ -63,6 +78,36 @@ class ResourceService:
         """The plan has no device for it at present; it stays, at zero."""
         self._show((), caused_at)
 
+    async def run(self) -> None:
+        """Serves the resource until :meth:`stop` or :meth:`drain`.
+
+        One that is injected by CDI is registered only when its specification has been written, or could
+        not be and the list says so.
+        """
+        if self._injection is None:
+            await self.registration.run()
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._injection.run())
+            await self._injection.first.wait()
+            await self.registration.run()
+            self._injection.stop()
+
+    def stop(self) -> None:
+        """Leaves, keeping the kubelet's count and the specification: this process will be back."""
+        self._leave()
+        self.registration.stop()
+
+    async def drain(self) -> None:
+        """Tells the kubelet that no device is left, then leaves."""
+        self._leave()
+        await self.registration.drain()
+
+    async def withdraw(self) -> None:
+        """Clears away what is left when the resource is gone for good, after :meth:`run` has ended."""
+        if self._injection is not None:
+            await self._injection.withdraw()
+
     def next_change(self) -> float | None:
         """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
         return self.inventory.next_change()
@@ -71,9 +116,41 @@ class ResourceService:
         """The resource has left for good."""
         self._metrics.resource_removed(self.name)
 
+    def _leave(self) -> None:
+        self._left = True
+        if self._injection is not None:
+            self._injection.stop()
+
     def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
-        ward, now = self.discovery.ward, time.monotonic()
-        self.inventory.update(offers, lambda device: ward.verdict(device, now), self._why_gone, caused_at)
+        self._offers, self._caused_at = offers, caused_at
+        if self._injection is not None:
+            ward, now = self.discovery.ward, time.monotonic()
+            devices = {offer.device.id: offer.device for offer in offers}
+            healthy = {name: device for name, device in devices.items() if ward.verdict(device, now).healthy}
+            self._injection.want(healthy, devices.keys() - healthy.keys())
+            if not self._injection.first.is_set():
+                return
+        self._publish()
+
+    def _publish(self) -> None:
+        if self._left:
+            return
+        now, offers = time.monotonic(), self._offers
+        listed = self.inventory.snapshot.entries.values()
+        shown = {entry.device.id: entry.health.healthy for entry in listed} if self._injection else {}
+
+        def verdict(device: Device) -> Health:
+            health = self.discovery.ward.verdict(device, now)
+            if self._injection is None or not health.healthy:
+                return health
+            return self._injection.verdict(device, listed=shown.get(device.id, False))
+
+        if self._injection is not None:
+            offers = [
+                offer for offer in offers if offer.device.id in shown or self._injection.named(offer.device)
+            ]
+        self.inventory.update(offers, verdict, self._why_gone, self._caused_at)
+        self._caused_at = None
         snapshot = self.inventory.snapshot
         healthy = snapshot.healthy
         self._metrics.devices(self.name, healthy, len(snapshot.entries) - healthy)

@@ -16,6 +16,9 @@ from .where import Where
 MAX_REPLICAS = 100_000
 """More tokens than this do not fit the kubelet's 4 MiB receive limit (about 39 bytes a device)."""
 
+CDI_DIRECTORY = Path("/var/run/cdi")
+"""Where container runtimes look for CDI specifications that programs write (CDI specification)."""
+
 
 class Prefer(StrEnum):
     """Which of the free devices GetPreferredAllocation names first."""
@@ -95,6 +98,7 @@ class Settings:
     resources: tuple[ResourceSettings, ...] = ()
     backends: Mapping[str, object] = field(default_factory=dict)
     backend_paths: tuple[Path, ...] = ()
+    cdi_directory: Path = CDI_DIRECTORY
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that some resource needs, in file order."""

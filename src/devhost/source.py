@@ -67,6 +67,11 @@ class Source:
         return self._made
 
     @property
+    def started(self) -> bool:
+        """Whether there is a backend object already."""
+        return self._made is not None
+
+    @property
     def prepares(self) -> bool:
         """Whether the backend wants to hear of each container start."""
         return issubclass(self.kind, CanPrepare)

@@ -7,7 +7,8 @@ server knows; gRPC does not reach below it, and what happens to the kubelet does
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,8 @@ class Supply:
     """A resource's devices and how to get them.
 
     ``denied`` hears of devices (by id) and the host paths they turned out to lack; ``look`` asks the
-    backend to look again, after it refused a pod.
+    backend to look again, after it refused a pod. ``inject``, where there is one, turns what a container
+    gets into names of CDI devices; it is told how many seconds the backend still has.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Supply:
     policy: Prefer
     denied: Callable[[str, Sequence[str]], None]
     look: Callable[[], None]
+    inject: Callable[[Sequence[Device], Granted, float], Awaitable[Granted]] | None = None
 
     @property
     def prepares(self) -> bool:
@@ -88,17 +91,33 @@ class Supply:
             BackendError: the backend failed, hung, or answered something unusable.
         """
         devices = self._devices(tokens, must_be_healthy=True)
+        began = time.monotonic()
         try:
             granted, missing = await self.source.serve(ALLOCATE_DEADLINE, self._edits, devices)
+            if self.inject is not None and not missing:
+                left = ALLOCATE_DEADLINE - (time.monotonic() - began)
+                granted = await self.inject(devices, granted, left)
         except AllocationError:
             self.look()
             raise
         if missing:
             for device, paths in missing.items():
                 self.denied(device, paths)
-            paths = sorted({path for paths in missing.values() for path in paths})
-            raise MissingPath(f"{self.name}: {', '.join(paths)} does not exist on the node")
+            raise self._lacking(missing)
         self.inventory.allocated(tokens)
+        return granted
+
+    def ask(self, devices: Sequence[Device]) -> Granted:
+        """What a container would get with these devices now. Runs on the backend's thread.
+
+        Raises:
+            MissingPath: something a device needs is missing on the host.
+            AllocationError: the backend says a device cannot be used now.
+            BackendError: the backend answered something unusable.
+        """
+        granted, missing = self._edits(devices)
+        if missing:
+            raise self._lacking(missing)
         return granted
 
     async def prepare(self, tokens: Sequence[str]) -> None:
@@ -110,6 +129,10 @@ class Supply:
         """
         devices = self._devices(tokens, must_be_healthy=False)
         await self.source.prepare(PREPARE_DEADLINE, devices)
+
+    def _lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
+        paths = sorted({path for paths in missing.values() for path in paths})
+        return MissingPath(f"{self.name}: {', '.join(paths)} does not exist on the node")
 
     def _devices(self, tokens: Sequence[str], *, must_be_healthy: bool) -> list[Device]:
         if not tokens:
@@ -133,7 +156,7 @@ class Supply:
         edits = self.source.backend.allocate(devices)
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
-        _check(edits, self.source.name)
+        check_edits(edits, self.source.name)
         edits = Edits.merge([edits])  # one node may serve several devices; a container gets it once
         absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
         if absent:
@@ -158,7 +181,7 @@ def _paths(edits: Edits, *, required: bool) -> list[str]:
     return nodes + [mount.host_path for mount in edits.mounts if mount.required is required]
 
 
-def _check(edits: Edits, backend: str) -> None:
+def check_edits(edits: Edits, backend: str) -> None:
     """Refuses what a runtime would choke on, with the backend named.
 
     Raises:

@@ -31,14 +31,14 @@ class Text:
         return _GLOB.search(self.pattern) is not None
 
     def matches(self, value: AttributeValue) -> bool:
-        if isinstance(value, tuple):
-            return any(self._one(member) for member in value)
-        return isinstance(value, str) and self._one(value)
+        if isinstance(value, str):
+            return self._one(value)
+        return isinstance(value, tuple) and any(map(self._one, value))
 
     def _one(self, value: str) -> bool:
         if self.fold:
             value = value.lower()
-        return _matcher(self.pattern.lower() if self.fold else self.pattern)(value) is not None
+        return bool(_matcher(self.pattern.lower() if self.fold else self.pattern)(value))
 
     def __str__(self) -> str:
         return self.pattern
@@ -47,7 +47,7 @@ class Text:
 @lru_cache(maxsize=1024)
 def _matcher(pattern: str) -> _Match:
     if _GLOB.search(pattern) is None:
-        return re.compile(re.escape(pattern)).fullmatch
+        return pattern.__eq__
     return re.compile(translate(pattern)).match
 
 
@@ -149,9 +149,10 @@ Where = tuple[Block, ...]
 
 def holds(where: Where, attributes: Mapping[str, AttributeValue]) -> bool:
     """Whether any block of ``where`` takes a device with these attributes."""
-    if not where:
-        return True
-    return any(block.holds(attributes) for block in where)
+    for block in where:
+        if block.holds(attributes):
+            return True
+    return not where
 
 
 def objection(where: Where, attributes: Mapping[str, AttributeValue]) -> str:

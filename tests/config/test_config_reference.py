@@ -12,7 +12,7 @@ import pytest
 from devhost import catalog
 from devhost.config import loads
 from devhost.config.annotation import keys
-from devhost.config.language import File, Override, Resource, Sharing
+from devhost.config.language import Cdi, File, Override, Resource, Sharing
 from devhost.settings import Inject, Prefer, WhenEmpty
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -33,7 +33,7 @@ def test_every_example_is_a_right_configuration(example: str) -> None:
     loads(example, str(PAGE), lambda paths: found)
 
 
-@pytest.mark.parametrize("cls", [File, Resource, Sharing, Override])
+@pytest.mark.parametrize("cls", [File, Resource, Sharing, Override, Cdi])
 def test_every_key_is_documented(cls: type) -> None:
     missing = [key for key in keys(cls) if f"`{key}`" not in TEXT and f".{key}`" not in TEXT]
     assert missing == []

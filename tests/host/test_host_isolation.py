@@ -24,6 +24,8 @@ def hang():
     over.set()
 
 
+@pytest.mark.conformance(43)
+@pytest.mark.field_failure("F25")
 async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(rig, kubelet, hang):
     rig.scripts["toy"].on_discover = hang
     rig.write(*BOTH)
@@ -58,6 +60,7 @@ async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig
             await stuck
 
 
+@pytest.mark.conformance(43)
 async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang, monkeypatch):
     monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 0.05)
     rig.scripts["toy"].on_allocate = lambda devices: hang()

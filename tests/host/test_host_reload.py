@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from devhost.testing.kubelet import events as ev
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -22,6 +24,7 @@ async def test_an_added_resource_appears_and_the_others_keep_their_streams(rig, 
         assert not kubelet.events.of(ev.StreamEnded)
 
 
+@pytest.mark.field_failure("F20")
 async def test_a_removed_resource_leaves_with_an_empty_list(rig, kubelet):
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:

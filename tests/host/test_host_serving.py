@@ -106,6 +106,7 @@ async def test_health_goes_both_ways_and_capacity_stays(rig, kubelet):
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
 
 
+@pytest.mark.conformance(19)
 async def test_a_vanished_device_is_unhealthy_first_and_then_leaves_the_list(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy")
     async with rig.running():
@@ -116,6 +117,8 @@ async def test_a_vanished_device_is_unhealthy_first_and_then_leaves_the_list(rig
         await kubelet.wait_for(lambda: kubelet.capacity().get(TOY) == 1, 10)
 
 
+@pytest.mark.conformance(19)
+@pytest.mark.field_failure("F21")
 async def test_a_device_that_vanishes_while_a_pod_has_it_stays_unhealthy(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy")
     async with rig.running() as host:
@@ -131,6 +134,7 @@ async def test_a_device_that_vanishes_while_a_pod_has_it_stays_unhealthy(rig, ku
         assert entry.health.reason == "the device is gone"
 
 
+@pytest.mark.conformance(20)
 async def test_a_resource_stays_at_zero_when_its_last_device_goes(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy")
     async with rig.running():
@@ -154,6 +158,7 @@ async def test_a_resource_without_devices_is_registered_only_on_request(rig, kub
         await kubelet.wait_for(lambda: kubelet.capacity() == {"example.com/eager": 0})
 
 
+@pytest.mark.conformance(43)
 async def test_a_failing_backend_keeps_its_list_and_touches_nobody_else(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")
     async with rig.running() as host:

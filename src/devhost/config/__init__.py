@@ -18,7 +18,7 @@ from devhost.settings import Settings
 
 from .complaints import Complaints, Place, one_line
 from .document import parse, read_file
-from .language import File
+from .language import Cdi, File
 from .nodes import Fields, Node
 from .resources import Placed, backend_of, read_resources
 from .scalar import WRONG
@@ -84,7 +84,8 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints:
             options[name] = _default_options(entry, backend)
     if complaints.found:
         raise complaints.error()
-    return Settings(tuple(entry.settings for entry in entries), options, paths)
+    cdi = values.get("cdi", Cdi())
+    return Settings(tuple(entry.settings for entry in entries), options, paths, cdi.directory)
 
 
 def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Difference:
     ``added``, ``unchanged`` are entries of the new settings, ``removed`` of the old.
     ``backends`` are the names of backends whose options changed, appeared or went;
     ``backend_paths`` tells that the drop-in directories changed, ``reordered`` that entries which are
-    in both stand in another order.
+    in both stand in another order, ``cdi`` that specifications go elsewhere.
     """
 
     added: tuple[ResourceSettings, ...] = ()
@@ -44,11 +44,12 @@ class Difference:
     backends: tuple[str, ...] = ()
     backend_paths: bool = False
     reordered: bool = False
+    cdi: bool = False
 
     def __bool__(self) -> bool:
         """Whether anything differs at all."""
         facts = (self.added, self.removed, self.changed, self.backends, self.backend_paths, self.reordered)
-        return any(facts)
+        return any(facts) or self.cdi
 
     def __str__(self) -> str:
         if not self:
@@ -60,6 +61,7 @@ class Difference:
             "order changed" if self.reordered else "",
             _part("options changed of", self.backends),
             "backendPaths changed" if self.backend_paths else "",
+            "cdi changed" if self.cdi else "",
             f"{len(self.unchanged)} unchanged",
         ]
         return "; ".join(part for part in parts if part)
@@ -78,6 +80,7 @@ def difference(old: Settings, new: Settings) -> Difference:
         backends=_backends(old.backends, new.backends),
         backend_paths=old.backend_paths != new.backend_paths,
         reordered=kept != [key for key in before if key in after],
+        cdi=old.cdi_directory != new.cdi_directory,
     )
 
 

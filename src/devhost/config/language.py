@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from devhost.backend import option
-from devhost.settings import MAX_REPLICAS, Inject, Prefer, WhenEmpty
+from devhost.backend import OptionError, option
+from devhost.settings import CDI_DIRECTORY, MAX_REPLICAS, Inject, Prefer, WhenEmpty
 
 from .annotation import Bounds, Raw
 
@@ -64,6 +64,22 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
+class Cdi:
+    """The Container Device Interface, for resources with `inject: cdi`."""
+
+    directory: Path = option(
+        CDI_DIRECTORY,
+        "Directory for specification files, an absolute path that the node's container runtime reads.",
+        example="/var/run/cdi",
+    )
+
+    def __post_init__(self) -> None:
+        if not self.directory.is_absolute() or ".." in self.directory.parts:
+            hint = "it must be the directory the container runtime reads, such as /var/run/cdi"
+            raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
 class File:
     """Configuration of devhost: which devices of a node are offered to Kubernetes, and under which names."""
 
@@ -77,3 +93,4 @@ class File:
         "Directories of drop-in backends, one `.py` file each; relative to the directory of this file.",
         example=["/etc/devhost/backends"],
     )
+    cdi: Cdi = option(Cdi(), "Where specifications go for resources with `inject: cdi`.")

@@ -219,6 +219,7 @@ class Registration:
         options = [
             ("grpc.default_authority", "localhost"),  # the socket's path, the default, is not a legal one
             ("grpc.use_local_subchannel_pool", 1),  # a new kubelet must not inherit the old one's back-off
+            ("grpc.http2.bdp_probe", 0),  # it pings, and kubelets count pings as abuse
         ]
         try:
             async with grpc.aio.insecure_channel(f"unix:{self._kubelet.path}", options=options) as channel:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .admission import ContainerStartError, Role, UnexpectedAdmissionError
 from .checkpoint import Allocation
 from .events import Event, EventLog, ListedDevice
-from .faults import Fault, Faults, Point, cut, delay, fail, hang
+from .faults import Fault, Faults, Gate, Point, answer, cut, delay, fail, hang
 from .registry import Profile
 from .simulator import KubeletSimulator
 
@@ -19,12 +19,14 @@ __all__ = [
     "EventLog",
     "Fault",
     "Faults",
+    "Gate",
     "KubeletSimulator",
     "ListedDevice",
     "Point",
     "Profile",
     "Role",
     "UnexpectedAdmissionError",
+    "answer",
     "cut",
     "delay",
     "fail",

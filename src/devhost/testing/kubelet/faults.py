@@ -2,6 +2,7 @@
 
 A fault is an action that runs at a named point before the kubelet goes on there. What it raises as
 :class:`Fault` becomes the failure of that step; an action that never returns makes the step hang.
+What happens to the kubelet's directory, or from outside, is in :mod:`.disturbances`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ class Point(StrEnum):
 
 class Fault(Exception):
     """A step fails with this text."""
+
+
+class WrongAnswer(Exception):
+    """Register is answered with these bytes; only for :attr:`Point.REGISTER`."""
+
+    def __init__(self, reply: bytes) -> None:
+        super().__init__(f"an answer of {len(reply)} bytes")
+        self.reply = reply
 
 
 @dataclass(slots=True)
@@ -106,6 +115,33 @@ def delay(seconds: float) -> Action:
 async def hang() -> None:
     """The step never goes on, until the kubelet stops or its caller gives up."""
     await asyncio.get_running_loop().create_future()
+
+
+class Gate:
+    """A hang with an end: steps that reach it wait until it is opened.
+
+    ``inject(Point.STREAM, gate.wait)`` … ``gate.open()``.
+    """
+
+    def __init__(self) -> None:
+        self._opened = asyncio.Event()
+
+    async def wait(self) -> None:
+        """The step waits; it goes on at once where the gate stands open."""
+        await self._opened.wait()
+
+    def open(self) -> None:
+        """Lets everything through, now and from now on."""
+        self._opened.set()
+
+
+def answer(reply: bytes) -> Action:
+    """Register is answered OK with ``reply`` for a message, and the plugin is not registered."""
+
+    async def action() -> None:
+        raise WrongAnswer(reply)
+
+    return action
 
 
 cut = fail("EOF")

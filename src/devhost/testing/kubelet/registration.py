@@ -14,7 +14,7 @@ from devhost import naming
 from devhost.kubelet.api import VERSION, api_pb2, api_pb2_grpc
 
 from . import events
-from .faults import Fault, Faults, Point
+from .faults import Fault, Faults, Point, WrongAnswer
 from .registry import AlreadyConnected, Options, Registry
 from .wire import CallError, PluginConnection
 
@@ -76,6 +76,19 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
         bugs = [o for o in outcomes if isinstance(o, Exception)]
         if bugs:
             raise ExceptionGroup("following ListAndWatch streams", bugs)
+
+    def rpcs(self) -> grpc.GenericRpcHandler[api_pb2.RegisterRequest, bytes]:
+        """The service as a server takes it. Answers are bytes: a fault may want them to be wrong."""
+        register = grpc.unary_unary_rpc_method_handler(
+            self._answer, api_pb2.RegisterRequest.FromString, response_serializer=None
+        )
+        return grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register})
+
+    async def _answer(self, request: api_pb2.RegisterRequest, context: Context) -> bytes:
+        try:
+            return (await self.Register(request, context)).SerializeToString()
+        except WrongAnswer as wrong:
+            return wrong.reply
 
     async def Register(self, request: api_pb2.RegisterRequest, context: Context) -> api_pb2.Empty:
         resource, endpoint = request.resource_name, request.endpoint

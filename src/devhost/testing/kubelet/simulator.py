@@ -15,7 +15,7 @@ from typing import TypeVar
 import grpc.aio
 
 from devhost.errors import DevhostError, EnvironmentFailure
-from devhost.kubelet.api import CHECKPOINT, RECEIVE_LIMIT, api_pb2, api_pb2_grpc
+from devhost.kubelet.api import CHECKPOINT, RECEIVE_LIMIT, api_pb2
 
 from . import checkpoint, events, wire
 from .admission import Admission, Role
@@ -129,7 +129,7 @@ class KubeletSimulator:
             changed=self._save,
         )
         server = grpc.aio.server(options=(("grpc.max_receive_message_length", RECEIVE_LIMIT),))
-        api_pb2_grpc.add_RegistrationServicer_to_server(registrar, server)
+        server.add_generic_rpc_handlers((registrar.rpcs(),))
         self._run = _Run(registry, registrar, admission, server)
         try:
             wire.listen(server, self.socket)

@@ -1,0 +1,105 @@
+"""One backend in trouble, and what the others' pods and lists notice of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from devhost.kubelet.api import RECEIVE_LIMIT
+from devhost.testing.kubelet.wire import CallError, PluginConnection
+
+from . import measures
+from .measure import Result
+from .process import BACKENDS, Running, devhost, resource, synthetic, workplace
+
+ROWDY = Path(__file__).parent / "rowdy"
+RESOURCE = "bench.example.com/rowdy"
+
+CALLS = 400
+PAIRS = 30
+WARM_UP = 20
+PAUSE = 0.003
+"""Seconds between two Allocates: pods do not come back to back, and a hog gets its turn."""
+
+QUIET = 0.13
+"""Seconds without a list before each change: a stream sends at most one in 0.1 s."""
+
+
+async def measure() -> AsyncIterator[Result]:
+    """The same work beside a backend that is calm, and beside each kind of trouble."""
+    for mode, (allocate, change) in measures.ISOLATION.items():
+        async with workplace() as (directory, kubelet):
+            config = _config(synthetic(directory, resources=2, devices=10), mode)
+            async with devhost(directory, kubelet, config) as running:
+                await kubelet.all_listed(3)
+                await asyncio.sleep(1.5)  # long enough for a hang to be noticed for the first time
+                async with _pestered(running):
+                    yield Result(allocate, await _allocations(running))
+                yield Result(change, await _changes(running))
+
+
+def _config(text: str, mode: str) -> str:
+    """The configuration with the rowdy backend beside the synthetic one."""
+    text = text.replace(f"[{BACKENDS}]", f"[{BACKENDS}, {ROWDY}]")
+    text = text.replace("resources:\n", f"  rowdy: {{mode: {mode}}}\nresources:\n", 1)
+    return f"{text}  - {{name: {RESOURCE}, backend: rowdy}}\n"
+
+
+@asynccontextmanager
+async def _connected(running: Running, name: str) -> AsyncIterator[PluginConnection]:
+    path = running.kubelet.resources[name].socket
+    connection = PluginConnection(name, path, path, RECEIVE_LIMIT)
+    await connection.dial(10.0)
+    yield connection
+    await connection.close()
+
+
+@asynccontextmanager
+async def _pestered(running: Running) -> AsyncIterator[None]:
+    """Pods keep asking for the rowdy device meanwhile."""
+
+    async def ask() -> None:
+        async with _connected(running, RESOURCE) as connection:
+            while True:
+                with suppress(CallError):
+                    await connection.allocate(["rowdy"])
+                await asyncio.sleep(0.01)
+
+    asking = asyncio.create_task(ask())
+    yield
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+
+
+async def _allocations(running: Running) -> tuple[float, ...]:
+    """Milliseconds of each Allocate of a synthetic device."""
+    samples = []
+    async with _connected(running, resource(0)) as connection:
+        for _ in range(WARM_UP + CALLS):
+            await asyncio.sleep(PAUSE)
+            began = time.perf_counter()
+            await connection.allocate(["synthetic-00000"])
+            samples.append((time.perf_counter() - began) * 1e3)
+    return tuple(samples[WARM_UP:])
+
+
+async def _changes(running: Running) -> tuple[float, ...]:
+    """Milliseconds from a synthetic device's event to the list that shows it, sick and well by turns."""
+    samples = []
+    name, device = resource(0), "synthetic-00000"
+    for number in range(2 * PAIRS):
+        await running.kubelet.quiet(QUIET, name)
+        sick = number % 2 == 0
+        began = time.monotonic()
+        running.tell(f"{'sick' if sick else 'well'} 0")
+        shown = await running.kubelet.first(
+            name,
+            began,
+            lambda listing: listing.is_healthy(device) is not sick,  # noqa: B023
+        )
+        samples.append((shown.at - began) * 1e3)
+    return tuple(samples)

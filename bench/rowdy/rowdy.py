@@ -1,0 +1,93 @@
+"""A drop-in backend that misbehaves in the way its option ``mode`` says, once it has one device."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from devhost.backend import Backend, Context, Device, DeviceNode, Edits, Event, hookimpl, option
+
+NUDGE = 0.02
+"""Seconds between two events that have the backend asked again."""
+
+
+class Mode(StrEnum):
+    """Ways to misbehave."""
+
+    CALM = "calm"
+    HANG = "hang"
+    RAISE = "raise"
+    PYTHON = "python"
+    C = "c"
+
+
+@dataclass(frozen=True)
+class RowdyOptions:
+    """The keys under ``backends.rowdy``."""
+
+    mode: str = option("calm", meaning="How it misbehaves.")
+
+
+class Rowdy(Backend):
+    """One device, and trouble."""
+
+    name = "rowdy"
+    Options = RowdyOptions
+    discover_deadline = 1.0
+
+    def __init__(self, options: RowdyOptions, context: Context) -> None:
+        super().__init__(options, context)
+        self._asked = False
+        work = {Mode.PYTHON: _count, Mode.C: _hash}.get(Mode(options.mode))
+        if work is not None:
+            threading.Thread(target=work, daemon=True).start()
+
+    def discover(self) -> list[Device]:
+        """The device, the first time; then what the mode wants."""
+        asked, self._asked = self._asked, True
+        if asked:
+            self._misbehave()
+        return [Device(id="rowdy")]
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        """As :meth:`discover` does, every time."""
+        self._misbehave()
+        return Edits(nodes=(DeviceNode("/dev/null"),))
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """Events without end."""
+        while True:
+            await asyncio.sleep(NUDGE)
+            yield Event("rowdy", "change", "/sys/devices/virtual/rowdy")
+
+    def _misbehave(self) -> None:
+        if self.options.mode == Mode.HANG:
+            time.sleep(1e6)
+        if self.options.mode == Mode.RAISE:
+            raise OSError(5, "the driver is busy")
+
+
+def _count() -> Any:
+    """Eats a core and wants the interpreter's lock all the time."""
+    number = 0
+    while True:
+        number += 1
+
+
+def _hash() -> Any:
+    """Eats a core in C, without the lock: hashing a long buffer gives it up."""
+    buffer = bytes(1 << 24)
+    while True:
+        hashlib.sha256(buffer).digest()
+
+
+@hookimpl
+def devhost_backends() -> list[type[Backend]]:
+    """The backend of this file."""
+    return [Rowdy]

@@ -1,0 +1,307 @@
+"""One resource's CDI specification, kept in step with its devices: ``inject: cdi``.
+
+The order is what matters. A device gets into the list only once the specification that names it lies on
+the disk; it leaves the specification only after it left the list, because the kubelet gives an answer of
+old again for as long as the pod lives. Allocate looks once more and writes what is another by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import cdi
+from .cdi import ContainerEdits, SpecDirectory
+from .errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
+from .model import HEALTHY, Device, Edits, Health, unhealthy
+from .pace import Backoff
+from .source import Source
+from .supply import Granted, Supply
+from .telemetry.log import get
+
+log = get(__name__)
+
+RENDER_DEADLINE = 5.0
+"""Seconds a backend has to say what one device needs."""
+
+CHECK = 60.0
+"""Seconds between looks whether the file is still there as written."""
+
+MAX_SETS = 1024
+"""Sets of devices a specification keeps beside the devices themselves; the oldest go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Something the specification names: the devices it stands for, and what they add to a container."""
+
+    devices: tuple[Device, ...]
+    edits: ContainerEdits
+    source: Source | None = None
+
+
+class Injection:
+    """Writes the specification of one resource and answers with its names.
+
+    Args:
+        supply: the resource; its source is asked what each device needs.
+        directory: where the file goes.
+        settled: called in the loop when what :meth:`verdict` says may be another.
+    """
+
+    def __init__(self, supply: Supply, directory: SpecDirectory, settled: Callable[[], None]) -> None:
+        self.kind = cdi.kind(supply.name)
+        self.first = asyncio.Event()
+        """Set once there is something to publish, be it good or bad."""
+        self._supply = supply
+        self._directory = directory
+        self._settled = settled
+        self._wanted: Mapping[str, Device] = {}
+        self._sick: Collection[str] = ()
+        self._units: dict[str, _Unit] = {}
+        self._sets: dict[str, _Unit] = {}
+        self._earlier: dict[str, ContainerEdits] = {}
+        self._failures: dict[str, str] = {}
+        self._on_disk: dict[str, ContainerEdits] = {}
+        self._text = ""
+        self._file: Path | None = None
+        self._unwritten = ""
+        self._writing = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._rendering: asyncio.Timeout | None = None
+
+    def want(self, healthy: Mapping[str, Device], sick: Collection[str]) -> None:
+        """Takes the devices the resource has now, by id; :meth:`run` does the rest.
+
+        The sick are not asked for; what the specification has of them stays.
+        """
+        self._wanted, self._sick = healthy, sick
+        self._wake.set()
+
+    def named(self, device: Device) -> bool:
+        """Whether it is known what the list may say of this device."""
+        return device.id in self._units or device.id in self._failures
+
+    def verdict(self, device: Device, *, listed: bool) -> Health:
+        """What the specification adds to the verdict on a device that is healthy otherwise.
+
+        Args:
+            listed: whether the list shows it as healthy now.
+        """
+        if reason := self._failures.get(device.id):
+            return unhealthy(reason)
+        unit = self._units.get(device.id)
+        if unit is None or (unit.devices[0] is not device and not listed):
+            return unhealthy("its CDI specification is being written")
+        if self._unwritten and self._on_disk.get(cdi.device_name(device.id), {}) != unit.edits:
+            return unhealthy(self._unwritten)
+        return HEALTHY
+
+    async def run(self) -> None:
+        """Keeps the file right until :meth:`stop`."""
+        await self._adopt()
+        backoff = Backoff(1.0, 60.0)
+        while not self._stopping:
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as self._rendering:
+                    await self._render_due()
+            self._rendering = None
+            await self._write_or_tell()
+            # a new backend that has not looked yet would make the first list an empty one
+            known = self.first.is_set() or self._supply.source.started or not self._wanted
+            if known and not self._stopping:
+                self.first.set()
+                self._settled()
+            troubled = self._failures or self._unwritten
+            if not troubled:
+                backoff.reset()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(backoff.delay() if troubled else CHECK):
+                    await self._wake.wait()
+
+    def stop(self) -> None:
+        """Ends :meth:`run`, also while a backend hangs; the file stays."""
+        self._stopping = True
+        if self._rendering is not None and not self._rendering.expired():
+            self._rendering.reschedule(asyncio.get_running_loop().time())
+        self.first.set()
+        self._wake.set()
+
+    async def withdraw(self) -> None:
+        """Removes the file: the resource is gone for good."""
+        try:
+            await self._directory.remove(self._file or self._directory.path(self._supply.name))
+        except EnvironmentFailure as error:
+            log.warning("a CDI specification stays behind", resource=self._supply.name, reason=str(error))
+
+    async def inject(self, devices: Sequence[Device], granted: Granted, deadline: float) -> Granted:
+        """Turns what a container gets into names, and makes sure that the file holds them.
+
+        Several devices are named one by one where that gives the container the same as they get together.
+        Where it does not (a variable that lists them all), a name of their own stands for the set.
+
+        Args:
+            deadline: seconds the backend still has.
+
+        Raises:
+            AllocationError: a device cannot be rendered, or the file cannot be written.
+            BackendError: the backend failed or hung.
+        """
+        whole, alone = await self._supply.source.serve(deadline, self._parts, devices, granted)
+        if self._unwritten or not self._failures.keys().isdisjoint(alone):
+            self._wake.set()  # what the list says of them may be wrong by now
+        self._take(alone)
+        if cdi.applied([unit.edits for unit in alone.values()]) == cdi.applied([whole.edits]):
+            names = [cdi.device_name(device) for device, unit in alone.items() if unit.edits]
+        else:
+            names = [name := cdi.set_name(alone)]
+            self._sets.pop(name, None)
+            self._sets[name] = whole  # last, as the youngest
+        try:
+            await self._write()
+        except EnvironmentFailure as error:
+            raise AllocationError(f"{self._supply.name}: {error}") from error
+        qualified = tuple(f"{self.kind}={name}" for name in names) + granted.edits.cdi_devices
+        return Granted(Edits(annotations=granted.edits.annotations, cdi_devices=qualified))
+
+    def _parts(self, devices: Sequence[Device], granted: Granted) -> tuple[_Unit, dict[str, _Unit]]:
+        """What devices add together, and what each adds alone. Runs on the backend's thread."""
+        whole = _Unit(tuple(devices), self._rendered(granted), self._supply.source)
+        if len(devices) == 1:
+            return whole, {devices[0].id: whole}
+        return whole, {device.id: self._alone((device,)) for device in devices}
+
+    def _alone(self, devices: tuple[Device, ...]) -> _Unit:
+        source = self._supply.source
+        return _Unit(devices, self._rendered(self._supply.ask(devices)), source)
+
+    def _rendered(self, granted: Granted) -> ContainerEdits:
+        look = functools.partial(cdi.host_node, root=self._supply.source.context.root)
+        return cdi.container_edits(granted.edits, look, granted.left_out)
+
+    async def _adopt(self) -> None:
+        """Takes over what an earlier run wrote: its pods may still live.
+
+        A set stays, for nobody knows what it is made of; a device stays until it is rendered anew or turns
+        out to be gone.
+        """
+        try:
+            found = await self._directory.read(self._directory.path(self._supply.name))
+        except EnvironmentFailure as error:
+            log.warning("cannot look at an earlier CDI specification", reason=str(error))
+            return
+        self._sets = {n: _Unit((), edits) for n, edits in found.items() if cdi.is_set(n)} | self._sets
+        self._earlier = {name: edits for name, edits in found.items() if not cdi.is_set(name)}
+
+    def _listed(self) -> dict[str, bool]:
+        """Devices in the list, and whether some container got them since the start."""
+        listed: dict[str, bool] = {}
+        inventory = self._supply.inventory
+        for entry in inventory.snapshot.entries.values():
+            listed[entry.device.id] = listed.get(entry.device.id, False) or inventory.is_allocated(
+                entry.token
+            )
+        return listed
+
+    def _due(self) -> Iterator[tuple[Device, ...]]:
+        """What must be rendered: all of which a device, or who is asked, is not the same any more."""
+        source = self._supply.source
+        if not source.started:
+            return  # its options were changed; what its forerunner said holds until its first look
+        for name, device in self._wanted.items():
+            unit = self._units.get(name)
+            if unit is None or name in self._failures or not _current(unit, (device,), source):
+                yield (device,)
+        for unit in self._sets.values():
+            now = tuple(self._wanted.get(device.id, device) for device in unit.devices)
+            if now and not _current(unit, now, source):
+                yield now
+
+    async def _render_due(self) -> None:
+        held = self._listed()
+        hung = ""
+        for devices in list(self._due()):
+            if self._stopping:
+                return
+            reason = hung
+            try:
+                if not hung:
+                    unit = await self._supply.source.serve(RENDER_DEADLINE, self._alone, devices)
+            except BackendTimeout as error:
+                hung = reason = error.message  # the next device would only wait as long
+            except BackendError as error:
+                reason = error.message
+            if len(devices) > 1:
+                if not reason:
+                    self._sets[cdi.set_name(device.id for device in devices)] = unit
+            elif reason:
+                self._fail(devices[0].id, reason, held=held.get(devices[0].id, False))
+            else:
+                self._take({devices[0].id: unit})
+
+    def _take(self, units: Mapping[str, _Unit]) -> None:
+        self._units |= units
+        for device in units:
+            self._failures.pop(device, None)
+            self._earlier.pop(cdi.device_name(device), None)
+
+    def _fail(self, device: str, reason: str, *, held: bool) -> None:
+        if self._failures.get(device) != reason:
+            log.warning("no CDI specification", resource=self._supply.name, device=device, reason=reason)
+        self._failures[device] = reason
+        if not held:  # a pod that has the device may still need what it was told
+            self._units.pop(device, None)
+
+    def _content(self) -> dict[str, ContainerEdits]:
+        """What the file should hold, by CDI name; drops what neither the list nor the plan has any more."""
+        kept = {*self._wanted, *self._sick, *self._listed()}
+        for book in (self._units, self._failures):
+            for device in [device for device in book if device not in kept]:
+                del book[device]
+        for name, unit in list(self._sets.items()):
+            if any(device.id not in kept for device in unit.devices) or len(self._sets) > MAX_SETS:
+                del self._sets[name]
+        earlier = {cdi.device_name(device): device for device in kept} if self._earlier else {}
+        self._earlier = {name: edits for name, edits in self._earlier.items() if name in earlier}
+        content = {name: edits for name, edits in self._earlier.items() if earlier[name] not in self._units}
+        content |= {cdi.device_name(device): unit.edits for device, unit in self._units.items()}
+        content |= {name: unit.edits for name, unit in self._sets.items()}
+        return {name: edits for name, edits in content.items() if edits}
+
+    async def _write_or_tell(self) -> None:
+        try:
+            await self._write()
+        except EnvironmentFailure as error:
+            if self._unwritten != str(error):
+                log.error("CDI specification not written", resource=self._supply.name, reason=str(error))
+            self._unwritten = str(error)
+
+    async def _write(self) -> None:
+        """Makes the file what it should be.
+
+        Raises:
+            EnvironmentFailure: the directory does not let us.
+        """
+        async with self._writing:
+            content, text = self._content(), self._text
+            file = self._directory.path(self._supply.name)
+            if content != self._on_disk:
+                text = cdi.dumps(cdi.document(self.kind, content)) if content else ""
+            if text:
+                await self._directory.write(file, text)
+            else:
+                await self._directory.remove(file)
+            if self._file not in (None, file):
+                await self._directory.remove(self._file)  # the directory was changed in the configuration
+            self._file, self._text, self._on_disk, self._unwritten = file, text, content, ""
+
+
+def _current(unit: _Unit, devices: Sequence[Device], source: Source) -> bool:
+    return unit.source is source and all(map(operator.is_, unit.devices, devices))

@@ -1,0 +1,350 @@
+"""What every backend must keep to, as a test class to subclass: five lines in a stranger's package.
+
+::
+
+    from devhost.testing.contract import BackendContract
+
+    class TestMyKind(BackendContract):
+        backend = MyKind
+
+        def tree(self, root):
+            (root / "dev").mkdir(parents=True)
+            (root / "dev/mykind0").touch()
+
+pytest runs the promises below one by one, each on a fresh tree. They hold for whatever the tree has, so
+put into it what is hard about the hardware: twins, a device that is sick, one without its driver.
+:mod:`devhost.testing.trees` helps to build it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, ClassVar, get_args, get_type_hints
+
+from devhost import catalog
+from devhost.backend import Backend, CanNotice, CanProbe, CanWatch, Event
+from devhost.errors import AllocationError, one_line
+from devhost.model import Device, Edits, Health
+from devhost.soundness import unsound
+from devhost.source import ServiceContext
+from devhost.supply import check_edits
+from devhost.testing import mischief
+
+EVERYTHING = frozenset({"*"})
+"""``context.wanted`` when every attribute is asked for."""
+
+ROUNDS = 25
+"""Times the two threads of a backend meet."""
+
+
+class BackendContract:
+    """The promises of a backend. Subclass it with a name that starts with ``Test``."""
+
+    backend: ClassVar[type[Backend]]
+    """The class under test."""
+
+    options: ClassVar[object] = None
+    """Its ``Options``; ``None`` for those with all defaults."""
+
+    may_write: ClassVar[Collection[str]] = ()
+    """Globs of files below the root that it may write to: ``sys/*/sriov_numvfs``."""
+
+    def tree(self, root: Path) -> None:
+        """Builds a machine with at least one healthy device below ``root``, which does not exist yet."""
+        raise NotImplementedError(f"{type(self).__name__}.tree() must build a machine with a device")
+
+    # The class itself
+
+    def test_the_class_is_a_sound_backend(self) -> None:
+        """It can be installed: ``devhost plugins`` would not refuse it."""
+        flaws = list(catalog.flaws(self.backend))
+        assert not flaws, "; ".join(flaws)
+
+    def test_every_attribute_says_what_it_means(self) -> None:
+        """Users choose devices by these words; each has a meaning, and an example of its own type."""
+        for name, attribute in self.backend.attributes.items():
+            assert attribute.meaning.strip(), f"attribute {name!r} has no meaning"
+            kind = tuple if attribute.type is list else attribute.type
+            assert type(attribute.example) is kind, (
+                f"the example of attribute {name!r} is {attribute.example!r}, not a {attribute.type.__name__}"
+            )
+
+    def test_every_option_says_what_it_means(self) -> None:
+        """Each field of ``Options``, and of the dataclasses in it, is an ``option(…, meaning)``."""
+        dumb = [name for name, meaning in _options(self.backend.Options) if not meaning.strip()]
+        assert not dumb, f"options without a meaning: {', '.join(dumb)}"
+
+    # What it finds
+
+    def test_every_device_is_one_the_core_accepts(self, tmp_path: Path) -> None:
+        """Ids are legal and unique; attributes are declared, of their type and never empty."""
+        devices = self._found(self._machine(tmp_path))
+        self._check(devices)
+        self._healthy(devices)
+
+    def test_looking_twice_finds_equal_devices(self, tmp_path: Path) -> None:
+        """Nothing that changes by itself is part of a device: each change makes the plan anew."""
+        backend = self._made(self._machine(tmp_path))
+        assert _by_id(_look(backend)) == _by_id(_look(backend)), "a second look found other devices"
+
+    def test_a_restart_finds_equal_devices(self, tmp_path: Path) -> None:
+        """Ids and all else come from the machine, never from a counter or from the order of events."""
+        root = self._machine(tmp_path)
+        assert _by_id(self._found(root)) == _by_id(self._found(root)), "a new instance found other devices"
+
+    def test_the_order_of_directories_does_not_matter(self, tmp_path: Path) -> None:
+        """Directories have no order: the one they happen to have on this machine must not show."""
+        root = self._machine(tmp_path)
+        first = _by_id(self._found(root))
+        for backwards in (False, True):
+            with mischief.listing(backwards=backwards):
+                assert _by_id(self._found(root)) == first, "another order of directories, other devices"
+
+    def test_attributes_that_are_wanted_are_there_and_others_change_nothing(self, tmp_path: Path) -> None:
+        """``context.wanted`` only saves reading: it changes no id, no health and no value."""
+        root = self._machine(tmp_path)
+        full = _by_id(self._found(root))
+        names = frozenset(name for device in full.values() for name in device.attributes)
+        asked = _by_id(self._found(root, names))
+        assert asked == full, "asking for each attribute by name gives other devices than asking for '*'"
+        bare = _by_id(self._found(root, frozenset()))
+        assert bare.keys() == full.keys(), "asking for no attribute gives other ids"
+        for name, device in bare.items():
+            known = full[name]
+            assert (device.health, device.claims, device.part_of) == (
+                known.health,
+                known.claims,
+                known.part_of,
+            ), f"{name} changes its health or claims with what is wanted"
+            assert device.attributes.items() <= known.attributes.items(), f"{name} changes its attributes"
+
+    def test_a_machine_without_the_hardware_has_no_devices(self, tmp_path: Path) -> None:
+        """Most nodes have none: no device, no exception, not even without ``/sys`` and ``/dev``.
+
+        Only what ``options`` ask for by name may be shown, as sick.
+        """
+        for name, directories in (("bare", ()), ("booted", ("sys/class", "sys/bus", "dev", "run", "proc"))):
+            root = tmp_path / name
+            root.mkdir()
+            for directory in directories:
+                (root / directory).mkdir(parents=True)
+            found = self._found(root)
+            self._check(found)
+            extra = [d.id for d in found if d.health.healthy or self.options is None]
+            assert not extra, f"a machine without anything has {sorted(extra)}"
+
+    def test_no_damaged_file_makes_it_fail(self, tmp_path: Path) -> None:
+        """Firmware and drivers write anything; one odd file must not hide every other device."""
+        root = self._machine(tmp_path)
+        failures = []
+        for path in mischief.victims(root):
+            for what in mischief.DAMAGES:
+                with mischief.damaged(path, what, tmp_path / "kept"):
+                    try:
+                        self._check(self._found(root))
+                    except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+                        failures.append(f"{path.relative_to(root)} {what}: {one_line(error)}")
+        assert not failures, "discover() must cope:\n" + "\n".join(failures)
+
+    def test_hardware_that_vanishes_is_no_exception(self, tmp_path: Path) -> None:
+        """After everything is gone: no healthy device, and allocate() refuses with AllocationError."""
+        root = self._machine(tmp_path)
+        backend = self._made(root)
+        devices = _look(backend)
+        shutil.rmtree(root)
+        root.mkdir()
+        left = sorted(device.id for device in _look(backend) if device.health.healthy)
+        assert not left, f"healthy though nothing is there: {left}"
+        for device in devices:
+            with suppress(AllocationError):
+                check_edits(backend.allocate([device]), self.backend.name)
+
+    # What it hands out
+
+    def test_a_healthy_device_can_be_allocated_as_it_is(self, tmp_path: Path) -> None:
+        """Paths are absolute, nothing is of a wrong type, and whatever is required is on the host."""
+        root = self._machine(tmp_path)
+        backend = self._made(root)
+        for device in self._healthy(_look(backend)):
+            edits = self._edits(backend, [device])
+            paths = [node.path for node in edits.nodes if node.required]
+            paths += [mount.host_path for mount in edits.mounts if mount.required]
+            missing = [path for path in paths if not os.path.lexists(root / path.lstrip("/"))]
+            assert not missing, f"{device.id} is healthy, but the host has no {', '.join(missing)}"
+
+    def test_allocating_again_gives_the_same_answer(self, tmp_path: Path) -> None:
+        """The kubelet asks again for the same devices: also after a restart of devhost."""
+        root = self._machine(tmp_path)
+        backend = self._made(root)
+        devices = self._healthy(_look(backend))
+        restarted = self._made(root)
+        _look(restarted)
+        for asked in (devices, *([device] for device in devices)):
+            first = self._edits(backend, asked)
+            assert self._edits(backend, asked) == first, "the same devices, another answer"
+            assert self._edits(restarted, asked) == first, "another answer after a restart"
+
+    def test_several_devices_bring_the_nodes_of_each(self, tmp_path: Path) -> None:
+        """A container with two devices can use both; in whichever order they are named."""
+        backend = self._made(self._machine(tmp_path))
+        devices = self._healthy(_look(backend))
+        for asked in (devices, devices[::-1]):
+            together = _paths(self._edits(backend, asked))
+            for device in devices:
+                lost = _paths(self._edits(backend, [device])) - together
+                assert not lost, f"{device.id} loses {sorted(lost)} when it is not alone"
+
+    def test_nothing_is_written(self, tmp_path: Path) -> None:
+        """Looking, probing and allocating leave the machine as it is; ``prepare`` is what may act."""
+        root = self._machine(tmp_path)
+        before = mischief.contents(root)
+        backend = self._made(root)
+        devices = _look(backend)
+        if isinstance(backend, CanProbe):
+            backend.probe(devices)
+        self._edits(backend, self._healthy(devices))
+        after = mischief.contents(root)
+        changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
+        changed = [path for path in changed if not any(fnmatch(path, glob) for glob in self.may_write)]
+        assert not changed, f"it wrote to {', '.join(sorted(changed))}"
+
+    # What else it can
+
+    def test_probe_gives_a_verdict_with_a_reason_for_devices_that_exist(self, tmp_path: Path) -> None:
+        """Holds for backends that have ``probe``."""
+        backend = self._made(self._machine(tmp_path))
+        devices = _look(backend)
+        if isinstance(backend, CanProbe):
+            verdicts = backend.probe(devices)
+            assert verdicts.keys() <= _by_id(devices).keys(), "probe() names devices that do not exist"
+            for name, health in verdicts.items():
+                _check_health(name, health)
+
+    def test_its_event_source_starts_and_can_be_stopped(self, tmp_path: Path) -> None:
+        """Holds for backends that have ``watch``: it neither fails at once nor resists its end."""
+        backend = self._made(self._machine(tmp_path))
+        _look(backend)
+        if isinstance(backend, CanWatch):
+            asyncio.run(_start_and_stop(backend))
+
+    def test_its_two_threads_do_not_disturb_each_other(self, tmp_path: Path) -> None:
+        """The core calls ``discover`` on one thread and ``allocate`` on another, at the same time."""
+        backend = self._made(self._machine(tmp_path))
+        devices = _look(backend)
+        healthy = self._healthy(devices)
+        expected = _by_id(devices), self._edits(backend, healthy)
+        calls: list[tuple[Callable[[], object], object]] = [
+            (lambda: _by_id(_look(backend)), expected[0]),
+            (lambda: self._edits(backend, healthy), expected[1]),
+        ]
+        findings: list[str] = []
+
+        def repeat(call: Callable[[], object], right: object) -> None:
+            try:
+                for _ in range(ROUNDS):
+                    if call() != right:
+                        findings.append("another answer than alone")
+                        return
+            except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+                findings.append(one_line(error))
+
+        threads = [threading.Thread(target=repeat, args=call, daemon=True) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30.0)
+            assert not thread.is_alive(), "discover() and allocate() wait for each other"
+        assert not findings, f"discover() and allocate() at the same time: {findings[0]}"
+
+    def _machine(self, tmp_path: Path) -> Path:
+        root = tmp_path / "root"
+        root.mkdir()
+        self.tree(root)
+        return root
+
+    def _made(self, root: Path, wanted: Collection[str] = EVERYTHING) -> Backend:
+        options = self.backend.Options() if self.options is None else self.options
+        return self.backend(options, ServiceContext(self.backend.name, root, wanted))
+
+    def _found(self, root: Path, wanted: Collection[str] = EVERYTHING) -> list[Device]:
+        return _look(self._made(root, wanted))
+
+    def _healthy(self, devices: Iterable[Device]) -> list[Device]:
+        healthy = [device for device in devices if device.health.healthy]
+        assert healthy, "tree() has no healthy device: there is nothing to test"
+        return healthy
+
+    def _edits(self, backend: Backend, devices: Sequence[Device]) -> Edits:
+        edits = backend.allocate(devices)
+        assert isinstance(edits, Edits), f"allocate() answered {type(edits).__name__}, not Edits"
+        check_edits(edits, self.backend.name)
+        return edits
+
+    def _check(self, devices: Sequence[Device]) -> None:
+        for device in devices:
+            flaw = unsound(device, self.backend.attributes)
+            assert not flaw, f"device {device!r}: {flaw}"
+            assert all(node >= 0 for node in device.numa_nodes), f"{device.id} has a negative NUMA node"
+            empty = [name for name, value in device.attributes.items() if value in ("", ())]
+            assert not empty, f"{device.id} has empty attributes, to be left out: {', '.join(empty)}"
+            _check_health(device.id, device.health)
+        assert len(_by_id(devices)) == len(devices), "two devices have one id"
+
+
+def _look(backend: Backend) -> list[Device]:
+    """As the core does at a resync: anything may have changed."""
+    if isinstance(backend, CanNotice):
+        backend.notice(Event())
+    return list(backend.discover())
+
+
+def _by_id(devices: Iterable[Device]) -> dict[str, Device]:
+    return {device.id: device for device in devices}
+
+
+def _paths(edits: Edits) -> set[str]:
+    return {node.path for node in edits.nodes} | {mount.host_path for mount in edits.mounts}
+
+
+def _check_health(device: str, health: Health) -> None:
+    assert isinstance(health, Health), f"the health of {device} is {health!r}, not a Health"
+    assert health.healthy is not bool(health.reason), f"{device} must have a reason exactly when it is sick"
+
+
+def _options(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every option with its meaning, those of nested dataclasses included."""
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        name = f"{path}{field.name}"
+        yield name, str(field.metadata.get("meaning", ""))
+        for inner in _dataclasses(hints[field.name]):
+            yield from _options(inner, f"{name}.")
+
+
+def _dataclasses(hint: object) -> Iterator[object]:
+    if isinstance(hint, type) and is_dataclass(hint):
+        yield hint
+    for argument in get_args(hint):
+        yield from _dataclasses(argument)
+
+
+async def _start_and_stop(backend: CanWatch) -> None:
+    async def follow() -> None:
+        async for _ in backend.watch():
+            pass
+
+    task = asyncio.create_task(follow())
+    done, _ = await asyncio.wait([task], timeout=0.2)
+    for ended in done:
+        ended.result()
+    task.cancel()
+    _, left = await asyncio.wait([task], timeout=10.0)
+    assert not left, "watch() does not end when it is cancelled"

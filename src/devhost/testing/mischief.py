@@ -1,0 +1,92 @@
+"""What the contract does to a tree of files: damages it, lists it in another order, watches it for writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+MOST_VICTIMS = 150
+"""Files of a tree that are damaged one after another; of a larger tree, so many at even distances."""
+
+DAMAGES: Mapping[str, Callable[[Path], object]] = {
+    "holds garbage": lambda path: path.write_bytes(b"\xff\xfe\0=\n" * 50),
+    "is empty": lambda path: path.write_bytes(b""),
+    "holds an absurd number": lambda path: path.write_text("9" * 5000),
+    "is a directory": lambda path: path.mkdir(),
+    "is a link to itself": lambda path: path.symlink_to(path.name),
+    "is gone": lambda path: None,
+}
+"""What may be wrong with a file, in words, and how to make it so; root cannot read a directory either."""
+
+
+def victims(root: Path) -> Sequence[Path]:
+    """Files and links below ``root`` to damage."""
+    leaves = []
+    for directory, names, files in os.walk(root):
+        leaves += [Path(directory, name) for name in files]
+        leaves += [Path(directory, name) for name in names if Path(directory, name).is_symlink()]
+    return sorted(leaves)[:: -(-len(leaves) // MOST_VICTIMS) or 1]
+
+
+@contextmanager
+def damaged(path: Path, what: str, kept: Path) -> Iterator[None]:
+    """Does one of :data:`DAMAGES` to a file and undoes it; the file is at ``kept`` meanwhile."""
+    path.rename(kept)
+    try:
+        DAMAGES[what](path)
+        yield
+    finally:
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+        kept.rename(path)
+
+
+def contents(root: Path) -> dict[str, object]:
+    """Every path below ``root`` with what would show that it was written to."""
+    found: dict[str, object] = {}
+    for directory, names, files in os.walk(root):
+        for name in (*names, *files):
+            path = Path(directory, name)
+            status = path.lstat()
+            text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+            found[str(path.relative_to(root))] = (status.st_mode, status.st_mtime_ns, text)
+    return found
+
+
+class _Entries(list[Any]):
+    """What :func:`os.scandir` gives: an iterator that can be closed, and a context."""
+
+    def __next__(self) -> Any:
+        if not self:
+            raise StopIteration
+        return self.pop(0)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.clear()
+
+    def close(self) -> None:
+        self.clear()
+
+
+@contextmanager
+def listing(*, backwards: bool) -> Iterator[None]:
+    """Every directory that Python code lists meanwhile comes in the order of its names, or against it."""
+    listdir, scandir = os.listdir, os.scandir
+
+    def listed(path: Any = ".") -> list[Any]:
+        return sorted(listdir(path), reverse=backwards)
+
+    def scanned(path: Any = ".") -> _Entries:
+        with scandir(path) as entries:
+            return _Entries(sorted(entries, key=lambda entry: entry.name, reverse=backwards))
+
+    with mock.patch.object(os, "listdir", listed), mock.patch.object(os, "scandir", scanned):
+        yield

@@ -1,0 +1,145 @@
+"""A machine made of plain files: ``/sys``, ``/dev`` and udevd's records as kernel and udevd lay them out.
+
+Backends read everything below ``context.root``, so a tree of files is all the hardware their tests
+need. No root, no modules: device nodes are plain files, as in a tree recorded by an ordinary user::
+
+    tree = Tree(tmp_path)
+    tree.pci("pci0000:3a/0000:3a:00.0", driver="pcieport")
+    tree.device("pci0000:3a/0000:3a:00.0/mycard/card0", "mycard", "mycard0", "240:0", {"serial": "A1"})
+
+The layout is that of sysfs(5) and of Documentation/ABI/testing/sysfs-dev, sysfs-bus-pci and
+sysfs-uevent of the Linux kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from devhost.backend import Event
+
+BUSES = frozenset(
+    {"auxiliary", "cxl", "i2c", "mdev", "nd", "pci", "platform", "scsi", "spi", "usb", "virtio"}
+)
+"""Subsystems that are buses: listed below ``/sys/bus``; all others are classes."""
+
+
+class Tree:
+    """Builds a machine below ``root``. Paths of devices are relative to ``/sys/devices``.
+
+    Making something again adds to what there is, so the order of the calls does not matter.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for directory in ("sys/dev/char", "sys/dev/block", "sys/class", "sys/bus", "dev", "run/udev/data"):
+            (root / directory).mkdir(parents=True, exist_ok=True)
+
+    def file(self, path: str, text: str = "") -> Path:
+        """A file with this text and a line feed, as sysfs writes its attributes; its path on this machine."""
+        file = self._place(path)
+        file.write_text(f"{text}\n" if text else "")
+        return file
+
+    def link(self, path: str, target: str) -> None:
+        """A symbolic link between two absolute paths of the tree, made relative as in sysfs."""
+        link = self._place(path)
+        relative = os.path.relpath(self.root / target.lstrip("/"), link.parent)
+        if not (link.is_symlink() and str(link.readlink()) == relative):
+            link.symlink_to(relative)
+
+    def node(self, path: str) -> None:
+        """A device node: a plain, empty file."""
+        self._place(path).touch()
+
+    def device(
+        self,
+        path: str,
+        subsystem: str,
+        node: str = "",
+        number: str = "",
+        files: Mapping[str, str] | None = None,
+        **uevent: str,
+    ) -> str:
+        """A directory of the device tree with everything that leads to it.
+
+        Args:
+            path: below ``/sys/devices``.
+            subsystem: its class or bus.
+            node: the device node below ``/dev``, where it has one.
+            number: ``major:minor`` of the node.
+            files: attributes by their path below the device.
+            uevent: what its ``uevent`` file says beside the node; ``DRIVER`` also makes the ``driver`` link.
+
+        Returns:
+            The device's ``sys_path``: ``/sys/devices/…``.
+        """
+        sys_path = f"/sys/devices/{path}"
+        name = path.rpartition("/")[2]
+        listing = f"/sys/bus/{subsystem}" if subsystem in BUSES else f"/sys/class/{subsystem}"
+        (self.root / listing.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        self.link(f"{sys_path}/subsystem", listing)
+        self.link(f"{listing}/devices/{name}" if subsystem in BUSES else f"{listing}/{name}", sys_path)
+        if driver := uevent.get("DRIVER"):
+            self.link(f"{sys_path}/driver", f"/sys/bus/{subsystem}/drivers/{driver}")
+            (self.root / f"sys/bus/{subsystem}/drivers/{driver}").mkdir(parents=True, exist_ok=True)
+        for attribute, text in (files or {}).items():
+            self.file(f"{sys_path}/{attribute}", text)
+        if node:
+            major, _, minor = number.partition(":")
+            uevent = {"MAJOR": major, "MINOR": minor, "DEVNAME": node} | uevent
+            self.file(f"{sys_path}/dev", number)
+            self.link(f"/sys/dev/{'block' if subsystem == 'block' else 'char'}/{number}", sys_path)
+            self.node(f"/dev/{node}")
+        self.file(f"{sys_path}/uevent", "\n".join(f"{key}={value}" for key, value in uevent.items()))
+        return sys_path
+
+    def pci(
+        self,
+        path: str,
+        *,
+        driver: str = "",
+        vendor: str = "0x8086",
+        device: str = "0x0001",
+        numa_node: int = -1,
+        iommu_group: int | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> str:
+        """A PCI function; the last part of ``path`` is its address. Returns its ``sys_path``."""
+        address = path.rpartition("/")[2]
+        facts = {"vendor": vendor, "device": device, "numa_node": str(numa_node), "class": "0x000000"}
+        uevent = {"DRIVER": driver} if driver else {}
+        sys_path = self.device(path, "pci", files=facts | dict(files or {}), PCI_SLOT_NAME=address, **uevent)
+        if iommu_group is not None:
+            group = f"/sys/kernel/iommu_groups/{iommu_group}"
+            self.link(f"{group}/devices/{address}", sys_path)
+            self.link(f"{sys_path}/iommu_group", group)
+        return sys_path
+
+    def udev_record(self, key: str, *lines: str) -> None:
+        """What udevd knows of a device: ``/run/udev/data/<key>``, with lines such as ``E:ID_BUS=usb``."""
+        self.file(f"/run/udev/data/{key}", "\n".join(lines))
+
+    def remove(self, sys_path: str) -> Event:
+        """Takes a device away with all below it, its nodes and the links to it; the kernel's event."""
+        gone = self.root / sys_path.lstrip("/")
+        subsystem = (gone / "subsystem").readlink().name
+        for uevent in gone.rglob("uevent"):
+            facts = dict(line.split("=", 1) for line in uevent.read_text().splitlines())
+            if "DEVNAME" in facts:
+                (self.root / "dev" / facts["DEVNAME"]).unlink(missing_ok=True)
+        node = dict(line.split("=", 1) for line in (gone / "uevent").read_text().splitlines()).get("DEVNAME")
+        shutil.rmtree(gone)
+        for directory, names, files in os.walk(self.root / "sys"):
+            for name in (*names, *files):
+                link = Path(directory, name)
+                if link.is_symlink() and not link.exists():
+                    link.unlink()
+        return Event(subsystem, "remove", sys_path, f"/dev/{node}" if node else "")
+
+    def _place(self, path: str) -> Path:
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place

@@ -1,0 +1,84 @@
+"""What these tests have in common: the rig of ``tests/host``, and a bare client beside the kubelet."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+
+import grpc.aio
+import pytest
+
+from devhost.host import Host
+from devhost.kubelet.api import api_pb2_grpc
+from devhost.model import Device
+from devhost.pace import Backoff
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Test directories are no packages here, so the rig comes by its path.
+_host_tests = _module(Path(__file__).parents[1] / "host" / "conftest.py")
+rig, kubelet = _host_tests.rig, _host_tests.kubelet
+
+Dial = Callable[..., AbstractAsyncContextManager[api_pb2_grpc.DevicePluginStub]]
+
+
+@pytest.fixture
+def devices() -> Callable[[int], list[Device]]:
+    """Makes so many devices, ``d0`` …"""
+    make: Callable[[int], list[Device]] = _host_tests.devices
+    return make
+
+
+@pytest.fixture
+def dial() -> Dial:
+    """Calls a resource's plugin server past the kubelet: ``async with dial(host, resource) as stub``."""
+
+    @asynccontextmanager
+    async def dial(
+        host: Host, resource: str, authority: str = "localhost"
+    ) -> AsyncIterator[api_pb2_grpc.DevicePluginStub]:
+        options = (
+            ("grpc.default_authority", authority),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.http2.bdp_probe", 0),  # a stream's window stays at 64 KiB
+        )
+        path = host.services[resource].registration.server.path
+        async with grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
+            yield api_pb2_grpc.DevicePluginStub(channel)
+
+    return dial
+
+
+class Hurried(Backoff):
+    """A back-off without chance and a hundred times shorter; ``made`` keeps each with its delays."""
+
+    made: list[Hurried]
+
+    def __init__(self, first: float, cap: float) -> None:
+        super().__init__(first, cap, draw=lambda: 0.0)
+        self.delays: list[float] = []
+        self.made.append(self)
+
+    def delay(self) -> float:
+        self.delays.append(super().delay())
+        return self.delays[-1] / 100
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> list[Hurried]:
+    """Registrations wait a hundredth of their back-off; gives every back-off that was made."""
+    Hurried.made = []
+    monkeypatch.setattr("devhost.kubelet.registration.Backoff", Hurried)
+    return Hurried.made

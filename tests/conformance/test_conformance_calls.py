@@ -1,0 +1,318 @@
+"""Allocate, GetPreferredAllocation and PreStartContainer: what the kubelet asks for a pod."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import grpc
+import grpc.aio
+import pytest
+
+from devhost import supply
+from devhost.kubelet.api import PRE_START_DEADLINE
+from devhost.kubelet.api import api_pb2 as pb
+from devhost.model import Device, DeviceNode, Edits, Mount, unhealthy
+from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
+from devhost.testing.kubelet import events as ev
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
+WAIT = 20
+
+
+async def served(kubelet, **expected: int) -> None:
+    want = {f"example.com/{name}": count for name, count in expected.items()}
+    await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)
+
+
+def ask(*containers: list[str]) -> pb.AllocateRequest:
+    requests = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+    return pb.AllocateRequest(container_requests=requests)
+
+
+EDITS = Edits(
+    nodes=(DeviceNode("/dev/null", "/dev/toy", "rwm"), DeviceNode("/dev/absent", required=False)),
+    mounts=(Mount("/etc", "/opt/toy", read_only=True), Mount("/absent", "/x", required=False)),
+    env={"TOY": "d0"},
+    annotations={"example.com/toy": "d0"},
+    cdi_devices=("example.com/toy=d0",),
+)
+
+
+@pytest.mark.conformance(44)
+async def test_a_container_gets_exactly_what_its_devices_need(rig, kubelet, dial):
+    rig.classes["toy"].allocate = lambda self, devices: EDITS
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        async with dial(host, TOY) as stub:
+            answer = await stub.Allocate(ask(["d0"]), timeout=WAIT)
+    assert list(answer.container_responses) == [
+        pb.ContainerAllocateResponse(
+            envs={"TOY": "d0"},
+            mounts=[pb.Mount(container_path="/opt/toy", host_path="/etc", read_only=True)],
+            devices=[pb.DeviceSpec(container_path="/dev/toy", host_path="/dev/null", permissions="rwm")],
+            annotations={"example.com/toy": "d0"},
+            cdi_devices=[pb.CDIDevice(name="example.com/toy=d0")],
+        )
+    ]
+
+
+@pytest.mark.conformance(45)
+async def test_several_containers_get_as_many_answers_in_their_order(rig, kubelet, dial, devices):
+    rig.scripts["toy"].devices = devices(4)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=4)
+        async with dial(host, TOY) as stub:
+            answer = await stub.Allocate(ask(["d2"], ["d3", "d1"], ["d0"]), timeout=WAIT)
+    assert [response.envs["DEVICES"] for response in answer.container_responses] == ["d2", "d3,d1", "d0"]
+
+
+@pytest.mark.conformance(46, 48)
+@pytest.mark.field_failure("F13")
+@pytest.mark.parametrize(
+    ("ids", "code"),
+    [
+        (["d0", "nobody"], grpc.StatusCode.INVALID_ARGUMENT),
+        (["d0", "d1"], grpc.StatusCode.FAILED_PRECONDITION),
+        ([], grpc.StatusCode.INVALID_ARGUMENT),
+        (["d0", "d0"], grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+    ids=["unknown", "unhealthy", "none", "twice"],
+)
+async def test_ids_that_cannot_be_handed_out_fail_before_anything_is_done(
+    rig, kubelet, dial, devices, ids, code
+):
+    asked: list[object] = []
+    good = devices(2)
+    rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
+    rig.scripts["toy"].on_allocate = asked.append
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=1)
+        async with dial(host, TOY) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await stub.Allocate(ask(ids), timeout=WAIT)
+            assert refusal.value.code() == code
+            assert TOY in refusal.value.details()
+            assert asked == []
+            assert not any(map(host.services[TOY].inventory.is_allocated, ("d0", "d1")))
+            assert len((await stub.Allocate(ask(["d0"]), timeout=WAIT)).container_responses) == 1
+        shown = {device.id: device.health for device in kubelet.devices(TOY)}
+    assert shown == {"d0": "Healthy", "d1": "Unhealthy"}
+
+
+@pytest.mark.conformance(47)
+async def test_the_same_devices_again_get_the_same_answer(rig, kubelet, dial):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        first = await kubelet.admit("pod", "init", TOY, 2, role="init")
+        again = await kubelet.admit("pod", "main", TOY, 2)
+        assert set(again.device_ids) == set(first.device_ids)
+        async with dial(host, TOY) as stub:
+            replayed = await stub.Allocate(ask(list(first.device_ids)), timeout=WAIT)
+    assert again.response == first.response == replayed.container_responses[0]
+
+
+@pytest.mark.conformance(49)
+@pytest.mark.field_failure("F13")
+async def test_a_missing_path_fails_the_pod_by_its_name_and_makes_only_its_device_unhealthy(
+    rig, kubelet, tmp_path
+):
+    nodes = {name: tmp_path / name for name in ("d0", "d1")}
+    for node in nodes.values():
+        node.touch()
+    rig.scripts["toy"].nodes = {name: str(node) for name, node in nodes.items()}
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        nodes["d1"].unlink()
+        with pytest.raises(UnexpectedAdmissionError, match=f"{nodes['d1']} does not exist"):
+            await kubelet.admit("pod", "main", TOY, 2)
+        await served(kubelet, toy=1)
+        assert kubelet.healthy(TOY) == {"d0"}
+        nodes["d1"].touch()
+        host.discoveries["toy"].look()
+        await served(kubelet, toy=2)
+
+
+@pytest.fixture
+def hang():
+    """Something that blocks a thread until the test is over."""
+    over = threading.Event()
+    yield lambda devices: over.wait()
+    over.set()
+
+
+@pytest.mark.conformance(50)
+@pytest.mark.field_failure("F12")
+async def test_an_allocate_that_hangs_ends_at_our_own_deadline_and_delays_no_other_call(
+    rig, kubelet, dial, hang, monkeypatch
+):
+    assert supply.ALLOCATE_DEADLINE <= 10
+    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 1.0)
+    rig.scripts["toy"].on_allocate = hang
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2, other=1)
+        async with dial(host, TOY) as stub, dial(host, OTHER) as other:
+            stuck = asyncio.ensure_future(stub.Allocate(ask(["d0"])))
+            await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
+            await other.Allocate(ask(["d0"]), timeout=WAIT)
+            assert not stuck.done()
+            with pytest.raises(grpc.aio.AioRpcError) as late:
+                await stuck
+    assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.conformance(51)
+async def test_the_answer_for_a_device_is_the_same_after_devhost_restarts(rig, kubelet, dial):
+    rig.classes["toy"].allocate = lambda self, devices: EDITS
+    rig.write(TOY_LINE)
+    answers = []
+    for _ in range(2):
+        async with rig.running() as host:
+            await served(kubelet, toy=2)
+            async with dial(host, TOY) as stub:
+                answers.append(await stub.Allocate(ask(["d0"]), timeout=WAIT))
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0}, WAIT)
+        rig.scripts["toy"].devices.reverse()
+    assert answers[0] == answers[1]
+
+
+def prefer(available: list[str], must: list[str], size: int) -> pb.PreferredAllocationRequest:
+    request = pb.ContainerPreferredAllocationRequest(
+        available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
+    )
+    return pb.PreferredAllocationRequest(container_requests=[request])
+
+
+ALL = [f"d{n}" for n in range(8)]  # even ones on NUMA node 0, odd ones on node 1
+
+
+@pytest.mark.conformance(53)
+@pytest.mark.parametrize("order", [1, -1], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    ("available", "must", "size"),
+    [(ALL, [], 1), (ALL, [], 4), (ALL, ["d3"], 3), (ALL[:5], ["d0", "d1"], 4), (ALL, [], 8), (["d6"], [], 1)],
+)
+async def test_a_preference_is_a_full_choice_with_the_musts_on_as_few_numa_nodes_as_can_be(
+    rig, kubelet, dial, devices, available, must, size, order
+):
+    rig.scripts["toy"].devices = devices(8)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=8)
+        async with dial(host, TOY) as stub:
+            first, second = [
+                (await stub.GetPreferredAllocation(prefer(offer, must, size), timeout=WAIT))
+                for offer in (available[::order], available[::-order])
+            ]
+    (answer,) = first.container_responses
+    chosen = list(answer.deviceIDs)
+    assert sorted(chosen) == sorted(second.container_responses[0].deviceIDs)
+    assert set(must) <= set(chosen) <= set(available)
+    assert len(chosen) == len(set(chosen)) == size
+    nodes = {int(name[1:]) % 2 for name in chosen}
+    least = 1 if size <= 4 and len({int(name[1:]) % 2 for name in must}) < 2 else 2
+    assert len(nodes) == least
+
+
+@pytest.mark.conformance(54)
+@pytest.mark.field_failure("F13")
+@pytest.mark.parametrize(
+    ("available", "must", "size", "chosen"),
+    [
+        (["d0", "d1"], [], 0, []),
+        (["d0", "d1"], [], 5, ["d0", "d1"]),
+        (["d0"], ["d1"], 1, ["d0"]),
+        (["d0"], ["nobody"], 1, ["d0"]),
+        (["nobody"], [], 1, []),
+        ([], [], 1, []),
+        (["d0", "d1"], [], -1, []),
+    ],
+)
+async def test_a_preference_that_cannot_be_met_is_the_best_there_is_and_no_error(
+    rig, kubelet, dial, available, must, size, chosen
+):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        async with dial(host, TOY) as stub:
+            answer = await stub.GetPreferredAllocation(prefer(available, must, size), timeout=WAIT)
+    assert [sorted(response.deviceIDs) for response in answer.container_responses] == [chosen]
+
+
+@pytest.mark.conformance(54)
+@pytest.mark.field_failure("F13")
+async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet, monkeypatch):
+    def broken(*_: object) -> list[str]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(supply, "prefer", broken)
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await served(kubelet, toy=2)
+        assert len((await kubelet.admit("pod", "main", TOY, 1)).device_ids) == 1
+    (asked,) = kubelet.events.of(ev.PreferenceAsked)
+    assert asked.answer == ()
+
+
+@pytest.mark.conformance(55, 56)
+async def test_what_was_not_asked_for_is_never_called_and_still_answered(rig, kubelet, dial):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        await kubelet.admit("pod", "main", TOY, 1)
+        await kubelet.start_container("pod", "main")
+        assert not kubelet.events.of(ev.PreStarted)
+        async with dial(host, TOY) as stub:
+            request = pb.PreStartContainerRequest(devices_ids=["d0"])
+            assert await stub.PreStartContainer(request, timeout=WAIT) == pb.PreStartContainerResponse()
+
+
+@pytest.mark.conformance(56)
+async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_again(rig, kubelet):
+    prepared: list[list[str]] = []
+
+    def prepare(self: object, devices: list[Device]) -> None:
+        prepared.append([device.id for device in devices])
+        if len(prepared) == 1:
+            raise OSError("the reset did not finish")
+
+    assert supply.PREPARE_DEADLINE < PRE_START_DEADLINE
+    rig.classes["toy"].prepare = prepare
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await served(kubelet, toy=2)
+        held = list((await kubelet.admit("pod", "main", TOY, 1)).device_ids)
+        with pytest.raises(
+            ContainerStartError, match="backend toy failed: OSError: the reset did not finish"
+        ):
+            await kubelet.start_container("pod", "main")
+        await kubelet.start_container("pod", "main")
+        await kubelet.start_container("pod", "main")
+    assert prepared == [held, held, held]
+
+
+@pytest.mark.conformance(57)
+async def test_a_hundred_allocates_at_once_get_each_their_own(rig, kubelet, dial):
+    rig.scripts["toy"].devices = [
+        Device(id=f"r{n % 20}-d{n}", attributes={"model": f"m{n % 20}", "index": n}) for n in range(100)
+    ]
+    rig.write("name: 'example.com/{model}', backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: sum(kubelet.allocatable().values()) == 100, WAIT)
+
+        async def allocate(device: Device) -> tuple[str, str]:
+            async with dial(host, f"example.com/{device.attributes['model']}") as stub:
+                answer = await stub.Allocate(ask([device.id]), timeout=WAIT)
+            return device.id, answer.container_responses[0].envs["DEVICES"]
+
+        got = await asyncio.gather(*map(allocate, rig.scripts["toy"].devices))
+    assert len(got) == 100
+    assert all(asked == answered for asked, answered in got)

@@ -1,0 +1,76 @@
+"""What devhost shows of itself, and what it never does."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+import devhost
+from devhost.errors import EnvironmentFailure
+from devhost.host import check_kubelet_dir
+from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.testing.kubelet import Point, fail
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
+WAIT = 20
+
+
+@pytest.mark.conformance(58)
+async def test_metrics_and_readiness_follow_registrations_streams_lists_and_allocations(
+    rig, kubelet, hurried
+):
+    metrics = PrometheusMetrics()
+
+    def value(name: str, resource: str = TOY) -> float | None:
+        return metrics.registry.get_sample_value(f"devhost_{name}", {"resource": resource})
+
+    kubelet.faults.inject(Point.REGISTER, fail("not yet"), TOY, times=None)
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running(metrics=metrics) as host:
+        await rig.until(lambda: value("registration_failures_total"), WAIT)
+        await rig.until(lambda: value("streams", OTHER) == 1, WAIT)
+        ready, why = host.ready()
+        assert not ready
+        assert TOY in why
+        assert OTHER not in why
+        kubelet.faults.clear()
+        await rig.until(lambda: host.ready() == (True, ""), WAIT)
+        await rig.until(lambda: value("list_size_devices") == 2, WAIT)
+        assert (value("registrations_total"), value("streams")) == (1, 1)
+        await kubelet.admit("pod", "main", TOY, 1)
+        assert (value("allocations_total"), value("allocate_seconds_count")) == (1, 1)
+        await kubelet.stop()
+        await rig.until(lambda: not host.ready()[0], WAIT)
+        await rig.until(lambda: value("streams") == 0, WAIT)
+
+
+@pytest.mark.field_failure("F23")
+def test_a_directory_we_may_not_write_to_is_refused_with_the_mend(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(EnvironmentFailure, match="run devhost as root"):
+        check_kubelet_dir(tmp_path)
+
+
+@pytest.mark.field_failure("F25")
+def test_devhost_starts_no_other_process():
+    """gRPC's threads and locks do not survive a fork."""
+    found = []
+    for file in Path(devhost.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Attribute):
+                names = [node.attr] if node.attr in ("fork", "forkpty", "posix_spawn", "system") else []
+            else:
+                continue
+            found += [f"{file}: {name}" for name in names if name in _PROCESSES]
+    assert found == []
+
+
+_PROCESSES = {"subprocess", "multiprocessing", "pty", "fork", "forkpty", "posix_spawn", "system"}

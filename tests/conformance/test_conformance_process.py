@@ -1,0 +1,177 @@
+"""devhost as a process: how it leaves, is killed, stalls, and is merely stopped for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from devhost import host, watchdog
+from devhost.testing.kubelet import events as ev
+
+TOY = "example.com/toy"
+WAIT = 20
+
+DROP_IN = '''
+import asyncio
+import time
+
+from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, Event, hookimpl
+
+
+class Toy(Backend):
+    """As many devices as the file "count" says; a file "stall" makes it block the event loop."""
+
+    name = "toy"
+
+    def discover(self):
+        return [Device(id=f"d{n}") for n in range(int((self.context.root / "count").read_text()))]
+
+    def allocate(self, devices):
+        return Edits(nodes=(DeviceNode("/null"),), env={"DEVICES": ",".join(d.id for d in devices)})
+
+    async def watch(self):
+        while True:
+            await asyncio.sleep(0.05)
+            if (self.context.root / "stall").exists():
+                time.sleep(600)
+            yield Event()
+
+
+@hookimpl
+def devhost_backends():
+    return [Toy]
+'''
+
+PROGRAM = """
+import asyncio, functools, pathlib, sys
+from devhost.telemetry import log
+log.configure("json")
+from devhost import daemon, watchdog
+daemon.Watchdog = functools.partial(watchdog.Watchdog, stall=2.0, tick=0.1)
+config, kubelet, root, status = map(pathlib.Path, sys.argv[1:])
+asyncio.run(daemon.serve(daemon.Options(config, kubelet, root, status_socket=status)))
+"""
+"""``devhost run`` with a watchdog that loses its patience after two seconds."""
+
+
+class Node:
+    """A configuration with its backend, and ``devhost`` processes on it."""
+
+    def __init__(self, directory: Path, kubelet_dir: Path) -> None:
+        self.root = directory / "root"
+        self.root.mkdir()
+        (directory / "backends").mkdir()
+        (self.root / "null").touch()
+        (directory / "backends" / "toy.py").write_text(DROP_IN)
+        self._config = directory / "process.yaml"
+        self._config.write_text(
+            f"version: 1\nbackendPaths: [backends]\nresources:\n  - {{name: {TOY}, backend: toy}}\n"
+        )
+        self._arguments = [self._config, kubelet_dir, self.root, directory / "status"]
+        self.plug(2)
+
+    def plug(self, count: int) -> None:
+        """Makes so many devices exist; the file is never seen half written."""
+        draft = self.root / "draft"
+        draft.write_text(str(count))
+        draft.replace(self.root / "count")
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, "-c", PROGRAM, *map(str, self._arguments)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate(timeout=WAIT)
+
+
+@pytest.fixture
+def node(tmp_path: Path, rig) -> Node:
+    return Node(tmp_path, rig.kubelet_dir)
+
+
+async def served(kubelet, count: int) -> None:
+    await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == count, 2 * WAIT)
+
+
+async def ended(process: subprocess.Popen[str]) -> int:
+    return await asyncio.to_thread(process.wait, WAIT)
+
+
+@pytest.mark.conformance(40)
+async def test_sigterm_ends_the_streams_unlinks_our_sockets_and_keeps_the_count(kubelet, node):
+    assert host.SHUTDOWN < 5
+    with node.running() as process:
+        await served(kubelet, 2)
+        before = kubelet.socket.stat().st_ino
+        process.terminate()
+        assert await ended(process) == 0
+        await served(kubelet, 0)
+        assert kubelet.capacity() == {TOY: 2}
+        assert list(kubelet.directory.glob("dh-*")) == []
+        assert kubelet.socket.stat().st_ino == before
+        (over,) = kubelet.events.of(ev.StreamEnded)
+        assert over.reason == "EOF"
+
+
+@pytest.mark.conformance(41)
+@pytest.mark.field_failure("F9", "F16")
+async def test_after_sigkill_the_next_start_cleans_up_and_pods_keep_their_devices(kubelet, node):
+    with node.running() as process:
+        await served(kubelet, 2)
+        held = await kubelet.admit("pod", "main", TOY, 1)
+        process.kill()
+        await ended(process)
+        await served(kubelet, 0)
+    (stale,) = kubelet.directory.glob("dh-*")
+    await kubelet.restart()
+    with node.running():
+        await served(kubelet, 2)
+        assert not stale.exists()
+        assert kubelet.allocations() == (held,)
+        assert await kubelet.start_container("pod", "main") == held.response
+        other = await kubelet.admit("next", "main", TOY, 1)
+        assert set(other.device_ids).isdisjoint(held.device_ids)
+
+
+@pytest.mark.conformance(43)
+@pytest.mark.field_failure("F25", "F26")
+async def test_a_stalled_loop_ends_the_process_with_its_stacks_so_that_the_kubelet_notices(kubelet, node):
+    with node.running() as process:
+        await served(kubelet, 2)
+        (node.root / "stall").touch()
+        said = (await asyncio.to_thread(process.communicate, timeout=2 * WAIT))[1]
+        assert process.returncode == watchdog.EXIT_STALLED
+        await served(kubelet, 0)
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    messages = [line["message"] for line in lines]
+    assert "the event loop has stalled; leaving so that the kubelet notices" in messages
+    (main,) = [line for line in lines if line.get("thread") == "MainThread"]
+    assert main["stack"][0].endswith("Toy.watch")
+    (node.root / "stall").unlink()
+    with node.running():
+        await served(kubelet, 2)
+
+
+@pytest.mark.conformance(43, 59)
+@pytest.mark.field_failure("F26")
+async def test_a_process_that_was_stopped_for_longer_goes_on(kubelet, node):
+    with node.running() as process:
+        await served(kubelet, 2)
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(3)  # longer than the watchdog's patience
+        process.send_signal(signal.SIGCONT)
+        node.plug(3)
+        await served(kubelet, 3)
+        assert process.poll() is None
+    assert len(kubelet.events.of(ev.Registered)) == 1

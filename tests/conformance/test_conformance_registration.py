@@ -1,0 +1,332 @@
+"""Registration: what a kubelet must find when devhost comes to it for the first time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from dataclasses import replace
+
+import grpc.aio
+import pytest
+
+from devhost.errors import ConfigError
+from devhost.kubelet import registration
+from devhost.kubelet.api import api_pb2 as pb
+from devhost.kubelet.api import api_pb2_grpc
+from devhost.kubelet.server import socket_name
+from devhost.report import status
+from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.testing.kubelet import Point, fail, hang
+from devhost.testing.kubelet import events as ev
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
+WAIT = 20
+
+
+async def served(kubelet, **expected: int) -> None:
+    want = {f"example.com/{name}": count for name, count in expected.items()}
+    await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)
+
+
+@pytest.mark.conformance(1)
+@pytest.mark.field_failure("F1")
+async def test_the_socket_is_served_before_register_is_sent(rig, kubelet):
+    accepted: list[bool] = []
+
+    def look(event: ev.Event) -> None:
+        if isinstance(event, ev.RegisterReceived):
+            with socket.socket(socket.AF_UNIX) as probe:
+                accepted.append(probe.connect_ex(str(kubelet.directory / event.endpoint)) == 0)
+
+    kubelet.events.listen(look)
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running():
+        await served(kubelet, toy=2, other=1)
+    assert accepted == [True, True]
+    assert not kubelet.events.of(ev.RegisterRefused)
+
+
+@pytest.mark.conformance(2)
+@pytest.mark.parametrize("prepares", [False, True])
+async def test_register_carries_version_socket_name_resource_and_the_servers_own_options(
+    rig, kubelet, prepares
+):
+    if prepares:
+        rig.classes["toy"].prepare = lambda self, devices: None
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        path = host.services[TOY].registration.server.path
+    (sent,) = kubelet.events.of(ev.RegisterReceived)
+    (answered,) = kubelet.events.of(ev.OptionsRead)
+    assert (sent.version, sent.endpoint, sent.resource) == ("v1beta1", path.name, TOY)
+    assert (sent.pre_start_required, sent.preferred_allocation) == (prepares, True)
+    assert (answered.pre_start_required, answered.preferred_allocation) == (prepares, True)
+
+
+@pytest.mark.conformance(3)
+async def test_the_options_are_answered_while_register_is_pending(rig, kubelet, dial):
+    go_on = asyncio.Event()
+    kubelet.faults.inject(Point.REGISTER, go_on.wait)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.events.of(ev.RegisterReceived), WAIT)
+        async with dial(host, TOY) as stub:
+            options = await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
+        assert options.get_preferred_allocation_available
+        assert host.services[TOY].registration.standing.state == registration.State.REGISTERING
+        go_on.set()
+        await served(kubelet, toy=2)
+
+
+@pytest.mark.conformance(4)
+@pytest.mark.field_failure("F10")
+async def test_a_refused_registration_is_shown_counted_and_tried_again(rig, kubelet, hurried):
+    refusal = 'requested API version "v1beta1" is not supported by kubelet. Supported version is "v2"'
+    kubelet.faults.inject(Point.REGISTER, fail(refusal), TOY, times=None)
+    metrics = PrometheusMetrics()
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running(metrics=metrics) as host:
+        await kubelet.wait_for(lambda: len(kubelet.events.of(ev.RegisterRefused, TOY)) >= 3, WAIT)
+        await served(kubelet, other=1)
+        shown = {resource["name"]: resource for resource in status(host)["resources"]}
+        assert refusal in shown[TOY]["lastError"]
+        assert shown[OTHER]["lastError"] == ""
+        failures = "devhost_registration_failures_total"
+        await rig.until(lambda: metrics.registry.get_sample_value(failures, {"resource": TOY}) >= 3, WAIT)
+        assert metrics.registry.get_sample_value(failures, {"resource": OTHER}) == 0
+        kubelet.faults.clear()
+        await served(kubelet, toy=2, other=1)
+    assert len(kubelet.events.of(ev.Registered, OTHER)) == 1
+
+
+@pytest.mark.conformance(5, 12)
+async def test_a_kubelet_that_comes_later_is_waited_for_and_its_directory_is_left_to_it(rig, kubelet):
+    await kubelet.stop()
+    for path in rig.kubelet_dir.iterdir():
+        path.unlink()
+    rig.kubelet_dir.rmdir()
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await rig.until(lambda: TOY in host.services, WAIT)
+        assert host.ready() == (False, "no list stream yet: example.com/toy (waiting)")
+        assert not rig.kubelet_dir.exists()
+        await kubelet.start()
+        await served(kubelet, toy=2)
+        assert stat.S_IMODE(rig.kubelet_dir.stat().st_mode) & 0o027 == 0
+    assert len(kubelet.events.of(ev.Registered)) == 1
+
+
+@pytest.mark.conformance(6)
+async def test_a_kubelet_socket_on_which_nobody_listens_is_tried_again(rig, kubelet):
+    await kubelet.stop(crash=True)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await rig.until(lambda: TOY in host.services, WAIT)
+        standing = host.services[TOY].registration.standing
+        await rig.until(lambda: standing.error == f"nobody listens on {kubelet.socket}", WAIT)
+        await kubelet.start()
+        await served(kubelet, toy=2)
+        assert standing.error == ""
+
+
+@pytest.mark.conformance(7)
+async def test_a_register_without_an_answer_ends_at_a_deadline_and_leaks_no_task(
+    rig, kubelet, hurried, monkeypatch
+):
+    assert registration.REGISTER_DEADLINE > 10, "the kubelet itself may take ten seconds to dial back"
+    monkeypatch.setattr(registration, "REGISTER_DEADLINE", 1.0)
+    kubelet.faults.inject(Point.REGISTER, hang, times=2)
+    before = asyncio.all_tasks()
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await rig.until(lambda: TOY in host.services, WAIT)
+        standing = host.services[TOY].registration.standing
+        await rig.until(lambda: "Deadline Exceeded" in standing.error, WAIT)
+        await served(kubelet, toy=2)
+        assert standing.error == ""
+    await kubelet.stop()
+    await rig.until(lambda: not asyncio.all_tasks() - before)
+
+
+NAMES = {
+    "example.com/toy": True,
+    "example.com/Toy_1.x": True,
+    f"example.com/{'n' * 63}": True,
+    "toy": False,
+    "kubernetes.io/toy": False,
+    "x.kubernetes.io/toy": False,
+    "requests.example.com/toy": False,
+    f"example.com/{'n' * 64}": False,
+    "Example.com/toy": False,
+    "example.com/toy/1": False,
+    "example.com/-toy": False,
+    f"{'d' * 245}/toy": False,
+}
+
+
+@pytest.mark.conformance(8)
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_name_is_refused_by_the_config_exactly_when_the_kubelet_refuses_it(rig, kubelet, name):
+    rig.write(f"name: '{name}', backend: toy")
+    try:
+        rig.load()
+        taken = True
+    except ConfigError:
+        taken = False
+    # A kubelet that gets as far as dialling finds itself there, and says so at once.
+    request = pb.RegisterRequest(version="v1beta1", endpoint="kubelet.sock", resource_name=name)
+    async with grpc.aio.insecure_channel(f"unix:{kubelet.socket}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=WAIT)
+    invalid = refusal.value.details() == f'the ResourceName "{name}" is invalid'
+    assert (taken, not invalid) == (NAMES[name], NAMES[name])
+
+
+@pytest.mark.conformance(9)
+@pytest.mark.field_failure("F19")
+async def test_every_resource_has_a_server_a_socket_and_a_registration_of_its_own(rig, kubelet):
+    template = rig.scripts["toy"].devices[0]
+    rig.scripts["toy"].devices = [
+        replace(template, id=f"d{n}", attributes={"model": f"m{n % 5}", "index": n}) for n in range(15)
+    ]
+    rig.write("name: 'example.com/{model}', backend: toy")
+    async with rig.running():
+        await served(kubelet, m0=3, m1=3, m2=3, m3=3, m4=3)
+        listed = {
+            name: {int(device.id[1:]) % 5 for device in kubelet.devices(name)}
+            for name in kubelet.allocatable()
+        }
+        sockets = [path for path in rig.kubelet_dir.glob("*.sock") if path != kubelet.socket]
+    assert listed == {f"example.com/m{n}": {n} for n in range(5)}
+    assert len(sockets) == 5
+    assert len({event.endpoint for event in kubelet.events.of(ev.Registered)}) == 5
+
+
+@pytest.mark.conformance(10)
+async def test_the_longest_names_get_short_sockets_of_their_own(rig, kubelet):
+    names = [f"{'d' * 60}.{'d' * 60}.{'d' * 60}.example.com/{'n' * 62}{last}" for last in "ab"]
+    rig.write(f"name: {names[0]}, backend: toy, where: {{index: 0}}", f"name: {names[1]}, backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == dict.fromkeys(names, 1), WAIT)
+    sockets = {event.endpoint for event in kubelet.events.of(ev.Registered)}
+    assert len(sockets) == 2
+    assert {len(name) for name in sockets} == {len(socket_name("a/b"))}
+    assert len(f"/var/lib/kubelet/device-plugins/{sockets.pop()}") < 108
+
+
+@pytest.mark.conformance(11)
+@pytest.mark.field_failure("F9")
+async def test_a_stale_socket_of_ours_is_removed_and_every_other_is_left_alone(rig, kubelet):
+    def leave(name: str) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(rig.kubelet_dir / name))
+        listener.listen()
+        return listener
+
+    leave("dh-stale.sock").close()
+    leave("foreign-stale.sock").close()
+    with leave("dh-live.sock"):
+        rig.write(TOY_LINE)
+        async with rig.running() as host:
+            await served(kubelet, toy=2)
+            own = host.services[TOY].registration.server.path.name
+            left = {path.name for path in rig.kubelet_dir.glob("*.sock")}
+    assert left == {own, "kubelet.sock", "foreign-stale.sock", "dh-live.sock"}
+
+
+@pytest.mark.field_failure("F9")
+async def test_failed_registrations_leave_no_sockets_behind(rig, kubelet, hurried):
+    kubelet.faults.inject(Point.REGISTER, fail("not now"), times=4)
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await served(kubelet, toy=2)
+        assert len(kubelet.events.of(ev.RegisterRefused)) == 4
+        assert len(list(rig.kubelet_dir.glob("dh-*"))) == 1
+    assert not list(rig.kubelet_dir.glob("dh-*"))
+
+
+@pytest.mark.conformance(12)
+async def test_a_socket_belongs_to_us_and_is_closed_to_others(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        found = host.services[TOY].registration.server.path.stat()
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (os.geteuid(), 0o600)
+
+
+class Wiretap:
+    """Stands between devhost and a kubelet's socket and keeps what devhost says on each connection."""
+
+    def __init__(self, kubelet) -> None:
+        self.sent: list[bytearray] = []
+        self.closed = 0
+        self._socket = kubelet.socket
+        self._real = kubelet.socket.with_name("real")
+
+    async def __aenter__(self) -> Wiretap:
+        self._socket.rename(self._real)
+        self._server = await asyncio.start_unix_server(self._talk, self._socket)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = bytearray()
+        up_reader, up_writer = await asyncio.open_unix_connection(self._real)
+        answers = asyncio.create_task(self._copy(up_reader, writer, bytearray()))
+        await self._copy(reader, up_writer, said)
+        await answers
+        if said:  # a mere connection asks whether somebody listens
+            self.sent.append(said)
+
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray
+    ) -> None:
+        while chunk := await reader.read(65536):
+            kept.extend(chunk)
+            writer.write(chunk)
+        writer.close()
+
+
+def http2_frames(said: bytes) -> list[tuple[int, int]]:
+    """Type and flags of each frame a client sent (RFC 9113: 24 bytes of preface, 9 of header)."""
+    frames, at = [], 24
+    while at < len(said):
+        frames.append((said[at + 3], said[at + 4]))
+        at += 9 + int.from_bytes(said[at : at + 3])
+    return frames
+
+
+PING, ACK = 6, 1
+
+
+@pytest.mark.conformance(13, 14)
+@pytest.mark.field_failure("F18")
+async def test_register_names_localhost_never_pings_and_hangs_up(rig, kubelet):
+    async with Wiretap(kubelet) as tap:
+        rig.write(TOY_LINE)
+        async with rig.running():
+            await served(kubelet, toy=2)
+            await rig.until(lambda: tap.sent, WAIT)  # kept when the connection is closed
+            (said,) = tap.sent
+    assert b"/v1beta1.Registration/Register" in said
+    assert b"localhost" in said
+    assert b"kubelet.sock" not in said
+    assert b"%2F" not in said
+    assert [frame for frame in http2_frames(said) if frame[0] == PING and not frame[1] & ACK] == []
+
+
+@pytest.mark.conformance(13)
+@pytest.mark.field_failure("F18")
+@pytest.mark.parametrize("authority", ["localhost", "any.example:1", "%2Fvar%2Flib%2Fkubelet"])
+async def test_a_caller_may_use_any_authority(rig, kubelet, dial, authority):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        async with dial(host, TOY, authority) as stub:
+            assert (await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)) is not None

@@ -1,0 +1,300 @@
+"""Loss and return: the stream, the kubelet, its directory, our socket, our process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+import time
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import asyncinotify
+import pytest
+
+from devhost import discovery, service
+from devhost import host as host_module
+from devhost.host import Host
+from devhost.kubelet import registration, server
+from devhost.testing.kubelet import Point, cut, fail
+from devhost.testing.kubelet import events as ev
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
+WAIT = 20
+
+
+async def served(kubelet, **expected: int) -> None:
+    want = {f"example.com/{name}": count for name, count in expected.items()}
+    await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)
+
+
+def registered(kubelet, resource: str = TOY, since: int = 0) -> list[str]:
+    return [event.endpoint for event in kubelet.events.of(ev.Registered, resource, since=since)]
+
+
+async def quiet(host) -> None:
+    """Lets a registration that nobody wants come, if one is going to."""
+    host.kubelet.look()
+    await asyncio.sleep(0.3)
+
+
+@pytest.mark.conformance(28)
+@pytest.mark.field_failure("F2")
+async def test_a_stream_that_ends_leads_to_one_registration_on_a_fresh_socket(rig, kubelet, hurried):
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2, other=1)
+        kubelet.kill_stream(TOY)
+        await kubelet.wait_for(lambda: len(registered(kubelet)) == 2, WAIT)
+        await served(kubelet, toy=2, other=1)
+        await quiet(host)
+    first, second = registered(kubelet)
+    assert first != second
+    assert len(registered(kubelet, OTHER)) == 1
+
+
+@pytest.mark.conformance(29)
+@pytest.mark.field_failure("F8")
+async def test_a_stream_cut_at_once_for_ever_is_answered_ever_more_slowly(rig, kubelet, hurried):
+    kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: len(registered(kubelet)) >= 8, WAIT)
+        losses = next(backoff for backoff in hurried if len(backoff.delays) >= 7)
+        kubelet.faults.clear()
+        await served(kubelet, toy=2, other=1)
+    assert losses.delays[:7] == [1, 2, 4, 8, 16, 30, 30], "seconds between registrations"
+    assert len(registered(kubelet, OTHER)) == 1
+
+
+@pytest.mark.conformance(30, 31)
+@pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
+async def test_a_kubelet_restart_makes_every_resource_register_once_on_a_new_socket(rig, kubelet, crash):
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2, other=1)
+        before = kubelet.events.position
+        old = {path.name for path in rig.kubelet_dir.glob("dh-*")}
+        await kubelet.restart(crash=crash)
+        (started,) = kubelet.events.of(ev.Started, since=before)
+        assert old <= set(started.wiped)
+        await served(kubelet, toy=2, other=1)
+        await quiet(host)
+        new = {path.name for path in rig.kubelet_dir.glob("dh-*")}
+    assert len(new) == 2
+    assert not new & old
+    assert len(registered(kubelet, TOY, before)) == len(registered(kubelet, OTHER, before)) == 1
+
+
+@pytest.mark.conformance(32)
+@pytest.mark.field_failure("F5")
+async def test_without_inotify_a_kubelet_restart_is_found_by_polling(rig, kubelet, monkeypatch):
+    class Exhausted:
+        def __init__(self, **_: object) -> None:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    assert registration.POLL <= 10
+    monkeypatch.setattr(asyncinotify, "Inotify", Exhausted)
+    monkeypatch.setattr(registration, "POLL", 0.1)
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await served(kubelet, toy=2)
+        before = kubelet.events.position
+        await kubelet.restart()
+        await served(kubelet, toy=2)
+    assert len(registered(kubelet, since=before)) == 1
+
+
+@pytest.mark.conformance(33)
+async def test_a_socket_that_somebody_deletes_is_replaced_and_registered(rig, kubelet, hurried):
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2, other=1)
+        host.services[TOY].registration.server.path.unlink()
+        await kubelet.wait_for(lambda: len(registered(kubelet)) == 2, WAIT)
+        await served(kubelet, toy=2, other=1)
+        assert host.services[TOY].registration.server.path.is_socket()
+    assert len(registered(kubelet, OTHER)) == 1
+
+
+@pytest.mark.conformance(34)
+@pytest.mark.field_failure("F4", "F23")
+async def test_a_directory_removed_and_made_anew_is_watched_again(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await served(kubelet, toy=2)
+        for _ in range(2):  # the second time shows that the new directory is watched
+            await kubelet.stop()
+            shutil.rmtree(rig.kubelet_dir)
+            before = kubelet.events.position
+            await kubelet.start()
+            await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)  # noqa: B023
+            await served(kubelet, toy=2)
+            assert len(registered(kubelet, since=before)) == 1
+
+
+@pytest.mark.conformance(35)
+@pytest.mark.field_failure("F6")
+async def test_an_event_about_the_kubelet_we_registered_with_is_no_new_kubelet(rig, kubelet, devices):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        await quiet(host)  # the event of kubelet.sock's creation has come by now
+        for name in ("dh-other.sock", "stranger.sock", "kubelet_internal_checkpoint"):
+            (rig.kubelet_dir / name).write_text("")
+            (rig.kubelet_dir / name).unlink()
+        await quiet(host)
+        rig.change("toy", devices(3))
+        await served(kubelet, toy=3)
+    assert len(kubelet.events.of(ev.RegisterReceived)) == 1
+
+
+@pytest.mark.conformance(36)
+async def test_two_quick_kubelet_restarts_end_with_one_registration_at_the_last(rig, kubelet):
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2, other=1)
+        await kubelet.restart()
+        before = kubelet.events.position
+        await kubelet.restart(crash=True)
+        await kubelet.wait_for(lambda: registered(kubelet, TOY, before), WAIT)
+        await served(kubelet, toy=2, other=1)
+        await quiet(host)
+    assert len(registered(kubelet, TOY, before)) == len(registered(kubelet, OTHER, before)) == 1
+
+
+@pytest.mark.conformance(37, 38)
+@pytest.mark.field_failure("F7")
+async def test_each_registration_has_a_new_socket_and_comes_after_the_old_stream_has_ended(
+    rig, kubelet, hurried
+):
+    open_at_register: list[int] = []
+    streams: set[str] = set()
+
+    def follow(event: ev.Event) -> None:
+        if isinstance(event, ev.StreamOpened):
+            streams.add(event.endpoint)
+        elif isinstance(event, ev.StreamEnded):
+            streams.discard(event.endpoint)
+        elif isinstance(event, ev.Stopped):
+            streams.clear()
+        elif isinstance(event, ev.RegisterReceived):
+            open_at_register.append(len(streams))
+
+    kubelet.events.listen(follow)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        host.services[TOY].registration.server.path.unlink()
+        await kubelet.wait_for(lambda: len(registered(kubelet)) == 2, WAIT)
+        await served(kubelet, toy=2)
+        kubelet.kill_stream(TOY)
+        await kubelet.wait_for(lambda: len(registered(kubelet)) == 3, WAIT)
+        await served(kubelet, toy=2)
+        await kubelet.restart()
+        await kubelet.wait_for(lambda: len(registered(kubelet)) == 4, WAIT)
+        await served(kubelet, toy=2)
+        await quiet(host)
+        assert kubelet.allocatable() == {TOY: 2}
+    assert open_at_register == [0, 0, 0, 0]
+    assert len(set(registered(kubelet))) == 4
+
+
+@pytest.mark.conformance(38)
+async def test_after_already_connected_the_next_try_is_on_another_socket(rig, kubelet, hurried):
+    refusal = "device plugin already connected: /var/lib/kubelet/device-plugins/dh.sock"
+    kubelet.faults.inject(Point.OPTIONS, fail(refusal), TOY, times=2)
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await served(kubelet, toy=2)
+    tried = [event.endpoint for event in kubelet.events.of(ev.RegisterReceived)]
+    assert len(tried) == len(set(tried)) == 3
+
+
+@pytest.mark.conformance(39)
+async def test_a_resource_that_cannot_register_tries_alone(rig, kubelet, hurried):
+    kubelet.faults.inject(Point.REGISTER, fail("not this one"), TOY, times=None)
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: len(kubelet.events.of(ev.RegisterRefused, TOY)) >= 3, WAIT)
+        await served(kubelet, other=1)
+        kubelet.faults.clear()
+        await served(kubelet, toy=2, other=1)
+    assert len(kubelet.events.of(ev.RegisterReceived, OTHER)) == 1
+
+
+@pytest.mark.field_failure("F16")
+async def test_a_kubelet_that_restarts_while_devhost_is_away_gets_everything_back(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await served(kubelet, toy=2)
+    await kubelet.restart()
+    assert (kubelet.capacity(), kubelet.allocatable()) == ({TOY: 0}, {TOY: 0})
+    async with rig.running():
+        await served(kubelet, toy=2)
+
+
+@asynccontextmanager
+async def second(rig):
+    """Another devhost on the same directory, as the new pod of a rolling update."""
+    host = Host(rig.config, rig.load(), rig.load, rig.kubelet_dir)
+    task = asyncio.create_task(host.run())
+    try:
+        yield host
+    finally:
+        host.stop()
+        await asyncio.wait_for(task, WAIT)
+
+
+@pytest.mark.conformance(42)
+@pytest.mark.field_failure("F7", "F24")
+async def test_a_rolling_update_ends_with_everything_allocatable_and_the_new_socket_in_place(
+    rig, kubelet, hurried
+):
+    rig.write(TOY_LINE)
+    seen: list[int] = []
+    async with rig.running() as old:
+        await served(kubelet, toy=2)
+        old_socket = old.services[TOY].registration.server.path
+        async with second(rig) as new:
+            await rig.until(lambda: TOY in new.services and new.services[TOY].registration.streams, WAIT)
+            new_socket = new.services[TOY].registration.server.path
+            assert new_socket != old_socket
+            await kubelet.wait_for(lambda: len(kubelet.endpoints(TOY)) == 2, WAIT)
+            await kubelet.wait_for(lambda: len(kubelet.events.of(ev.ListReceived, TOY)) == 2, WAIT)
+            kubelet.events.listen(lambda event: kubelet.running and seen.append(kubelet.allocatable()[TOY]))
+            before = kubelet.events.position
+            old.stop()
+            await rig.until(lambda: not old_socket.exists(), WAIT)
+            await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, since=before), WAIT)
+            if kubelet.profile == "1.36":  # it disconnects the new one, by name, when the old one ends
+                await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)
+            await served(kubelet, toy=2)
+            await quiet(new)
+            assert kubelet.allocatable() == {TOY: 2}
+            assert kubelet.endpoints(TOY) == (new.services[TOY].registration.server.path.name,)
+            assert new.services[TOY].registration.server.path.is_socket()
+            if kubelet.profile == "1.37":
+                assert new.services[TOY].registration.server.path == new_socket
+                assert set(seen) == {2}, "allocatable never fell"
+
+
+@pytest.mark.conformance(59)
+@pytest.mark.parametrize("jump", [-86_400.0, 86_400.0], ids=["back", "forward"])
+async def test_a_clock_that_jumps_changes_nothing(rig, kubelet, devices, monkeypatch, jump):
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2, other=1)
+        # Only devhost's own idea of the time: gRPC's deadlines come from the same clock on both sides.
+        jumped = SimpleNamespace(**vars(time) | {"time": lambda: time.time() + jump})
+        for module in (host_module, discovery, registration, server, service):
+            monkeypatch.setattr(module, "time", jumped)
+        await quiet(host)
+        rig.change("toy", devices(3))
+        await served(kubelet, toy=3, other=1)
+        assert len(kubelet.events.of(ev.RegisterReceived)) == 2
+        await kubelet.restart()
+        await served(kubelet, toy=3, other=1)
+        await quiet(host)
+        assert len(kubelet.events.of(ev.RegisterReceived)) == 4

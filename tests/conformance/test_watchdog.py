@@ -1,0 +1,99 @@
+"""The watchdog: it ends a process whose loop stalled, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from devhost import watchdog
+from devhost.watchdog import EXIT_STALLED, Watchdog
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def block_until(condition, seconds=20.0) -> None:
+    """Holds the event loop up, as a blocking call in it does."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def hold_up(seconds: float) -> None:
+    block_until(lambda: False, seconds)
+
+
+async def test_a_blocked_loop_ends_the_process_once_and_says_what_it_was_doing(caplog):
+    left: list[int] = []
+    with Watchdog(stall=0.2, tick=0.02, leave=left.append):
+        block_until(lambda: left)
+    assert left == [EXIT_STALLED]
+    stacks = [record.fields for record in caplog.records if "stack" in getattr(record, "fields", {})]
+    (main,) = [fields["stack"] for fields in stacks if fields["thread"] == "MainThread"]
+    assert any("block_until" in call for call in main)
+
+
+async def test_a_loop_that_answers_now_and_then_is_left_alone():
+    left: list[int] = []
+    with Watchdog(stall=2.0, tick=0.01, leave=left.append):
+        for _ in range(20):
+            hold_up(0.03)  # several ticks, far fewer than the patience
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+    assert left == []
+
+
+async def test_it_ends_with_its_block_and_with_its_loop():
+    with Watchdog(tick=0.01):
+        assert "watchdog" in threads()
+    await asyncio.to_thread(block_until, lambda: "watchdog" not in threads())
+    assert "watchdog" not in threads()
+
+    async def forgets() -> None:
+        Watchdog(tick=0.01).__enter__()
+
+    await asyncio.to_thread(asyncio.run, forgets())
+    await asyncio.to_thread(block_until, lambda: "watchdog" not in threads())
+    assert "watchdog" not in threads()
+
+
+async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
+    over = threading.Event()
+
+    class Stuck(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            over.wait(20)
+
+    handler = Stuck()
+    monkeypatch.setattr(watchdog, "TELL", 0.1)
+    logging.getLogger("devhost.watchdog").addHandler(handler)
+    left: list[int] = []
+    try:
+        with Watchdog(stall=0.1, tick=0.02, leave=left.append):
+            block_until(lambda: left)
+        assert left == [EXIT_STALLED]
+    finally:
+        over.set()
+        logging.getLogger("devhost.watchdog").removeHandler(handler)
+
+
+@pytest.mark.parametrize("deep", [1, 500])
+def test_a_stack_is_bounded_and_begins_with_the_innermost_call(deep):
+    import sys
+
+    def dive(left: int) -> list[str]:
+        return dive(left - 1) if left else watchdog._stack(sys._getframe())
+
+    stack = dive(deep)
+    assert "dive" in stack[0]
+    assert len(stack) <= 40
+
+
+def test_the_patience_is_far_above_a_long_piece_of_work_and_below_a_users():
+    assert 10 <= watchdog.STALL <= 30
+    assert watchdog.TICK * 5 <= watchdog.STALL

@@ -1,0 +1,338 @@
+"""What the kernel and the file system say, heard in the loop: real uevents and real directories."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncinotify
+import pytest
+
+from devhost import events
+from devhost.backend import Event
+from devhost.events import DirectoryWatch, UeventMonitor
+
+NEVER = 3600.0
+"""Seconds between polls where a test must see that inotify alone is enough."""
+
+OFTEN = 0.01
+"""The same where a test is about polling."""
+
+
+def writable_uevent() -> Path | None:
+    """A device whose ``uevent`` file makes the kernel say "change" when written to."""
+    if os.geteuid() != 0:
+        return None
+    for pattern in ("/sys/class/block/*/uevent", "/sys/class/tty/*/uevent"):
+        for file in sorted(Path("/").glob(pattern.lstrip("/"))):
+            try:
+                file.open("w").close()
+            except OSError:
+                continue
+            return file.resolve()
+    return None
+
+
+UEVENT = writable_uevent()
+real_uevents = pytest.mark.skipif(UEVENT is None, reason="needs root and a writable uevent file in /sys")
+
+
+class Heard(list[Event]):
+    """A sink; ``until`` waits for an event that it names, at most 20 s."""
+
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+        self._news.set()
+
+    async def until(self, wanted: Callable[[Event], bool]) -> Event:
+        async with asyncio.timeout(20):
+            while True:
+                for event in self:
+                    if wanted(event):
+                        return event
+                self._news.clear()
+                await self._news.wait()
+
+
+@pytest.fixture
+def change() -> Callable[[], str]:
+    """Makes the kernel send a uevent; the path of the device it is about."""
+
+    def write() -> str:
+        assert UEVENT is not None
+        UEVENT.write_text("change")
+        return str(UEVENT.parent)
+
+    return write
+
+
+@pytest.mark.root
+@real_uevents
+async def test_a_kernel_uevent_arrives_with_everything_a_backend_needs(change: Any) -> None:
+    heard = Heard()
+    monitor = UeventMonitor(heard)
+    try:
+        path = change()
+        if monitor.source == "kernel":
+            event = await heard.until(lambda event: event.sys_path == path)
+            assert (event.action, event.subsystem in {"block", "tty"}) == ("change", True)
+            assert event.dev_node == f"/dev/{path.rpartition('/')[2]}"
+        else:
+            await heard.until(lambda event: event.sys_path in (path, ""))
+    finally:
+        monitor.close()
+
+
+@pytest.mark.root
+@real_uevents
+async def test_after_close_nothing_is_heard_any_more(change: Any) -> None:
+    heard, other = Heard(), Heard()
+    closed, monitor = UeventMonitor(heard), UeventMonitor(other)
+    closed.close()
+    closed.close()
+    try:
+        change()
+        await other.until(lambda event: True)
+        assert not heard
+    finally:
+        monitor.close()
+
+
+@pytest.mark.root
+@real_uevents
+async def test_a_full_buffer_ends_in_a_call_to_look_at_everything(
+    change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "RECEIVE_BUFFER", 4096)
+    heard = Heard()
+    monitor = UeventMonitor(heard)
+    try:
+        for _ in range(300):  # the loop has no turn meanwhile, so the buffer overflows
+            change()
+        await heard.until(lambda event: event == Event())
+    finally:
+        monitor.close()
+
+
+@pytest.mark.root
+@real_uevents
+async def test_where_udevd_runs_the_kernels_events_are_only_a_late_second_look(
+    change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "udevd_runs", lambda: True)
+    monkeypatch.setattr(events, "SETTLE", 0.05)
+    heard = Heard()
+    monitor = UeventMonitor(heard)
+    try:
+        assert monitor.source == "udev"
+        change()
+        change()
+        await heard.until(lambda event: event == Event())
+    finally:
+        monitor.close()
+
+
+async def test_a_monitor_that_opens_only_half_way_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Monitor:
+        opened: list[Monitor] = []  # noqa: RUF012 - reset by the class being made per test
+
+        def __init__(self) -> None:
+            self.descriptors = os.pipe()
+            self.opened.append(self)
+
+        @classmethod
+        def from_netlink(cls, context: object, source: str) -> Monitor:
+            if source == "udev":
+                raise OSError(errno.EPERM, "no netlink for you")
+            return cls()
+
+        def set_receive_buffer_size(self, size: int) -> None:
+            raise OSError(errno.EPERM, "no capability")
+
+        def start(self) -> None:
+            return
+
+        def fileno(self) -> int:
+            return self.descriptors[0]
+
+    monkeypatch.setattr(events, "udevd_runs", lambda: True)
+    monkeypatch.setattr("devhost.events.pyudev.Monitor", Monitor)
+    with pytest.raises(OSError, match="no netlink"):
+        UeventMonitor(Heard())
+    (only,) = Monitor.opened
+    assert not asyncio.get_running_loop().remove_reader(only.fileno())
+    for descriptor in only.descriptors:
+        os.close(descriptor)
+
+
+class Wakes:
+    """Counts the wakes of a watch."""
+
+    def __init__(self, watch: DirectoryWatch) -> None:
+        self.count = 0
+        self._news = asyncio.Condition()
+        self.task = asyncio.create_task(self._follow(watch))
+
+    async def _follow(self, watch: DirectoryWatch) -> None:
+        async for _ in watch.changes():
+            async with self._news:
+                self.count += 1
+                self._news.notify_all()
+
+    async def after(self, change: Callable[[], Any]) -> None:
+        """Makes a change and waits for a wake that follows it, at most 20 s."""
+        before = self.count
+        change()
+        async with asyncio.timeout(20), self._news:
+            await self._news.wait_for(lambda: self.count > before)
+
+
+@asynccontextmanager
+async def watching(*paths: Path, poll: float = NEVER) -> AsyncIterator[Wakes]:
+    wakes = Wakes(DirectoryWatch(lambda: list(paths), poll))
+    try:
+        await wakes.after(lambda: None)  # the first comes at once: the state before any change
+        yield wakes
+    finally:
+        wakes.task.cancel()
+        await asyncio.gather(wakes.task, return_exceptions=True)
+
+
+async def keeps_waking(wakes: Wakes, directory: Path) -> None:
+    """Every change in a directory wakes: more of them than earlier changes could have left over."""
+    for number in range(20):
+        await wakes.after((directory / f"file-{number}").touch)
+
+
+async def test_a_new_file_a_rename_and_a_removal_wake(tmp_path: Path) -> None:
+    file, other = tmp_path / "kubelet.sock", tmp_path / "other.sock"
+    async with watching(tmp_path) as wakes:
+        await keeps_waking(wakes, tmp_path)
+        await wakes.after(file.touch)
+        await wakes.after(lambda: file.rename(other))
+        await wakes.after(other.unlink)
+
+
+async def test_an_overwritten_file_and_its_permissions_wake(tmp_path: Path) -> None:
+    file = tmp_path / "devhost.yaml"
+    file.write_text("version: 1")
+    async with watching(tmp_path) as wakes:
+        await wakes.after(lambda: file.write_text("version: 2"))
+        await wakes.after(lambda: file.chmod(0o600))
+
+
+async def test_the_swap_of_a_config_maps_data_directory_wakes(tmp_path: Path) -> None:
+    for generation in ("one", "two"):
+        (tmp_path / generation).mkdir()
+        (tmp_path / generation / "devhost.yaml").write_text(generation)
+    (tmp_path / "..data").symlink_to("one")
+    config = tmp_path / "devhost.yaml"
+    config.symlink_to("..data/devhost.yaml")
+    async with watching(tmp_path) as wakes:
+        (tmp_path / "..data_tmp").symlink_to("two")
+        await wakes.after(lambda: (tmp_path / "..data_tmp").rename(tmp_path / "..data"))
+        assert config.read_text() == "two"
+
+
+async def test_a_burst_is_few_wakes(tmp_path: Path) -> None:
+    def burst() -> None:
+        for number in range(500):
+            (tmp_path / str(number)).touch()
+
+    async with watching(tmp_path) as wakes:
+        await wakes.after(burst)
+        await asyncio.sleep(0.1)
+        assert wakes.count < 50
+
+
+async def test_a_directory_made_anew_is_watched_again_even_with_the_same_inode(tmp_path: Path) -> None:
+    directory = tmp_path / "device-plugins"
+    directory.mkdir()
+    async with watching(tmp_path, directory) as wakes:
+        for _ in range(3):
+            for file in directory.iterdir():
+                file.unlink()
+            directory.rmdir()
+            await wakes.after(directory.mkdir)  # many file systems give it the inode just freed
+            await keeps_waking(wakes, directory)
+
+
+async def test_a_directory_exchanged_for_another_is_watched(tmp_path: Path) -> None:
+    directory = tmp_path / "device-plugins"
+    directory.mkdir()
+    async with watching(tmp_path, directory) as wakes:
+        directory.rename(tmp_path / "old")
+        await wakes.after(directory.mkdir)
+        await keeps_waking(wakes, directory)
+
+
+async def test_a_directory_that_appears_later_is_watched(tmp_path: Path) -> None:
+    directory = tmp_path / "device-plugins"
+    async with watching(tmp_path, directory) as wakes:
+        await wakes.after(directory.mkdir)
+        await keeps_waking(wakes, directory)
+
+
+async def test_where_nothing_can_be_watched_yet_it_polls_until_there_is(tmp_path: Path) -> None:
+    directory = tmp_path / "not" / "yet"
+    async with watching(directory, poll=OFTEN) as wakes:
+        await wakes.after(lambda: None)
+        directory.mkdir(parents=True)
+        await keeps_waking(wakes, directory)
+
+
+async def test_two_names_of_one_directory_are_both_watched_to_the_end(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to("real")
+    async with watching(tmp_path, real, link) as wakes:
+        await keeps_waking(wakes, real)
+        await wakes.after(link.unlink)
+        await keeps_waking(wakes, real / "..")
+        for number in range(20):
+            await wakes.after((real / f"after-{number}").touch)
+
+
+@pytest.mark.parametrize(("call", "number"), [("Inotify", errno.EMFILE), ("add_watch", errno.ENOSPC)])
+async def test_where_inotify_is_exhausted_it_polls_and_says_so_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    call: str,
+    number: int,
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(asyncinotify if call == "Inotify" else asyncinotify.Inotify, call, refuse)
+    async with watching(tmp_path, poll=OFTEN) as wakes:
+        for _ in range(5):
+            await wakes.after(lambda: None)
+        monkeypatch.undo()
+        await keeps_waking(wakes, tmp_path)
+    (record,) = (record for record in caplog.records if record.name == events.__name__)
+    assert "no inotify, polling instead" in record.getMessage()
+
+
+async def test_a_quiet_directory_still_wakes_now_and_then(tmp_path: Path) -> None:
+    async with watching(tmp_path, poll=OFTEN) as wakes:
+        for _ in range(5):
+            await wakes.after(lambda: None)
+
+
+async def test_a_watch_that_ends_closes_its_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        async with watching(tmp_path):
+            pass
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -1,0 +1,148 @@
+"""Verdicts: sick at once, back at once, and held only while a device keeps flapping."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devhost.health import LONGEST_HOLD, WINDOW, Ward
+from devhost.model import HEALTHY, Device, Health, unhealthy
+
+GOOD = Device("d0")
+BAD = Device("d0", health=unhealthy("too hot"))
+
+
+def flap(ward: Ward, times: int, *, start: float = 0.0) -> float:
+    """Lets d0 fall and recover that often, a second apart each; the time of the last recovery."""
+    now = start
+    for _ in range(times):
+        ward.verdict(BAD, now)
+        now += 1.0
+        ward.verdict(GOOD, now)
+    return now
+
+
+@pytest.mark.parametrize("start", [0.0, 5.0, 1e9])
+def test_sickness_and_the_first_recoveries_show_at_once(start: float) -> None:
+    ward = Ward()
+    for now in (start, start + 2):
+        assert ward.verdict(GOOD, now) == HEALTHY
+        assert ward.verdict(BAD, now + 0.5) == unhealthy("too hot")
+        assert ward.next_change(now + 0.5) is None
+        assert ward.verdict(GOOD, now + 1) == HEALTHY
+
+
+@pytest.mark.parametrize(("falls", "hold"), [(3, 2.0), (4, 4.0), (5, 8.0), (8, 60.0), (20, 60.0)])
+def test_a_flapping_device_is_held_longer_with_each_fall(falls: int, hold: float) -> None:
+    ward = Ward()
+    now = flap(ward, falls)
+    held = ward.verdict(GOOD, now)
+    assert held == unhealthy(f"it failed {falls} times within a minute and must stay well a little longer")
+    assert ward.next_change(now) == hold
+    assert not ward.verdict(GOOD, now + hold - 0.001)
+    assert ward.verdict(GOOD, now + hold) == HEALTHY
+    assert ward.next_change(now + hold) is None
+
+
+def test_a_device_that_was_well_for_a_window_recovers_at_once_again() -> None:
+    ward = Ward()
+    now = flap(ward, 3)
+    assert ward.verdict(GOOD, now + 2.0)
+    assert flap(ward, 1, start=now + WINDOW)
+    assert ward.verdict(GOOD, now + WINDOW + 1.0)
+
+
+def test_a_fall_while_held_starts_the_hold_anew() -> None:
+    ward = Ward()
+    now = flap(ward, 3)
+    assert ward.verdict(BAD, now + 1.0) == unhealthy("too hot")
+    assert ward.next_change(now + 1.0) is None
+    assert not ward.verdict(GOOD, now + 2.0)
+    assert ward.next_change(now + 2.0) == 4.0
+
+
+Steps = st.lists(st.tuples(st.integers(0, 40).map(lambda quarter: quarter / 4), st.booleans()), max_size=60)
+
+
+@settings(deadline=None, derandomize=True)
+@given(Steps)
+def test_a_verdict_is_never_rosier_than_the_device_and_changes_when_it_was_foretold(
+    steps: list[tuple[float, bool]],
+) -> None:
+    ward, now = Ward(), 0.0
+    for wait, well in steps:
+        now += wait
+        device = GOOD if well else BAD
+        verdict, left = ward.verdict(device, now), ward.next_change(now)
+        if not well:
+            assert verdict == BAD.health
+            assert left is None
+        elif verdict.healthy:
+            assert left is None
+        else:
+            assert verdict.reason
+            assert left is not None and 0 < left <= LONGEST_HOLD
+            assert not ward.verdict(device, now + left - 0.125).healthy
+            if wait > 5:
+                now += left
+                assert ward.verdict(device, now) == HEALTHY
+
+
+def test_the_next_change_is_that_of_the_first_device_released() -> None:
+    ward = Ward()
+    now = flap(ward, 4)
+    other = Device("d1", health=unhealthy("loose"))
+    for _ in range(3):
+        ward.verdict(other, now)
+        ward.verdict(Device("d1"), now)
+    assert ward.next_change(now + 0.5) == 1.5
+
+
+def test_a_probe_counts_beside_discover_and_says_whether_it_is_news() -> None:
+    ward = Ward()
+    assert not ward.probed({})
+    assert not ward.probed({"d0": HEALTHY})
+    assert ward.probed({"d0": unhealthy("link down"), "d1": HEALTHY})
+    assert ward.verdict(GOOD, 1.0) == unhealthy("link down")
+    assert ward.verdict(BAD, 1.0) == unhealthy("too hot")
+    assert not ward.probed({"d0": unhealthy("link down")})
+    assert ward.probed({})
+    assert ward.verdict(GOOD, 2.0) == HEALTHY
+
+
+def test_a_denied_device_is_sick_until_everything_it_lacked_is_back() -> None:
+    ward = Ward()
+    ward.deny("d0", ["/dev/a", "/dev/b"])
+    assert ward.denied == {"d0": ("/dev/a", "/dev/b")}
+    assert ward.verdict(GOOD, 1.0) == unhealthy("/dev/a, /dev/b was missing when a pod needed it")
+    assert ward.verdict(Device("d1"), 1.0) == HEALTHY
+    ward.restored("d0")
+    ward.restored("never denied")
+    assert not ward.denied
+    assert ward.verdict(GOOD, 2.0) == HEALTHY
+
+
+def test_a_stale_backend_makes_all_its_devices_sick_and_its_first_answer_heals_them() -> None:
+    ward = Ward()
+    ward.stale = "it hangs"
+    assert ward.verdict(GOOD, 1.0) == ward.verdict(BAD, 1.0) == unhealthy("it hangs")
+    ward.stale = ""
+    assert ward.verdict(GOOD, 2.0) == HEALTHY
+
+
+def test_what_is_forgotten_is_a_stranger_again() -> None:
+    ward = Ward()
+    ward.deny("d1", ["/dev/a"])
+    now = flap(ward, 5)
+    ward.forget({"d1"})
+    assert ward.verdict(GOOD, now) == HEALTHY
+    assert ward.next_change(now) is None
+    assert ward.denied
+    ward.forget(())
+    assert not ward.denied
+
+
+def test_a_verdict_carries_a_reason_exactly_when_it_is_unhealthy() -> None:
+    assert Health(True, "") == HEALTHY
+    assert unhealthy("why") == Health(False, "why")

@@ -1,0 +1,237 @@
+"""Snapshots: a revision for each difference the kubelet would see, and tokens that leave in good order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devhost.inventory import GRACE, Inventory, Snapshot, token
+from devhost.kubelet import wire
+from devhost.model import HEALTHY, MAX_DEVICE_ID, Device, Health, unhealthy
+from devhost.plan import Offer
+
+promise = settings(deadline=None, derandomize=True)
+
+
+@dataclass
+class Rig:
+    """An inventory with a clock in the test's hand."""
+
+    now: float = 100.0
+    sick: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.inventory = Inventory(lambda: 1e9 + self.now, lambda: self.now)
+
+    def show(self, *offers: Offer | str, caused_at: float | None = None) -> bool:
+        made = [Offer(Device(one)) if isinstance(one, str) else one for one in offers]
+        return self.inventory.update(made, self.verdict, lambda device: f"{device} is gone", caused_at)
+
+    def verdict(self, device: Device) -> Health:
+        reason = self.sick.get(device.id)
+        return unhealthy(reason) if reason else HEALTHY
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.inventory.snapshot
+
+    def health(self) -> dict[str, str]:
+        """Token → why it is unhealthy, empty if it is not."""
+        return {name: entry.health.reason for name, entry in self.snapshot.entries.items()}
+
+
+def test_the_first_list_is_a_revision_even_when_it_is_empty() -> None:
+    rig = Rig()
+    assert rig.snapshot.revision == 0
+    assert rig.show()
+    assert (rig.snapshot.revision, dict(rig.snapshot.entries)) == (1, {})
+    assert not rig.show()
+
+
+def test_reasons_and_attributes_alone_make_no_revision_but_are_shown() -> None:
+    rig = Rig(sick={"a": "hot"})
+    rig.show("a")
+    rig.sick["a"] = "hotter"
+    assert not rig.show(Offer(Device("a", {"model": "x"})))
+    assert rig.health() == {"a": "hotter"}
+    assert rig.snapshot.entries["a"].device.attributes == {"model": "x"}
+
+
+def test_since_tells_when_the_health_turned_not_when_the_reason_did() -> None:
+    rig = Rig()
+    rig.show("a")
+    rig.now, rig.sick["a"] = 110.0, "hot"
+    rig.show("a")
+    rig.now, rig.sick["a"] = 120.0, "hotter"
+    rig.show("a")
+    assert rig.snapshot.entries["a"].since == 1e9 + 110
+
+
+def test_a_vanished_token_is_unhealthy_for_the_grace_and_then_leaves() -> None:
+    rig = Rig()
+    rig.show("a", "b")
+    assert rig.inventory.next_change() is None
+    assert rig.show("a")
+    assert rig.health() == {"a": "", "b": "b is gone"}
+    assert rig.inventory.next_change() == GRACE
+    rig.now += GRACE / 2
+    assert not rig.show("a")
+    assert rig.inventory.next_change() == GRACE / 2
+    rig.now += GRACE / 2
+    assert rig.show("a")
+    assert rig.health() == {"a": ""}
+    assert rig.inventory.next_change() is None
+
+
+def test_a_token_that_comes_back_within_the_grace_is_itself_again() -> None:
+    rig = Rig()
+    rig.show("a")
+    rig.show()
+    assert rig.show("a")
+    assert rig.health() == {"a": ""}
+    assert rig.inventory.next_change() is None
+
+
+def test_a_token_that_a_container_got_stays_unhealthy_when_its_device_goes() -> None:
+    rig = Rig()
+    rig.show("a", "b")
+    rig.inventory.allocated(["a"])
+    assert rig.inventory.is_allocated("a") and not rig.inventory.is_allocated("b")
+    rig.show()
+    rig.now += 1000 * GRACE
+    rig.show()
+    assert rig.health() == {"a": "a is gone"}
+    assert rig.inventory.next_change() is None
+    assert rig.show("a")
+    assert rig.health() == {"a": ""}
+
+
+def test_a_sick_device_that_vanishes_is_no_news_until_it_leaves() -> None:
+    rig = Rig(sick={"a": "hot"})
+    rig.show("a")
+    assert not rig.show()
+    assert rig.health() == {"a": "a is gone"}
+    rig.now += GRACE
+    assert rig.show()
+
+
+def test_subscribers_hear_each_revision_once_until_they_leave() -> None:
+    rig, heard = Rig(), list[int]()
+    leave = rig.inventory.subscribe(lambda: heard.append(rig.snapshot.revision))
+    rig.show("a")
+    rig.show("a")
+    rig.show("a", "b")
+    leave()
+    leave()
+    rig.show()
+    assert heard == [1, 2]
+
+
+def test_a_subscriber_may_leave_while_it_is_told() -> None:
+    rig, heard = Rig(), list[str]()
+
+    def once() -> None:
+        heard.append("first")
+        leave()
+
+    leave = rig.inventory.subscribe(once)
+    rig.inventory.subscribe(lambda: heard.append("second"))
+    rig.show("a")
+    rig.show("b")
+    assert sorted(heard) == ["first", "second", "second"]
+
+
+def test_clear_empties_at_once_and_is_told_once() -> None:
+    rig = Rig()
+    rig.show("a")
+    rig.inventory.allocated(["a"])
+    rig.inventory.clear()
+    assert (rig.snapshot.revision, dict(rig.snapshot.entries)) == (2, {})
+    rig.inventory.clear()
+    assert rig.snapshot.revision == 2
+
+
+def test_the_cause_of_a_revision_stays_with_it() -> None:
+    rig = Rig()
+    rig.show("a", caused_at=5.0)
+    rig.show("a", caused_at=6.0)
+    assert rig.snapshot.caused_at == 5.0
+    rig.show("a", "b")
+    assert rig.snapshot.caused_at is None
+
+
+def test_healthy_counts_what_a_pod_could_get() -> None:
+    rig = Rig(sick={"b": "hot"})
+    rig.show(Offer(Device("a"), 3), "b")
+    assert (len(rig.snapshot.entries), rig.snapshot.healthy) == (4, 3)
+
+
+def test_a_snapshot_that_was_read_never_changes() -> None:
+    rig = Rig()
+    rig.show("a")
+    before = rig.snapshot
+    rig.show("a", "b")
+    rig.inventory.clear()
+    assert list(before.entries) == ["a"]
+
+
+@st.composite
+def offers(draw: st.DrawFn) -> list[tuple[Offer, bool]]:
+    made = []
+    for name in draw(st.lists(st.sampled_from("abc"), unique=True)):
+        device = Device(name, numa_nodes=draw(st.sampled_from([(), (0,), (1,)])))
+        made.append((Offer(device, draw(st.integers(1, 2))), draw(st.booleans())))
+    return made
+
+
+@promise
+@given(st.lists(st.tuples(offers(), st.sampled_from([0.0, 1.0, 5.0]), st.booleans()), max_size=12))
+def test_a_revision_comes_exactly_when_the_kubelet_would_see_a_difference(
+    history: Sequence[tuple[list[tuple[Offer, bool]], float, bool]],
+) -> None:
+    rig = Rig()
+    rig.show()
+    for step, wait, allocate in history:
+        rig.now += wait
+        before = rig.snapshot
+        rig.sick = {offer.device.id: "hot" for offer, well in step if not well}
+        told = rig.show(*(offer for offer, _ in step))
+        seen = [sorted(wire.device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.snapshot)]
+        assert told == (seen[0] != seen[1])
+        assert rig.snapshot.revision == before.revision + told
+        if allocate:
+            rig.inventory.allocated(rig.snapshot.entries)
+
+
+@promise
+@given(st.text("ab", min_size=1, max_size=MAX_DEVICE_ID), st.integers(1, 12))
+def test_tokens_fit_the_protocol_and_are_unique(device: str, replicas: int) -> None:
+    tokens = [token(device, number, replicas) for number in range(replicas)]
+    assert len(set(tokens)) == replicas
+    assert all(len(name) <= MAX_DEVICE_ID for name in tokens)
+    assert tokens == [device] if replicas == 1 else all("::" in name for name in tokens)
+
+
+def test_long_ids_that_differ_only_at_the_end_keep_different_tokens() -> None:
+    devices = [f"{'x' * 60}{number:03}" for number in range(100)]
+    tokens = {token(device, number, 1000) for device in devices for number in (0, 9, 10, 999)}
+    assert len(tokens) == 400
+
+
+def test_replicas_share_the_health_of_their_device() -> None:
+    rig = Rig(sick={"a": "hot"})
+    rig.show(Offer(Device("a"), 2))
+    assert rig.health() == {"a::0": "hot", "a::1": "hot"}
+
+
+def test_an_unchanged_entry_is_the_same_object() -> None:
+    rig, device = Rig(), Device("a")
+    rig.show(Offer(device))
+    entry = rig.snapshot.entries["a"]
+    rig.show(Offer(device), "b")
+    assert rig.snapshot.entries["a"] is entry
+    rig.show(Offer(replace(device, numa_nodes=(1,))))
+    assert rig.snapshot.entries["a"] is not entry

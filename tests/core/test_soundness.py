@@ -1,0 +1,102 @@
+"""Whatever a stranger's backend returns: a device that passes can be planned, listed and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from devhost.backend import Attribute
+from devhost.model import Device, unhealthy
+from devhost.soundness import name_of, unsound
+
+DECLARED = {
+    "model": Attribute(str, "model", "x"),
+    "index": Attribute(int, "index", 0),
+    "flag": Attribute(bool, "flag", True),
+    "links": Attribute(list, "links", ("a",)),
+    "sysattr.*": Attribute(str, "anything", "x"),
+}
+
+
+class Broken(Mapping[str, Any]):
+    """A lazy mapping whose source has gone away."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise OSError("device\nis gone")
+
+    def __iter__(self) -> Iterator[str]:
+        raise OSError("device\nis gone")
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        Device("d"),
+        Device("0000:3b:00.1"),
+        Device("GPU-8a56/1@x+y=z#1"),
+        Device("x" * 63),
+        Device("d", {"model": "", "index": -1, "flag": False, "links": (), "sysattr.a/b": "1"}),
+        Device("d", numa_nodes=(-1,), pcie_path=("0000:00:01.0",), health=unhealthy("hot")),
+    ],
+)
+def test_a_sound_device_passes(device: Device) -> None:
+    assert unsound(device, DECLARED) == ""
+
+
+def bad(**fields: Any) -> Device:
+    return Device(**{"id": "d", **fields})
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        (None, "the backend returned NoneType, not Device"),
+        (bad(id=""), "it has no id"),
+        (bad(id=7), "it has no id"),
+        (bad(id="x" * 64), "its id has 64 characters, more than 63"),
+        (bad(id="-x"), "its id has characters other than"),
+        (bad(id="a b"), "its id has characters other than"),
+        (bad(id="a::0"), "or a double colon"),
+        (bad(id="ö"), "its id has characters other than"),
+        (bad(id="a\n"), "its id has characters other than"),
+        (bad(attributes=None), "its attributes are not a mapping"),
+        (bad(health=True), "its health is not a Health"),
+        (bad(claims={"a"}), "its claims or part_of are not a frozenset"),
+        (bad(part_of="a"), "its claims or part_of are not a frozenset"),
+        (bad(numa_nodes=[0]), "its numa_nodes are not a tuple of whole numbers"),
+        (bad(numa_nodes=("0",)), "its numa_nodes are not a tuple of whole numbers"),
+        (bad(numa_nodes=(True,)), "its numa_nodes are not a tuple of whole numbers"),
+        (bad(numa_nodes=(2**70,)), "its numa_nodes are not a tuple of whole numbers below 1024"),
+        (bad(pcie_path=None), "its pcie_path is not a tuple of strings"),
+        (bad(pcie_path=(1,)), "its pcie_path is not a tuple of strings"),
+        (bad(attributes={7: "x"}), "attribute name 7 is not a string"),
+        (bad(attributes={"colour": "red"}), "attribute 'colour' is not declared by the backend"),
+        (bad(attributes={"model": 1}), "attribute 'model' is int, declared as str"),
+        (bad(attributes={"model": None}), "attribute 'model' is NoneType, declared as str"),
+        (bad(attributes={"index": "1"}), "attribute 'index' is str, declared as int"),
+        (bad(attributes={"index": True}), "attribute 'index' is bool, declared as int"),
+        (bad(attributes={"flag": 1}), "attribute 'flag' is int, declared as bool"),
+        (bad(attributes={"links": ["a"]}), "attribute 'links' is list, declared as list"),
+        (bad(attributes={"links": (1,)}), "attribute 'links' has members that are not strings"),
+        (bad(attributes={"sysattr.x": 1}), "attribute 'sysattr.x' is int, declared as str"),
+        (bad(attributes=Broken()), "looking at it failed: OSError: device is gone"),
+    ],
+)
+def test_an_unsound_device_is_named_with_what_is_wrong(device: Any, reason: str) -> None:
+    assert reason in unsound(device, DECLARED)
+    assert "\n" not in unsound(device, DECLARED)
+
+
+def test_anything_has_a_name_of_bearable_length() -> None:
+    class Evil:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert name_of(Device("d0")) == "d0"
+    assert name_of(Evil()) == "Evil"
+    assert len(name_of("x" * 10_000)) == 80

@@ -1,0 +1,215 @@
+"""A backend in service: whatever it raises leaves as one line with its name, and it hangs alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.backend import AllocationError, Backend, Device, Edits, Event, Health, NoOptions, OptionError
+from devhost.errors import BackendError, BackendTimeout, ConfigError, DevhostError, UsageError
+from devhost.model import unhealthy
+from devhost.source import Source
+
+
+class Card(Backend):
+    """A backend whose methods a test sets on the class it makes from this one."""
+
+    name = "card"
+
+    def discover(self) -> Any:
+        return [Device("d0")]
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Callable[..., Source]]:
+    """Makes a source of a backend that has these methods."""
+    made: list[Source] = []
+
+    def make(**methods: Any) -> Source:
+        kind = type("Scripted", (Card,), methods)
+        made.append(Source(kind, NoOptions(), tmp_path, {"model"}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("cannot say")
+
+
+class Bare(BackendError):
+    """A stranger's subclass that forgot to call its base."""
+
+    def __init__(self) -> None:
+        return
+
+
+class Panic(BaseException):
+    """What a Rust library raises."""
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*args: object) -> Any:
+        raise error
+
+    return fail
+
+
+FAILURES = [
+    (ValueError("firmware\n  says\tno"), "backend card failed: ValueError: firmware says no"),
+    (OSError(5, "Input/output error"), "backend card failed: OSError: [Errno 5] Input/output error"),
+    (KeyError("x"), "backend card failed: KeyError: 'x'"),
+    (TimeoutError(), "backend card failed: TimeoutError"),
+    (NotImplementedError(), "backend card failed: NotImplementedError"),
+    (RecursionError("deep"), "backend card failed: RecursionError: deep"),
+    (MemoryError(), "backend card failed: MemoryError"),
+    (Mute(), "backend card failed: Mute"),
+    (StopIteration(), "backend card failed: RuntimeError: it raised StopIteration()"),
+    (KeyboardInterrupt(), "backend card failed: RuntimeError: it raised KeyboardInterrupt()"),
+    (SystemExit(3), "backend card failed: RuntimeError: it raised SystemExit(3)"),
+    (asyncio.CancelledError(), "backend card failed: RuntimeError: it raised CancelledError()"),
+    (Panic("at lib.rs"), "backend card failed: RuntimeError: it raised Panic('at lib.rs')"),
+    (ExceptionGroup("two", [ValueError("a")]), "backend card failed: ExceptionGroup: two (1 sub-exception)"),
+    (BackendError("the driver\nis busy", "wait"), "the driver is busy (wait)"),
+    (AllocationError("no\nroom"), "no room"),
+    (Bare(), "Bare"),
+    (UsageError("odd"), "backend card failed: UsageError: odd"),
+    (ConfigError(()), "backend card failed: ConfigError"),
+    (OptionError("odd"), "backend card failed: OptionError: odd"),
+    (DevhostError("x" * 2000), f"backend card failed: DevhostError: {'x' * 500}"),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), FAILURES)
+@pytest.mark.parametrize("where", ["init", "discover", "notice", "probe", "prepare", "allocate"])
+async def test_whatever_a_backend_raises_leaves_as_a_backend_error_of_one_line(
+    source: Any, where: str, error: BaseException, text: str
+) -> None:
+    broken = source(**{"__init__" if where == "init" else where: raising(error)})
+    with pytest.raises(BackendError) as caught:
+        await broken.look([Event()])
+        await broken.probe([Device("d0")])
+        await broken.prepare(5.0, [Device("d0")])
+        await broken.serve(5.0, broken.backend.allocate, [Device("d0")])
+    assert str(caught.value) == text
+    assert isinstance(caught.value, AllocationError) == isinstance(error, AllocationError)
+
+
+async def test_a_generator_that_fails_half_way_gives_no_half_list(source: Any) -> None:
+    def discover(self: Backend) -> Iterator[Device]:
+        yield Device("d0")
+        raise OSError("unplugged while we looked")
+
+    with pytest.raises(BackendError, match="unplugged while we looked"):
+        await source(discover=discover).look([])
+
+
+@pytest.mark.parametrize("answer", [None, 7, Device("d0")])
+async def test_an_answer_that_is_no_list_is_a_failure(source: Any, answer: object) -> None:
+    with pytest.raises(BackendError, match="backend card failed: TypeError"):
+        await source(discover=lambda self: answer).look([])
+
+
+@pytest.mark.parametrize("answer", [None, [], "fine", {"d0": False}, {"d0": None}])
+async def test_a_probe_that_answers_nonsense_is_a_failure(source: Any, answer: object) -> None:
+    broken = source(probe=lambda self, devices: answer)
+    await broken.look([])
+    with pytest.raises(
+        BackendError, match=r"^backend card answered probe\(\) with something else than Health"
+    ):
+        await broken.probe([])
+
+
+async def test_a_failed_start_is_tried_again_with_the_next_look(source: Any) -> None:
+    starts: list[int] = []
+
+    def init(self: Backend, options: object, context: object) -> None:
+        starts.append(1)
+        if len(starts) < 3:
+            raise OSError("library not there yet")
+
+    late = source(__init__=init)
+    for _ in range(2):
+        with pytest.raises(BackendError, match="library not there yet"):
+            await late.look([])
+        with pytest.raises(BackendError, match="backend card has not started"):
+            _ = late.backend
+    assert await late.look([]) == [Device("d0")]
+    await late.look([])
+    assert len(starts) == 3
+
+
+async def test_a_hung_look_does_not_delay_a_pod(source: Any, hang: threading.Event) -> None:
+    slow = source(discover_deadline=0.05)
+    await slow.look([])
+    type(slow.backend).discover = lambda self: hang.wait()
+    with pytest.raises(BackendTimeout, match=r"^card-look: no answer within 0\.05 s$"):
+        await slow.look([])
+    assert await slow.serve(20.0, slow.backend.allocate, []) == Edits()
+    assert slow.hung == 1
+
+
+async def test_a_hung_pod_call_does_not_delay_a_look(source: Any, hang: threading.Event) -> None:
+    slow = source(prepare=lambda self, devices: hang.wait())
+    await slow.look([])
+    with pytest.raises(BackendTimeout, match=r"^card-serve: no answer within 0\.05 s$"):
+        await slow.prepare(0.05, [])
+    assert await slow.look([]) == [Device("d0")]
+
+
+async def test_optional_methods_are_used_where_there_are_any(source: Any) -> None:
+    heard: list[object] = []
+
+    async def watch(self: Backend) -> AsyncIterator[Event]:
+        yield Event("netlink")
+
+    def probe(self: Backend, devices: Sequence[Device]) -> Mapping[str, Health]:
+        return {device.id: unhealthy("down") for device in devices}
+
+    plain = source()
+    await plain.look([Event("tty")])
+    assert (await plain.probe([Device("d0")]), plain.watch(), plain.prepares) == ({}, None, False)
+    await plain.prepare(1.0, [])
+
+    rich = source(
+        watch=watch,
+        probe=probe,
+        prepare=lambda self, devices: heard.append(list(devices)),
+        notice=lambda self, event: heard.append(event),
+    )
+    await rich.look([Event("tty"), Event("usb")])
+    await rich.prepare(5.0, [Device("d0")])
+    assert heard == [Event("tty"), Event("usb"), [Device("d0")]]
+    assert rich.prepares
+    assert await rich.probe([Device("d0")]) == {"d0": unhealthy("down")}
+    assert [event async for event in rich.watch()] == [Event("netlink")]
+
+
+async def test_a_backend_gets_its_options_its_root_and_what_is_wanted(source: Any, tmp_path: Path) -> None:
+    one = source()
+    await one.look([])
+    context = one.backend.context
+    assert (one.backend.options, context.root, context.wanted) == (NoOptions(), tmp_path, {"model"})
+    assert context.log.name == "devhost.backend.card"
+    assert await context.run_blocking(lambda: threading.current_thread().name) == "card-watch"
+
+
+async def test_paths_are_looked_for_below_the_root(source: Any, tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/a").touch()
+    one = source()
+    assert one.exists("/dev/a")
+    assert not one.exists("/dev/null")
+    assert not one.exists("/dev/\0")
+    assert await one.restored({"x": ["/dev/a"], "y": ["/dev/a", "/dev/b"], "z": []}) == ["x", "z"]

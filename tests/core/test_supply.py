@@ -1,0 +1,241 @@
+"""Handing out: what may be asked for, what a backend may answer, and who is to blame for what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
+from devhost.errors import BackendError
+from devhost.inventory import Inventory
+from devhost.model import unhealthy
+from devhost.plan import Offer
+from devhost.settings import Prefer
+from devhost.source import Source
+from devhost.supply import MAX_NODES, Granted, MissingPath, SickDevice, Supply, UnknownDevice
+
+Allocate = Callable[[Sequence[Device]], Any]
+
+
+def nodes(devices: Sequence[Device]) -> Edits:
+    return Edits(nodes=tuple(DeviceNode(f"/dev/{device.id}") for device in devices))
+
+
+class Rig:
+    """A supply of devices a, b and c, whose nodes exist below ``root``, and a sick one."""
+
+    def __init__(self, root: Path) -> None:
+        rig = self
+
+        class Card(Backend):
+            name = "card"
+
+            def discover(self) -> list[Device]:
+                return []
+
+            def allocate(self, devices: Sequence[Device]) -> Edits:
+                rig.asked.append([device.id for device in devices])
+                answer: Edits = rig.answer(devices)
+                return answer
+
+        self.answer: Allocate = nodes
+        self.asked: list[list[str]] = []
+        self.denied: dict[str, list[str]] = {}
+        self.looks = 0
+        self.root = root
+        (root / "dev").mkdir()
+        for name in "abc":
+            (root / "dev" / name).touch()
+        self.source = Source(Card, NoOptions(), root)
+        self.inventory = Inventory(lambda: 0.0, lambda: 0.0)
+        sick = Device("sick", health=unhealthy("too hot"))
+        offers = [*map(Offer, map(Device, "abc")), Offer(sick), Offer(Device("shared"), 2)]
+        self.inventory.update(offers, lambda device: device.health, lambda device: "gone")
+        self.supply = Supply(
+            "example.com/card", self.inventory, self.source, Prefer.TOPOLOGY, self._deny, self._look
+        )
+
+    def _deny(self, device: str, missing: Sequence[str]) -> None:
+        self.denied[device] = list(missing)
+
+    def _look(self) -> None:
+        self.looks += 1
+
+    async def allocate(self, *tokens: str) -> Granted:
+        await self.source.look([])
+        return await self.supply.allocate(tokens)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.source.close()
+
+
+async def test_a_container_gets_the_edits_of_its_devices_and_the_tokens_count_as_taken(rig: Rig) -> None:
+    assert await rig.allocate("a", "c") == Granted(nodes([Device("a"), Device("c")]))
+    assert [rig.inventory.is_allocated(token) for token in "abc"] == [True, False, True]
+
+
+async def test_two_replicas_of_a_device_are_one_device_to_the_backend(rig: Rig) -> None:
+    rig.answer = lambda devices: Edits(env={"N": str(len(devices))})
+    assert (await rig.allocate("shared::0", "shared::1")).edits.env == {"N": "1"}
+    assert rig.asked == [["shared"]]
+
+
+async def test_one_node_of_several_devices_is_given_once(rig: Rig) -> None:
+    rig.answer = lambda devices: Edits(nodes=tuple(DeviceNode("/dev/a") for _ in devices))
+    assert (await rig.allocate("a", "b")).edits.nodes == (DeviceNode("/dev/a"),)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kind", "text"),
+    [
+        ([], UnknownDevice, "example.com/card: the request names no device"),
+        (["a", "b", "a"], UnknownDevice, "example.com/card: the request names 'a' more than once"),
+        (["nobody"], UnknownDevice, "example.com/card: there is no device 'nobody'"),
+        (["x\n" * 200], UnknownDevice, "example.com/card: there is no device 'x\\nx\\n"),
+        (["a", "sick"], SickDevice, "example.com/card: sick is unhealthy: too hot"),
+    ],
+)
+async def test_a_request_that_cannot_be_served_is_refused_in_one_line(
+    rig: Rig, tokens: list[str], kind: type[AllocationError], text: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        await rig.allocate(*tokens)
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+    assert rig.asked == []
+
+
+A = DeviceNode("/dev/a")
+UNUSABLE: list[tuple[Any, str]] = [
+    (None, "NoneType, not Edits"),
+    ({"nodes": []}, "dict, not Edits"),
+    (Edits(nodes=(replace(A, path="dev/a"),)), "a device node whose path is not absolute: 'dev/a'"),
+    (Edits(nodes=(replace(A, path=""),)), "a device node whose path is not absolute: ''"),
+    (Edits(nodes=(replace(A, container_path="a"),)), "a device node whose path is not absolute: '/dev/a'"),
+    (Edits(nodes=(replace(A, permissions="rx"),)), "permissions 'rx'; it takes each of r, w and m once"),
+    (Edits(nodes=(replace(A, permissions=""),)), "permissions ''; it takes each of r, w and m once"),
+    (Edits(nodes=(replace(A, permissions="rr"),)), "permissions 'rr'; it takes each of r, w and m once"),
+    (Edits(mounts=(Mount("lib", "/lib"),)), "a mount whose path is not absolute: 'lib'"),
+    (Edits(mounts=(Mount("/lib", "lib"),)), "a mount whose path is not absolute: '/lib'"),
+    (Edits(env={"A=B": "x"}), "an unusable variable name 'A=B'"),
+    (Edits(env={"": "x"}), "an unusable variable name ''"),
+    (Edits(env={"A\0": "x"}), "an unusable variable name 'A\\x00'"),
+    (Edits(env={"A": "\0"}), "a variable 'A' whose value holds a NUL character"),
+    (Edits(cdi_devices=("gpu0",)), "'gpu0' for a CDI name; it reads vendor/class=device"),
+    (Edits(nodes=(A,) * (MAX_NODES + 1)), f"{MAX_NODES + 1} device nodes, more than {MAX_NODES}"),
+    (Edits(nodes="/dev/a"), "nodes that are not a tuple of DeviceNode"),  # type: ignore[arg-type]
+    (Edits(nodes=("/dev/a",)), "nodes that are not a tuple of DeviceNode"),  # type: ignore[arg-type]
+    (Edits(nodes=iter([A])), "nodes that are not a tuple of DeviceNode"),  # type: ignore[arg-type]
+    (Edits(mounts=(A,)), "mounts that are not a tuple of Mount"),  # type: ignore[arg-type]
+    (Edits(env={"A": 1}), "env that is not a mapping of str to str"),  # type: ignore[dict-item]
+    (Edits(env=[("A", "1")]), "env that is not a mapping of str to str"),  # type: ignore[arg-type]
+    (Edits(annotations={1: "x"}), "annotations that is not a mapping of str to str"),  # type: ignore[dict-item]
+    (Edits(cdi_devices=(1,)), "cdi_devices that are not a tuple of str"),  # type: ignore[arg-type]
+    (Edits(nodes=(replace(A, path=Path("/dev/a")),)), "a path or permissions that are not a str"),  # type: ignore[arg-type]
+    (Edits(nodes=(replace(A, permissions=None),)), "a path or permissions that are not a str"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("answer", "text"), UNUSABLE)
+async def test_an_unusable_answer_is_the_backends_fault_and_says_so(rig: Rig, answer: Any, text: str) -> None:
+    rig.answer = lambda devices: answer
+    with pytest.raises(BackendError) as caught:
+        await rig.allocate("a")
+    assert str(caught.value) == f"backend card answered {text}"
+    assert not isinstance(caught.value, AllocationError)
+    assert not rig.inventory.is_allocated("a")
+    assert not rig.denied
+
+
+async def test_everything_a_runtime_understands_passes(rig: Rig) -> None:
+    answer = Edits(
+        (DeviceNode("/dev/a", "/dev/card", "mrw"),),
+        (Mount("/dev", "/host/dev"),),
+        {"A.b-c": "x=y\n"},
+        {"example.com/a": ""},
+        ("example.com/card=0",),
+    )
+    rig.answer = lambda devices: answer
+    assert await rig.allocate("a") == Granted(answer)
+
+
+async def test_optional_parts_that_do_not_exist_are_left_out(rig: Rig) -> None:
+    rig.answer = lambda devices: Edits(
+        nodes=(A, DeviceNode("/dev/extra", required=False), DeviceNode("/dev/b", required=False)),
+        mounts=(Mount("/lib/absent", "/lib/x", required=False),),
+    )
+    assert (await rig.allocate("a")).left_out == {"/dev/extra", "/lib/absent"}
+    assert not rig.denied
+
+
+async def test_a_missing_node_fails_whole_and_names_it(rig: Rig) -> None:
+    (rig.root / "dev/a").unlink()
+    with pytest.raises(MissingPath, match=r"^example\.com/card: /dev/a does not exist on the node$"):
+        await rig.allocate("a")
+    assert rig.denied == {"a": ["/dev/a"]}
+    assert not rig.inventory.is_allocated("a")
+
+
+async def test_of_several_devices_only_the_one_that_lacks_its_node_is_blamed(rig: Rig) -> None:
+    (rig.root / "dev/b").unlink()
+    with pytest.raises(MissingPath, match="/dev/b does not exist"):
+        await rig.allocate("a", "b", "c")
+    assert rig.denied == {"b": ["/dev/b"]}
+
+
+async def test_what_several_devices_lack_together_is_blamed_on_each(rig: Rig) -> None:
+    rig.answer = lambda devices: Edits(nodes=(DeviceNode("/dev/control"),))
+    with pytest.raises(MissingPath):
+        await rig.allocate("a", "b")
+    assert rig.denied == {"a": ["/dev/control"], "b": ["/dev/control"]}
+
+
+async def test_what_only_the_set_lacks_is_blamed_on_the_whole_set(rig: Rig) -> None:
+    def together(devices: Sequence[Device]) -> Edits:
+        return Edits(nodes=(DeviceNode("/dev/bridge"),)) if len(devices) > 1 else nodes(devices)
+
+    rig.answer = together
+    with pytest.raises(MissingPath):
+        await rig.allocate("a", "b")
+    assert rig.denied == {"a": ["/dev/bridge"], "b": ["/dev/bridge"]}
+
+
+async def test_a_missing_mount_counts_as_a_missing_node_does(rig: Rig) -> None:
+    rig.answer = lambda devices: Edits(mounts=(Mount("/opt/lib", "/opt/lib"),))
+    with pytest.raises(MissingPath, match="/opt/lib does not exist"):
+        await rig.allocate("c")
+    assert rig.denied == {"c": ["/opt/lib"]}
+
+
+async def test_a_backend_that_refuses_a_pod_is_asked_to_look_again(rig: Rig) -> None:
+    def refuse(devices: Sequence[Device]) -> Edits:
+        raise AllocationError("a is in use by the host")
+
+    rig.answer = refuse
+    with pytest.raises(AllocationError, match=r"^a is in use by the host$"):
+        await rig.allocate("a")
+    assert rig.looks == 1
+
+
+async def test_the_same_request_gets_the_same_answer_again(rig: Rig) -> None:
+    assert await rig.allocate("a", "b") == await rig.allocate("a", "b")
+
+
+async def test_a_preference_is_one_of_the_available_tokens(rig: Rig) -> None:
+    assert rig.supply.prefer(["b", "a", "nobody"], ["b"], 2) == ["b", "a"]
+
+
+async def test_a_container_may_start_again_on_a_device_that_fell_sick(rig: Rig) -> None:
+    await rig.source.look([])
+    await rig.supply.prepare(["sick"])
+    with pytest.raises(UnknownDevice):
+        await rig.supply.prepare(["nobody"])

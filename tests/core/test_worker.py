@@ -1,0 +1,253 @@
+"""Lanes: every call has a deadline, and one that hangs costs a thread, never the lane."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from devhost.errors import BackendTimeout
+from devhost.worker import MAX_ABANDONED, Lane
+
+LONG = 20.0
+"""Seconds no call of these tests really takes."""
+
+SHORT = 0.05
+
+
+@pytest.fixture
+async def lane() -> AsyncIterator[Lane]:
+    lane = Lane("card-look")
+    yield lane
+    lane.close()
+
+
+async def test_a_call_gives_back_its_result_and_runs_off_the_loop(lane: Lane) -> None:
+    def where(first: int, *, second: int) -> tuple[int, str]:
+        return first + second, threading.current_thread().name
+
+    assert await lane.call(LONG, where, 1, second=2) == (3, "card-look")
+
+
+async def test_calls_run_one_after_another_in_order_on_one_thread(lane: Lane) -> None:
+    order: list[tuple[int, int]] = []
+
+    def note(number: int) -> None:
+        order.append((number, threading.get_ident()))
+
+    await asyncio.gather(*(lane.call(LONG, note, number) for number in range(20)))
+    assert [number for number, _ in order] == list(range(20))
+    assert len({thread for _, thread in order}) == 1
+
+
+async def test_an_exception_of_the_call_is_what_the_caller_gets(lane: Lane) -> None:
+    mine = LookupError("no such card")
+
+    def fail() -> None:
+        raise mine
+
+    with pytest.raises(LookupError) as caught:
+        await lane.call(LONG, fail)
+    assert caught.value is mine
+
+
+async def test_a_timeout_error_raised_by_the_call_itself_is_not_a_hang(lane: Lane) -> None:
+    def fail() -> None:
+        raise TimeoutError("the card did not answer")
+
+    with pytest.raises(TimeoutError, match="the card did not answer") as caught:
+        await lane.call(LONG, fail)
+    assert not isinstance(caught.value, BackendTimeout)
+    assert lane.abandoned == 0
+
+
+class Panic(BaseException):
+    """What a Rust library raises: no Exception at all."""
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        StopIteration(3),
+        KeyboardInterrupt(),
+        SystemExit(4),
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        Panic("x"),
+    ],
+)
+async def test_what_means_something_else_to_asyncio_is_an_ordinary_failure(
+    lane: Lane, raised: BaseException
+) -> None:
+    def fail() -> None:
+        raise raised
+
+    with pytest.raises(RuntimeError, match=f"it raised {type(raised).__name__}"):
+        await lane.call(LONG, fail)
+    assert await lane.call(LONG, lambda: "still here") == "still here"
+
+
+async def test_a_hung_call_ends_with_a_timeout_and_its_thread_is_counted(
+    lane: Lane, hang: threading.Event, until: Any
+) -> None:
+    with pytest.raises(BackendTimeout, match=r"^card-look: no answer within 0\.05 s$"):
+        await lane.call(SHORT, hang.wait)
+    assert lane.abandoned == 1
+    assert await lane.call(LONG, lambda: "served by a fresh thread") == "served by a fresh thread"
+    hang.set()
+    await until(lambda: lane.abandoned == 0)
+    assert await lane.call(LONG, lambda: "and still") == "and still"
+
+
+async def test_calls_queued_behind_a_hung_one_are_served(lane: Lane, hang: threading.Event) -> None:
+    stuck = asyncio.create_task(lane.call(SHORT, hang.wait))
+    queued = [asyncio.create_task(lane.call(LONG, int, text)) for text in "123"]
+    with pytest.raises(BackendTimeout):
+        await stuck
+    assert await asyncio.gather(*queued) == [1, 2, 3]
+
+
+async def test_a_queued_call_whose_deadline_passes_never_runs(lane: Lane, hang: threading.Event) -> None:
+    ran: list[bool] = []
+    stuck = asyncio.create_task(lane.call(LONG, hang.wait))
+    await asyncio.sleep(0)  # it is in the queue now
+    with pytest.raises(BackendTimeout):
+        await lane.call(SHORT, ran.append, True)
+    hang.set()
+    assert await stuck
+    assert await lane.call(LONG, lambda: ran) == []
+
+
+async def test_hung_threads_are_bounded_and_the_lane_refuses_more(lane: Lane, hang: threading.Event) -> None:
+    for _ in range(MAX_ABANDONED):
+        with pytest.raises(BackendTimeout, match="no answer"):
+            await lane.call(SHORT, hang.wait)
+    with pytest.raises(BackendTimeout, match=r"^card-look: 4 earlier calls still hang$"):
+        await lane.call(LONG, hang.wait)
+    assert lane.abandoned == MAX_ABANDONED
+
+
+async def test_a_queue_of_calls_that_all_hang_costs_no_more_threads_than_the_bound(
+    lane: Lane, hang: threading.Event
+) -> None:
+    calls = [lane.call(SHORT * (1 + number), hang.wait) for number in range(2 * MAX_ABANDONED)]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(result, BackendTimeout) for result in results)
+    assert 1 <= lane.abandoned <= MAX_ABANDONED
+
+
+async def test_a_lane_full_of_hung_threads_works_again_when_one_comes_back(
+    lane: Lane, hang: threading.Event, until: Any
+) -> None:
+    first = threading.Event()
+    for event in (first, *[hang] * (MAX_ABANDONED - 1)):
+        with pytest.raises(BackendTimeout):
+            await lane.call(SHORT, event.wait)
+    first.set()
+    await until(lambda: lane.abandoned < MAX_ABANDONED)
+    assert await lane.call(LONG, lambda: "back") == "back"
+
+
+async def test_a_call_queued_while_the_last_thread_hung_is_served_by_one_that_comes_back(
+    lane: Lane, hang: threading.Event
+) -> None:
+    first = threading.Event()
+    for event in (first, *[hang] * (MAX_ABANDONED - 2)):
+        with pytest.raises(BackendTimeout):
+            await lane.call(SHORT, event.wait)
+    last = asyncio.create_task(lane.call(SHORT, hang.wait))
+    queued = asyncio.create_task(lane.call(LONG, lambda: "served"))
+    with pytest.raises(BackendTimeout):
+        await last
+    first.set()
+    assert await queued == "served"
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_lane_usable(
+    lane: Lane, hang: threading.Event, until: Any
+) -> None:
+    began = threading.Event()
+
+    def call() -> None:
+        began.set()
+        hang.wait()
+
+    task = asyncio.create_task(lane.call(LONG, call))
+    await until(began.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert lane.abandoned == 1
+    assert await lane.call(LONG, lambda: "next") == "next"
+    hang.set()
+    await until(lambda: lane.abandoned == 0)
+
+
+async def test_an_exception_of_a_call_nobody_waits_for_any_more_is_dropped(
+    lane: Lane, hang: threading.Event, until: Any
+) -> None:
+    def fail() -> None:
+        hang.wait()
+        raise OSError("too late")
+
+    with pytest.raises(BackendTimeout):
+        await lane.call(SHORT, fail)
+    hang.set()
+    await until(lambda: lane.abandoned == 0)
+    gc.collect()  # an exception that was never retrieved would be reported here, as an error
+
+
+async def test_an_answer_that_arrives_with_the_deadline_is_an_answer(lane: Lane) -> None:
+    task = asyncio.create_task(lane.call(SHORT, lambda: "answer"))
+    await asyncio.sleep(0)  # the call is on its way
+    time.sleep(4 * SHORT)  # noqa: ASYNC251 - the loop is busy: answer and deadline are both there after it
+    assert await task == "answer"
+    assert lane.abandoned == 0
+
+
+async def test_a_closed_lane_finishes_what_runs_and_refuses_the_rest(
+    hang: threading.Event, until: Any
+) -> None:
+    lane, threads = Lane("closing"), set[threading.Thread]()
+
+    def call() -> str:
+        threads.add(threading.current_thread())
+        hang.wait()
+        return "done"
+
+    running = asyncio.create_task(lane.call(LONG, call))
+    await until(lambda: threads)
+    lane.close()
+    with pytest.raises(BackendTimeout, match=r"^closing: it is shutting down$"):
+        await lane.call(LONG, int)
+    hang.set()
+    assert await running == "done"
+    await until(lambda: not any(thread.is_alive() for thread in threads))
+
+
+def test_a_loop_that_is_gone_when_a_call_returns_harms_nobody(hang: threading.Event) -> None:
+    lane, threads = Lane("late"), list[threading.Thread]()
+
+    def call() -> None:
+        threads.append(threading.current_thread())
+        hang.wait()
+
+    async def main() -> None:
+        with pytest.raises(BackendTimeout):
+            await lane.call(SHORT, call)
+
+    asyncio.run(main())
+    lane.close()
+    hang.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+async def test_threads_never_keep_the_process_from_ending(lane: Lane) -> None:
+    assert await lane.call(LONG, lambda: threading.current_thread().daemon)

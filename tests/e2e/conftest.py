@@ -1,0 +1,84 @@
+"""One cluster for the whole run; each test makes its own devhost, devices and pods."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from devhost.testing import zram as zram_devices
+from devhost.testing.zram import Zram
+from onenode import binaries, namespaces
+from onenode.cluster import Cluster
+from onenode.pods import Pods
+
+SWITCH = "DEVHOST_E2E"
+TIMEOUT = 240
+"""Seconds for one test; the first one also waits for the cluster."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "e2e: needs a real kubelet and container runtime (make e2e, as root)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    reason = _why_not()
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT))
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_not() -> str:
+    if os.environ.get(SWITCH) != "1":
+        return "a whole cluster: run make e2e"
+    if reason := namespaces.why_not():
+        return reason
+    try:
+        binaries.find()
+    except binaries.Missing as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A node that is ready, with nothing on it."""
+    with binaries.alone(), Cluster(binaries.find(), binaries.cache() / "run") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def pods(cluster: Cluster) -> Iterator[Pods]:
+    """Makes pods; they are gone after the test."""
+    pods = Pods(cluster)
+    yield pods
+    pods.clear()
+
+
+@pytest.fixture
+def zram() -> Iterator[Zram]:
+    """Plugs real devices; they are gone after the test."""
+    if reason := zram_devices.why_not():
+        pytest.skip(reason)
+    with Zram() as zram:
+        yield zram
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and isinstance(cluster, Cluster):
+        cluster.save(item.name)
+        report.sections.append(("logs", f"of the cluster and of devhost: {cluster.logs}"))
+    return report

@@ -1,0 +1,212 @@
+"""One node with its control plane: brought up, stopped and started again in parts, and taken down."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from . import image
+from .api import Api, ApiError, Json
+from .namespaces import Namespaces
+from .settings import ADDRESS, API_PORT, CGROUP, CONTAINERD_SOCKET, NODE, Settings
+from .waiting import until
+
+STOP_LIMIT = 20.0
+"""Seconds a process has to end before it is killed."""
+
+
+class Cluster:
+    """A cluster of one node, on entry; nothing of it is left after exit but its logs.
+
+    Args:
+        programs: as :func:`onenode.binaries.find` gives them.
+        directory: for settings and logs; emptied first.
+    """
+
+    def __init__(self, programs: Mapping[str, Path], directory: Path) -> None:
+        self.directory = directory
+        self.logs = directory / "log"
+        self._programs = programs
+        self._settings = Settings(programs, directory, secrets.token_hex(16))
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._stack = ExitStack()
+        self.namespaces = Namespaces(ADDRESS, NODE, self.logs / "namespaces.log")
+        self.api = Api(self.namespaces, API_PORT, self._settings.token)
+
+    def __enter__(self) -> Cluster:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.logs.mkdir(parents=True)
+        with ExitStack() as stack:
+            stack.enter_context(cgroups())
+            stack.enter_context(self.namespaces)
+            self._settings.write()
+            self._start_all()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _start_all(self) -> None:
+        self.start("etcd")
+        self.start("kube-apiserver")
+        self.start("containerd")
+        archive = self.directory / "image.tar"
+        image.write(self._programs["busybox"], archive)
+        until("containerd answers", lambda: self._ctr("version").returncode == 0, seen=self._say("containerd"))
+        done = self._ctr("images", "import", "--local", str(archive), timeout=60)
+        if done.returncode:
+            raise RuntimeError(f"the image cannot be imported: {done.stderr.strip()}")
+        until("the API server is ready", self._ready, seen=self._say("kube-apiserver"))
+        self.start("kube-scheduler")
+        self.start("kube-controller-manager")
+        self.start("kubelet")
+        until("the node is ready", self._schedulable, limit=120, seen=self._say("kubelet"))
+
+    # processes
+
+    def start(self, name: str) -> None:
+        """Starts a program of the cluster; does not wait for it to be of use."""
+        self._running[name] = self.namespaces.spawn(
+            *self._settings.command(name), log=self.logs / f"{name}.log", env=self._settings.environment()
+        )
+
+    def stop(self, name: str, *, kill: bool = False) -> None:
+        """Ends a program, by SIGTERM or by SIGKILL, and waits until it is gone."""
+        end(self._running.pop(name), kill=kill)
+
+    def restart_kubelet(self, *, kill: bool = False) -> None:
+        """Ends the kubelet and starts another; returns when that one listens for plugins."""
+        socket = self.namespaces.path("/var/lib/kubelet/device-plugins/kubelet.sock")
+        before = socket.stat().st_ino
+        self.stop("kubelet", kill=kill)
+        self.start("kubelet")
+        until("the new kubelet's socket", lambda: _inode(socket) not in (None, before), seen=self._say("kubelet"))
+
+    def _ready(self) -> bool:
+        with suppress(ApiError, OSError):
+            return self.api.call("GET", "/readyz") == "ok"
+        return False
+
+    def _schedulable(self) -> bool:
+        with suppress(ApiError, OSError):
+            node = self.node()
+            conditions = {each["type"]: each["status"] for each in node["status"].get("conditions", ())}
+            return conditions.get("Ready") == "True" and not node["spec"].get("taints")
+        return False
+
+    def _say(self, name: str) -> Any:
+        return lambda: _tail(self.logs / f"{name}.log")
+
+    # what the node shows
+
+    def node(self) -> Json:
+        """The node object."""
+        return self.api.get(f"/api/v1/nodes/{NODE}")
+
+    def counts(self, resource: str) -> tuple[int, int] | None:
+        """Capacity and allocatable that the node shows; ``None`` where it does not have the resource."""
+        status = self.node()["status"]
+        if resource not in status.get("capacity", {}):
+            return None
+        return int(status["capacity"][resource]), int(status["allocatable"].get(resource, -1))
+
+    def shows(self, resource: str, capacity: int, allocatable: int | None = None, *, limit: float = 60.0) -> None:
+        """Waits until the node shows these numbers; ``allocatable`` is as ``capacity`` if it is left out.
+
+        Raises:
+            TimeoutError: it does not.
+        """
+        wanted = (capacity, capacity if allocatable is None else allocatable)
+        until(
+            f"{resource} has capacity and allocatable {wanted}",
+            lambda: self.counts(resource) == wanted,
+            limit=limit,
+            seen=lambda: self.counts(resource),
+        )
+
+    # the runtime
+
+    def execute(self, container: str, script: str) -> subprocess.CompletedProcess[str]:
+        """Runs a shell script inside a container, under its cgroup and namespaces."""
+        return self._ctr("tasks", "exec", "--exec-id", uuid.uuid4().hex, container, "/bin/sh", "-c", script)
+
+    def _ctr(self, *arguments: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
+        command = [self._programs["ctr"], "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *arguments]
+        return self.namespaces.run(*command, timeout=timeout)
+
+    def save(self, name: str) -> None:
+        """Writes what the API server knows beside the logs, for whoever has to find out what went wrong."""
+        with suppress(ApiError, OSError):
+            for what in ("nodes", "pods", "events"):
+                document = self.api.get(f"/api/v1/{what}")
+                (self.logs / f"{name}-{what}.json").write_text(json.dumps(document, indent=1))
+
+
+def end(process: subprocess.Popen[bytes], *, kill: bool = False) -> int:
+    """Ends a process, in the end by force; its exit code."""
+    process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+    try:
+        return process.wait(STOP_LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait(STOP_LIMIT)
+
+
+@contextmanager
+def cgroups() -> Iterator[None]:
+    """The cgroup below which all pods are, in every hierarchy; removed on exit."""
+    roots = [root / CGROUP for root in _hierarchies()]
+    for root in roots:
+        _remove(root)
+        root.mkdir()
+    try:
+        yield
+    finally:
+        for root in roots:
+            until(f"{root} is empty", lambda root=root: _remove(root), limit=20)  # type: ignore[misc]
+
+
+def _hierarchies() -> list[Path]:
+    found = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        if kind in ("cgroup", "cgroup2") and place.startswith("/sys/fs/cgroup"):
+            found.append(Path(place))
+    return found
+
+
+def _remove(cgroup: Path) -> bool:
+    """Removes a cgroup and those in it; false while a process that has just been killed is still there."""
+    for directory, _, _ in os.walk(cgroup, topdown=False):
+        try:
+            Path(directory).rmdir()
+        except OSError:
+            return False
+    return True
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _tail(log: Path) -> str:
+    try:
+        return "\n" + "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+    except OSError:
+        return "no log"

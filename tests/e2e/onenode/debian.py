@@ -1,0 +1,123 @@
+"""Programs out of Debian packages, unpacked into a cache and not installed.
+
+apt runs with a configuration of its own, which knows the machine's own mirror with several suites of
+Debian. Of each package the newest that runs here is taken: what a newer suite has may want a newer libc.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+SUITES = ("sid", "trixie", "bookworm")
+"""Newest first."""
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+UPDATE_LIMIT = 300.0
+FETCH_LIMIT = 300.0
+
+
+class CannotFetch(Exception):
+    """Why a package cannot be had; one line."""
+
+
+class Packages:
+    """Unpacked packages in ``directory``. apt is asked only for those that are not there yet."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._updated = False
+
+    def program(self, package: str, path: str, check: Sequence[str]) -> Path:
+        """A program of a package, which ``check`` (arguments that print something harmless) runs.
+
+        Raises:
+            CannotFetch: no suite has it in a form that runs here, or apt cannot be used.
+        """
+        root = self._directory / package
+        if (root / path).exists():
+            return root / path
+        reasons = []
+        for suite in SUITES:
+            try:
+                candidate = self._unpacked(package, suite)
+            except CannotFetch as error:
+                reasons.append(f"{suite}: {error}")
+                continue
+            if not runs(candidate / path, check):
+                reasons.append(f"{suite}: it does not run here")
+                continue
+            shutil.rmtree(root, ignore_errors=True)
+            candidate.rename(root)
+            return root / path
+        raise CannotFetch(f"{package}: {'; '.join(reasons)}")
+
+    def _unpacked(self, package: str, suite: str) -> Path:
+        target = self._directory / "new" / f"{package}-{suite}"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        self._apt("download", f"{package}/{suite}", cwd=target, limit=FETCH_LIMIT)
+        for archive in target.glob("*.deb"):
+            subprocess.run(["dpkg", "-x", archive, target], check=True, timeout=120)
+            archive.unlink()
+        return target
+
+    def _apt(self, *arguments: str, cwd: Path, limit: float) -> None:
+        if not self._updated:
+            self._configure()
+            self._updated = True
+            self._apt("update", cwd=self._directory, limit=UPDATE_LIMIT)
+        options = {
+            "Dir::Etc::SourceList": self._directory / "apt" / "sources.list",
+            "Dir::Etc::SourceParts": "/dev/null",
+            "Dir::State::Lists": self._directory / "apt" / "lists",
+            "Dir::State::Status": self._directory / "apt" / "status",
+            "Dir::Cache": self._directory / "apt" / "cache",
+            "APT::Sandbox::User": "root",
+        }
+        command = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items()), *arguments]
+        try:
+            done = subprocess.run(
+                command, cwd=cwd, capture_output=True, text=True, timeout=limit, check=False, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotFetch(f"apt-get {arguments[0]} took longer than {limit:.0f} s") from None
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise CannotFetch(f"apt-get {arguments[0]}: {said[-1]}")
+
+    def _configure(self) -> None:
+        if shutil.which("apt-get") is None or not KEYRING.exists():
+            raise CannotFetch("this machine is no Debian")
+        apt = self._directory / "apt"
+        for part in ("lists/partial", "cache/archives/partial"):
+            (apt / part).mkdir(parents=True, exist_ok=True)
+        (apt / "status").touch()
+        mirror = _mirror()
+        (apt / "sources.list").write_text(
+            "".join(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n" for suite in SUITES)
+        )
+
+
+def _mirror() -> str:
+    """The mirror of Debian that this machine itself uses."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    targets = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.split()
+    for uri in targets:
+        if uri.rstrip("/").endswith("/debian"):
+            return uri
+    raise CannotFetch("apt knows no mirror of Debian")
+
+
+def runs(program: Path, arguments: Sequence[str]) -> bool:
+    """Whether the dynamic linker and the program itself are content on this machine."""
+    if not os.access(program, os.X_OK):
+        return False
+    try:
+        return not subprocess.run([program, *arguments], capture_output=True, timeout=30, check=False).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return False

@@ -1,0 +1,158 @@
+"""Mount, network and pid namespaces that a whole node lives in, and dies with."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+START_LIMIT = 30.0
+"""Seconds for making the namespaces; some mounts and addresses."""
+
+STOP_LIMIT = 10.0
+"""Seconds for a process that was killed."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def why_not() -> str:
+    """Why no namespaces can be had here; empty if they can."""
+    if os.geteuid() != 0:
+        return "a node needs root"
+    for program in ("unshare", "nsenter", "mount", "ip"):
+        if shutil.which(program) is None:
+            return f"there is no {program}"
+    return ""
+
+
+class Namespaces:
+    """Made on entry; on exit all processes in them are killed, and their mounts and network are gone.
+
+    Args:
+        address: the node's address, in a network that nothing else can reach.
+        name: the node's name, which resolves to the address.
+        log: what processes say while the namespaces are made.
+    """
+
+    def __init__(self, address: str, name: str, log: Path) -> None:
+        self._arguments = (address, name)
+        self._log = log
+        self._holder: subprocess.Popen[bytes] | None = None
+        self._children: list[subprocess.Popen[bytes]] = []
+        self.pid = 0
+        """The first process, as the host counts."""
+
+    def __enter__(self) -> Namespaces:
+        flags = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+        script = Path(__file__).with_name("holder.py")
+        command = ["unshare", *flags, "--", sys.executable, str(script), *self._arguments]
+        with self._log.open("wb") as log:
+            self._holder = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0, start_new_session=True
+            )
+        assert self._holder.stdout is not None
+        ready, _, _ = select.select([self._holder.stdout], [], [], START_LIMIT)
+        answer = self._holder.stdout.readline() if ready else b""
+        if not answer:
+            self.__exit__(None, None, None)
+            raise RuntimeError(f"no namespaces: {self._log.read_text().strip()[-500:] or 'no answer'}")
+        self.pid = int(answer)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        holder, self._holder = self._holder, None
+        if holder is None:
+            return
+        assert holder.stdin is not None and holder.stdout is not None
+        holder.stdin.close()
+        # The namespace is gone once every process of it has been reaped, those with a parent here too.
+        for process in (*self._children, holder):
+            try:
+                process.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                holder.kill()  # --kill-child takes process 1 along
+                process.wait(STOP_LIMIT)
+        self._children.clear()
+        holder.stdout.close()
+
+    def path(self, inside: str) -> Path:
+        """Where the host sees a path of the node. Sockets below it can be connected to and made."""
+        return Path(f"/proc/{self.pid}/root{inside}")
+
+    def connect(self, port: int, timeout: float) -> socket.socket:
+        """A connection to a port of the node's loopback address."""
+        with self._as_ours("net"):
+            return socket.create_connection(("127.0.0.1", port), timeout)
+
+    def spawn(self, *command: str | Path, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Starts a process of the node. The object's pid is the process itself, as the host counts."""
+        with self._as_ours("pid"), log.open("ab") as output:
+            process = subprocess.Popen(
+                self._inside(*command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+        self._children.append(process)
+        return process
+
+    def run(self, *command: str | Path, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
+        """Runs a command of the node to its end."""
+        with self._as_ours("pid"):
+            process = subprocess.Popen(
+                self._inside(*command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        with process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def _inside(self, *command: str | Path) -> list[str]:
+        # nsenter replaces itself by the command; the pid namespace is the one this thread gives its children
+        return ["nsenter", f"--target={self.pid}", "--mount", "--net", "--", *map(str, command)]
+
+    @contextmanager
+    def _as_ours(self, kind: Literal["net", "pid"]) -> Iterator[None]:
+        """This thread opens sockets, or has children, in the node's namespace.
+
+        No thread can be started while the pid namespace of children is another one.
+        """
+        before = os.open(f"/proc/thread-self/ns/{kind if kind == 'net' else 'pid_for_children'}", os.O_RDONLY)
+        try:
+            there = os.open(f"/proc/{self.pid}/ns/{kind}", os.O_RDONLY)
+            try:
+                _setns(there)
+                try:
+                    yield
+                finally:
+                    _setns(before)
+            finally:
+                os.close(there)
+        finally:
+            os.close(before)
+
+
+def _setns(descriptor: int) -> None:
+    if _libc.setns(descriptor, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")

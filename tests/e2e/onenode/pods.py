@@ -1,0 +1,170 @@
+"""Pods that ask for devices, and a look into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from . import image
+from .api import ApiError, Json
+from .cluster import Cluster
+from .settings import CGROUP
+from .waiting import until
+
+NAMESPACE = "/api/v1/namespaces/default/pods"
+CONTAINER = "main"
+DEVICES_CGROUP = Path("/sys/fs/cgroup/devices")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod with one container, by name; what it is now is asked anew each time."""
+
+    cluster: Cluster
+    name: str
+
+    def document(self) -> Json:
+        """What the API server knows of it."""
+        return self.cluster.api.get(f"{NAMESPACE}/{self.name}")
+
+    @property
+    def phase(self) -> str:
+        return str(self.document()["status"].get("phase", ""))
+
+    def running(self) -> Pod:
+        """Waits until its container runs; the pod itself.
+
+        Raises:
+            TimeoutError: it does not.
+            AssertionError: it was rejected, or it has ended.
+        """
+        until(f"pod {self.name} runs or fails", self._settled, seen=self._status)
+        assert self.phase == "Running", self._status()
+        return self
+
+    def waits_for(self, resource: str) -> None:
+        """Waits until the scheduler has found no node that has ``resource`` left.
+
+        Raises:
+            TimeoutError: it was scheduled, or nobody looked at it.
+        """
+        until(f"pod {self.name} waits for {resource}", partial(self._insufficient, resource), seen=self._status)
+
+    def failed(self) -> str:
+        """Waits until the kubelet has rejected it; the message that says why."""
+        until(f"pod {self.name} is rejected", lambda: self.phase == "Failed", seen=self._status)
+        return str(self.document()["status"].get("message", ""))
+
+    def identity(self) -> tuple[str, int]:
+        """Container id and number of restarts: unchanged as long as the container was left alone."""
+        container = self._container()
+        return container["containerID"], container["restartCount"]
+
+    def shell(self, script: str) -> str:
+        """What a shell script in the container prints.
+
+        Raises:
+            AssertionError: it fails.
+        """
+        done = self.cluster.execute(self._id(), script)
+        assert done.returncode == 0, f"{script!r} in {self.name}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def can(self, script: str) -> bool:
+        """Whether a shell script in the container succeeds."""
+        return self.cluster.execute(self._id(), script).returncode == 0
+
+    def nodes(self) -> set[str]:
+        """Every device node that the container finds in /dev and directly below it."""
+        look = "for n in /dev/* /dev/[!f]*/*; do if test -c $n || test -b $n; then echo $n; fi; done"
+        return set(self.shell(look).split())
+
+    def opens(self, node: str) -> bool:
+        """Whether a device node is there and can be opened to read and write."""
+        return self.can(f"( test -c {node} || test -b {node} ) && exec 3<>{node}")
+
+    def cgroup_rules(self) -> set[str]:
+        """What the container's devices cgroup allows: ``c 10:229 rw``. Cgroups of version 1 only."""
+        found = [path for path in (DEVICES_CGROUP / CGROUP).rglob(self._id()) if path.is_dir()]
+        assert len(found) == 1, found
+        return set((found[0] / "devices.list").read_text().splitlines())
+
+    def delete(self) -> None:
+        """Ends it and waits until it is gone, and its devices are free."""
+        self.cluster.api.delete(f"{NAMESPACE}/{self.name}", gracePeriodSeconds=1)
+        until(f"pod {self.name} is gone", self._gone, seen=self._status)
+
+    def _settled(self) -> bool:
+        if self.phase in ("Failed", "Succeeded"):
+            return True
+        return bool(self._container().get("state", {}).get("running"))
+
+    def _gone(self) -> bool:
+        try:
+            self.document()
+        except ApiError as error:
+            return error.status == 404
+        return False
+
+    def _insufficient(self, resource: str) -> bool:
+        status = self.document()["status"]
+        said = [condition.get("message", "") for condition in status.get("conditions", ())]
+        return status.get("phase") == "Pending" and any(f"Insufficient {resource}" in each for each in said)
+
+    def _container(self) -> Json:
+        statuses = self.document()["status"].get("containerStatuses") or [{}]
+        container: Json = statuses[0]
+        return container
+
+    def _id(self) -> str:
+        return self.identity()[0].removeprefix("containerd://")
+
+    def _status(self) -> Json:
+        status: Json = self.document()["status"]
+        return status
+
+
+class Pods:
+    """Makes pods, and deletes on :meth:`clear` those that are left."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._made: list[Pod] = []
+
+    def create(self, name: str, limits: Mapping[str, int] | None = None, **security: Any) -> Pod:
+        """Asks for a pod with these resources.
+
+        Args:
+            security: the container's securityContext.
+        """
+        amounts = {resource: str(count) for resource, count in (limits or {}).items()}
+        container = {
+            "name": CONTAINER,
+            "image": image.NAME,
+            "imagePullPolicy": "Never",
+            "resources": {"limits": amounts},
+            "securityContext": security,
+        }
+        spec = {
+            "containers": [container],
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+        }
+        self._cluster.api.post(
+            NAMESPACE, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        )
+        pod = Pod(self._cluster, name)
+        self._made.append(pod)
+        return pod
+
+    def clear(self) -> None:
+        """Deletes every pod that was made."""
+        for pod in self._made:
+            self._cluster.api.delete(f"{NAMESPACE}/{pod.name}", gracePeriodSeconds=1)
+        for pod in self._made:
+            pod.delete()
+        self._made.clear()

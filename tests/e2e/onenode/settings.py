@@ -1,0 +1,203 @@
+"""How each program of the cluster is called and configured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import image
+
+NODE = "node"
+ADDRESS = "10.99.0.1"
+API_PORT = 6443
+ETCD = "http://127.0.0.1:2379"
+CGROUP = "devhost-e2e"
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+PLUGIN_DIRECTORY = "/var/lib/kubelet/device-plugins"
+POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+NETWORK = {
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "ptp",
+            "ipMasq": False,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": "/run/cni",
+                "ranges": [[{"subnet": "10.88.0.0/24"}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }
+    ],
+}
+
+KUBELET = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+    "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+    "cgroupDriver": "cgroupfs",
+    "cgroupRoot": f"/{CGROUP}",
+    "failCgroupV1": False,
+    "failSwapOn": False,
+    "localStorageCapacityIsolation": False,
+    "makeIPTablesUtilChains": False,
+    "nodeStatusUpdateFrequency": "1s",
+    "nodeStatusReportFrequency": "1s",
+    "oomScoreAdj": 0,
+    "resolvConf": "",
+    "syncFrequency": "10s",
+    "volumePluginDir": "/var/lib/kubelet/volumeplugins",
+    "evictionHard": {"memory.available": "50Mi"},
+    "imageGCHighThresholdPercent": 100,
+}
+
+CONTAINERD = """\
+version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+[grpc]
+  address = "{socket}"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{image}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  enable_cdi = true
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  default_runtime_name = "runc"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  BinaryName = "{runc}"
+  SystemdCgroup = false
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["{cni}"]
+  conf_dir = "{network}"
+"""
+
+CONTROLLERS = "node-lifecycle-controller,taint-eviction-controller,daemonset-controller"
+"""The first takes the taint off a node that is ready; nothing is scheduled before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Files in ``directory`` and command lines. All programs speak to each other over loopback only.
+
+    ``token`` is the one user's, who may do anything.
+    """
+
+    programs: Mapping[str, Path]
+    directory: Path
+    token: str
+
+    def write(self) -> None:
+        """Makes every file that the programs read."""
+        (self.directory / "tokens.csv").write_text(f"{self.token},admin,1,system:masters\n")
+        cluster = {"server": f"https://127.0.0.1:{API_PORT}", "insecure-skip-tls-verify": True}
+        self._json(
+            "kubeconfig",
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "one", "cluster": cluster}],
+                "users": [{"name": "admin", "user": {"token": self.token}}],
+                "contexts": [{"name": "one", "context": {"cluster": "one", "user": "admin"}}],
+                "current-context": "one",
+            },
+        )
+        self._json("kubelet.json", KUBELET)
+        self._json("network/10-pods.conflist", NETWORK)
+        (self.directory / "containerd.toml").write_text(
+            CONTAINERD.format(
+                socket=CONTAINERD_SOCKET,
+                image=image.NAME,
+                runc=self.programs["runc"],
+                cni=self.programs["cni-ptp"].parent,
+                network=self.directory / "network",
+            )
+        )
+        key = self.directory / "accounts.key"
+        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=60)
+
+    def command(self, name: str) -> list[str]:
+        """The command line of a program."""
+        return [str(self.programs[name]), *getattr(self, f"_{name.replace('-', '_')}")()]
+
+    def environment(self) -> dict[str, str]:
+        """What the programs see besides the environment of whoever starts them."""
+        return {"PATH": f"{self.programs['containerd'].parent}:{os.environ['PATH']}"}
+
+    def _json(self, name: str, document: Any) -> None:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=1))
+
+    def _etcd(self) -> list[str]:
+        return [
+            "--data-dir=/var/lib/etcd",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls={ETCD}",
+            f"--advertise-client-urls={ETCD}",
+            "--listen-peer-urls=http://127.0.0.1:2380",
+        ]
+
+    def _kube_apiserver(self) -> list[str]:
+        key = self.directory / "accounts.key"
+        return [
+            f"--etcd-servers={ETCD}",
+            "--bind-address=127.0.0.1",
+            f"--advertise-address={ADDRESS}",
+            f"--secure-port={API_PORT}",
+            f"--cert-dir={self.directory / 'certificates'}",
+            f"--token-auth-file={self.directory / 'tokens.csv'}",
+            "--authorization-mode=AlwaysAllow",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            "--service-account-issuer=https://kubernetes.default",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--disable-admission-plugins=ServiceAccount",
+            "--allow-privileged=true",
+        ]
+
+    def _kube_scheduler(self) -> list[str]:
+        return [self._kubeconfig(), "--leader-elect=false", "--bind-address=127.0.0.1"]
+
+    def _kube_controller_manager(self) -> list[str]:
+        return [
+            self._kubeconfig(),
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--controllers={CONTROLLERS}",
+            f"--service-account-private-key-file={self.directory / 'accounts.key'}",
+        ]
+
+    def _containerd(self) -> list[str]:
+        return [f"--config={self.directory / 'containerd.toml'}"]
+
+    def _kubelet(self) -> list[str]:
+        return [
+            f"--config={self.directory / 'kubelet.json'}",
+            self._kubeconfig(),
+            f"--node-ip={ADDRESS}",
+            f"--hostname-override={NODE}",
+            "--v=3",
+        ]
+
+    def _kubeconfig(self) -> str:
+        return f"--kubeconfig={self.directory / 'kubeconfig'}"

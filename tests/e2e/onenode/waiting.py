@@ -1,0 +1,34 @@
+"""Waiting for a condition, with a limit and with something to say when it does not come true."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LIMIT = 60.0
+"""Seconds. Whatever a healthy node does takes a few; the rest is for a busy machine."""
+
+PAUSE = 0.1
+
+
+def until(what: str, condition: Callable[[], T], *, limit: float = LIMIT, seen: Callable[[], object] = str) -> T:
+    """The first true value of ``condition``.
+
+    Args:
+        what: what is waited for, for the error.
+        seen: asked at the end for what was there instead.
+
+    Raises:
+        TimeoutError: it did not come true within ``limit`` seconds.
+    """
+    end = time.monotonic() + limit
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {limit:.0f} s: {what}; seen: {seen()}")
+        time.sleep(PAUSE)

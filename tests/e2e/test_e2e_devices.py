@@ -1,0 +1,64 @@
+"""What the node shows as devices fall ill, come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onenode.cluster import Cluster
+from onenode.offers import FUSE, SHARES, ZRAM, configuration
+from onenode.plugin import Devhost
+
+
+@pytest.fixture
+def devhost(cluster: Cluster) -> Iterator[Devhost]:
+    with Devhost(cluster, configuration()) as devhost:
+        cluster.shows(FUSE, SHARES)
+        yield devhost
+
+
+def plugged() -> int:
+    return len([path for path in Path("/sys/block").glob("zram*") if path.name != "zram0"])
+
+
+def test_an_unhealthy_device_lowers_allocatable_and_its_recovery_raises_it(cluster, devhost, zram):
+    ill = Path(f"/dev/zram{zram.plug()}")
+    zram.plug()
+    count = plugged()
+    cluster.shows(ZRAM, count)
+    hidden = ill.with_name(f".{ill.name}")
+    ill.rename(hidden)
+    try:
+        cluster.shows(ZRAM, count, count - 1)
+    finally:
+        hidden.rename(ill)
+    cluster.shows(ZRAM, count)
+
+
+def test_a_hot_plugged_device_raises_capacity_and_serves_a_waiting_pod(cluster, devhost, pods, zram):
+    before = plugged()
+    cluster.shows(ZRAM, before)
+    waiting = pods.create("waiting", {ZRAM: before + 1})
+    waiting.waits_for(ZRAM)
+    number = zram.plug()
+    cluster.shows(ZRAM, before + 1)
+    assert waiting.running().opens(f"/dev/zram{number}")
+
+
+def test_an_unplugged_device_is_not_allocatable_and_the_same_one_serves_again(cluster, devhost, pods, zram):
+    """Its id stays in the list, Unhealthy, so that the kubelet's books on pods that held it stay right."""
+    before = plugged()
+    number = zram.plug()
+    cluster.shows(ZRAM, before + 1)
+    holder = pods.create("holder", {ZRAM: before + 1}).running()
+    zram.unplug(number)
+    cluster.shows(ZRAM, before + 1, before)
+    assert holder.phase == "Running"
+    holder.delete()
+    while zram.plug() != number:
+        pass
+    count = plugged()
+    cluster.shows(ZRAM, count)
+    assert pods.create("next", {ZRAM: count}).running().opens(f"/dev/zram{number}")

@@ -1,0 +1,442 @@
+"""`inject: cdi` over real sockets: a specification is there before the list that names its devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from dataclasses import replace
+
+import pytest
+
+from devhost import injection
+from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
+from devhost.cdi import SpecDirectory, applied
+from devhost.model import unhealthy
+from devhost.testing.kubelet import UnexpectedAdmissionError
+from devhost.testing.kubelet import events as ev
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE = "name: example.com/toy, backend: toy, inject: cdi"
+OTHER_LINE = "name: example.com/other, backend: other"
+
+
+@pytest.fixture
+def specs(rig, tmp_path):
+    """The CDI directory of the rig: paths and contents of its files."""
+    rig.cdi = tmp_path / "cdi"
+    rig.scripts["toy"].nodes = {"d0": "/dev/null", "d1": "/dev/zero", "d2": "/dev/full"}
+    write = rig.write
+
+    def with_directory(*resources):
+        write(*resources)
+        rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {rig.cdi}}}\n")
+
+    rig.write = with_directory
+    # env that does not depend on the company keeps the names of single devices in play
+    rig.classes["toy"].allocate = alone(rig.classes["toy"].allocate)
+    return Specs(rig)
+
+
+def alone(allocate):
+    def each(self, devices):
+        parts = [allocate(self, [device]) for device in devices]
+        return replace(Edits.merge(parts), env={f"DEVICE_{device.id}": "1" for device in devices})
+
+    return each
+
+
+class Specs:
+    def __init__(self, rig):
+        self._rig = rig
+
+    def path(self, resource=TOY):
+        directory = SpecDirectory(self._rig.cdi, str(self._rig.kubelet_dir))
+        directory.close()
+        return directory.path(resource)
+
+    def document(self, resource=TOY):
+        return json.loads(self.path(resource).read_text())
+
+    def devices(self, resource=TOY):
+        if not self.path(resource).exists():
+            return {}
+        return {one["name"]: one["containerEdits"] for one in self.document(resource)["devices"]}
+
+    def resolve(self, response, resource=TOY):
+        """What a container has after its runtime applied the answer's names."""
+        document = self.document(resource)
+        parts = []
+        for device in response.cdi_devices:
+            kind, _, name = device.name.partition("=")
+            assert kind == document["kind"]
+            parts.append(self.devices(resource)[name])
+        return applied(parts)
+
+
+def before_each_list(monkeypatch, look):
+    """Calls ``look`` with the ids of each list just before it is sent."""
+    from devhost.kubelet import wire
+
+    device_list = wire.device_list
+
+    def looked(snapshot):
+        look(set(snapshot.entries), {n for n, e in snapshot.entries.items() if e.health.healthy})
+        return device_list(snapshot)
+
+    monkeypatch.setattr(wire, "device_list", looked)
+
+
+@pytest.mark.conformance(52)
+async def test_every_list_names_only_what_the_specification_has_already(rig, kubelet, specs, monkeypatch):
+    lists = []
+    before_each_list(monkeypatch, lambda ids, healthy: lists.append((ids, healthy, set(specs.devices()))))
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        new = Device(id="d2", attributes={"model": "x100", "index": 2})
+        rig.change("toy", [*rig.scripts["toy"].devices, new])
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+        rig.change("toy", rig.scripts["toy"].devices[1:])
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 2}, 10)
+        await rig.until(lambda: specs.devices().keys() == {"d1", "d2"})
+    assert lists[0][0] == {"d0", "d1"}  # never an empty one first
+    for ids, healthy, specified in lists:
+        if ids:  # the last one, on leaving, may come in between
+            assert healthy <= specified
+
+
+async def test_the_file_says_what_a_container_gets_and_can_be_read_by_all(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        status = os.stat("/dev/null")  # noqa: PTH116
+        assert specs.document()["cdiVersion"] == "0.3.0"
+        assert specs.document()["kind"] == TOY
+        assert specs.devices()["d0"] == {
+            "env": ["DEVICE_d0=1"],
+            "deviceNodes": [
+                {
+                    "path": "/dev/null",
+                    "permissions": "rw",
+                    "fileMode": stat.S_IMODE(status.st_mode),
+                    "uid": status.st_uid,
+                    "gid": status.st_gid,
+                }
+            ],
+        }
+        assert stat.S_IMODE(specs.path().stat().st_mode) == 0o644
+
+
+async def test_an_answer_has_names_and_annotations_and_nothing_by_the_other_route(rig, kubelet, specs):
+    allocate = rig.classes["toy"].allocate
+    rig.classes["toy"].allocate = lambda self, devices: replace(
+        allocate(self, devices),
+        annotations={"example.com/note": "x"},
+        mounts=(Mount("/tmp", "/card"),),
+        cdi_devices=("vendor.com/extra=0",),
+    )
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        response = (await kubelet.admit("pod", "main", TOY, 2)).response
+        names = ["example.com/toy=d0", "example.com/toy=d1", "vendor.com/extra=0"]
+        assert [device.name for device in response.cdi_devices] == names
+        assert dict(response.annotations) == {"example.com/note": "x"}
+        assert not response.devices and not response.mounts and not response.envs
+
+
+@pytest.mark.conformance(52)
+async def test_both_routes_give_a_container_the_same(rig, kubelet, specs):
+    """Also where several devices together get something else than each alone: a variable with all ids."""
+    rig.scripts["other"].devices = rig.scripts["toy"].devices
+    rig.scripts["other"].nodes = rig.scripts["toy"].nodes
+    for name in ("toy", "other"):
+
+        def allocate(self, devices, nodes=rig.scripts[name].nodes):
+            return Edits(
+                tuple(DeviceNode(nodes[device.id], f"/dev/card-{device.id}", "rwm") for device in devices),
+                (Mount("/tmp", "/card", read_only=False),),
+                {"CARDS": ",".join(device.id for device in devices)},
+            )
+
+        rig.classes[name].allocate = allocate
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 2})
+        for count in (1, 2):
+            named = (await kubelet.admit(f"pod-{count}", "named", TOY, count)).response
+            direct = (await kubelet.admit(f"pod-{count}", "direct", OTHER, count)).response
+            found = specs.resolve(named)
+            assert {name: value for (what, name), value in found.items() if what == "env"} == direct.envs
+            nodes = [value for (what, _), value in found.items() if what == "node"]
+            assert [(n["hostPath"], n["path"], n["permissions"]) for n in nodes] == [
+                (d.host_path, d.container_path, d.permissions) for d in direct.devices
+            ]
+            mounts = [value for (what, _), value in found.items() if what == "mount"]
+            assert [(m["hostPath"], m["containerPath"], "ro" in m["options"]) for m in mounts] == [
+                (m.host_path, m.container_path, m.read_only) for m in direct.mounts
+            ]
+            kubelet.release(f"pod-{count}")
+        before = specs.devices()
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 2}, 10)
+        assert specs.devices() == before  # the name of the set is still good after a restart
+
+
+async def test_replicas_of_a_device_share_its_name(rig, kubelet, specs):
+    rig.write(TOY_LINE + ", share: {replicas: 3}")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
+        assert specs.devices().keys() == {"d0", "d1"}
+        response = (await kubelet.admit("pod", "main", TOY, 2)).response
+        assert {device.name for device in response.cdi_devices} <= {
+            "example.com/toy=d0",
+            "example.com/toy=d1",
+        }
+
+
+async def test_a_device_whose_edits_fail_is_left_out_with_the_reason_until_they_come(rig, kubelet, specs):
+    def refuse(devices):
+        if devices[0].id == "d1":
+            raise AllocationError("the card is being reset")
+
+    rig.scripts["toy"].on_allocate = refuse
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        assert kubelet.capacity() == {TOY: 2}
+        assert specs.devices().keys() == {"d0"}
+        entry = host.services[TOY].inventory.snapshot.entries["d1"]
+        assert entry.health == unhealthy("the card is being reset")
+        rig.scripts["toy"].on_allocate = lambda devices: None
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 10)
+        assert specs.devices().keys() == {"d0", "d1"}
+
+
+@pytest.mark.parametrize("what", ["absent", "file"])
+async def test_a_missing_or_impossible_node_is_named(rig, kubelet, specs, tmp_path, what):
+    (tmp_path / "file").touch()
+    path = rig.scripts["toy"].nodes["d1"] = str(tmp_path / what)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        reason = host.services[TOY].inventory.snapshot.entries["d1"].health.reason
+        said = "does not exist on the node" if what == "absent" else "is not a device node"
+        assert path in reason and said in reason
+        assert specs.devices().keys() == {"d0"}
+
+
+async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, kubelet, specs, monkeypatch):
+    over = threading.Event()
+    monkeypatch.setattr(injection, "RENDER_DEADLINE", 0.2)
+    rig.scripts["toy"].on_allocate = lambda devices: over.wait()
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1}, 10)
+        assert host.services[TOY].inventory.snapshot.entries["d1"].health.reason == (
+            "toy-serve: no answer within 0.2 s"
+        )
+        over.set()
+        rig.scripts["toy"].on_allocate = lambda devices: None
+        await kubelet.wait_for(lambda: kubelet.allocatable()[TOY] == 2, 10)
+
+
+async def test_allocate_writes_what_changed_without_an_event(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.scripts["toy"].nodes["d0"] = "/dev/random"
+        specs.path().write_text("somebody was here")
+        response = (await kubelet.admit("pod", "main", TOY, 1)).response
+        assert specs.resolve(response)["node", "/dev/random"]["permissions"] == "rw"
+        specs.path().unlink()
+        await kubelet.admit("pod-2", "main", TOY, 1)
+        assert specs.devices().keys() == {"d0", "d1"}
+
+
+async def test_a_changed_device_is_rendered_anew(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        inode = specs.path().stat().st_ino
+        rig.host.reload()
+        await rig.until(lambda: rig.host.generation == 2)
+        assert specs.path().stat().st_ino == inode  # nothing changed, nothing written
+        rig.scripts["toy"].nodes["d0"] = "/dev/random"
+        first, *rest = rig.scripts["toy"].devices
+        rig.change("toy", [replace(first, attributes={"model": "x200", "index": 0}), *rest])
+        await rig.until(lambda: specs.devices()["d0"]["deviceNodes"][0]["path"] == "/dev/random")
+
+
+async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specification(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        (held,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+        rig.change("toy", [Device(id="d2", attributes={"model": "x100", "index": 2})])
+        await rig.until(lambda: specs.devices().keys() == {held, "d2"})
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 2}, 10)
+
+
+@pytest.mark.conformance(52)
+async def test_a_stop_and_a_restart_keep_the_file_as_it_is(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    for _ in range(2):
+        async with rig.running():
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 10)
+            identity = specs.path().stat().st_ino
+        assert specs.path().stat().st_ino == identity
+    assert specs.devices().keys() == {"d0", "d1"}
+    good = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1}, 10)
+        assert specs.path().stat().st_ino == identity  # a pod may still have the sick one
+
+
+async def test_the_file_goes_when_the_resource_leaves_the_configuration(rig, kubelet, specs):
+    rig.write(TOY_LINE, OTHER_LINE + ", inject: cdi")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        rig.write(OTHER_LINE + ", inject: cdi")
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0, OTHER: 1}, 10)
+        await rig.until(lambda: not specs.path().exists())
+        assert specs.path(OTHER).exists()
+
+
+async def test_the_file_goes_with_the_last_device_and_comes_back(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        good = rig.scripts["toy"].devices
+        rig.change("toy", [])
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0}, 10)
+        await rig.until(lambda: not specs.path().exists())
+        rig.change("toy", good)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert specs.devices().keys() == {"d0", "d1"}
+
+
+async def test_changing_the_route_registers_anew_and_old_answers_stay_good(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.write("name: example.com/toy, backend: toy")
+        await kubelet.wait_for(lambda: len(kubelet.events.of(ev.Registered, TOY)) == 2, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        response = (await kubelet.admit("pod", "main", TOY, 1)).response
+        assert response.devices and not response.cdi_devices
+        assert specs.devices().keys() == {"d0", "d1"}
+
+
+async def test_another_directory_in_the_configuration_moves_the_file(rig, kubelet, specs, tmp_path):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        old, rig.cdi = specs.path(), tmp_path / "elsewhere"
+        rig.write(TOY_LINE)
+        await rig.until(lambda: specs.path().exists() and not old.exists())
+        assert len(kubelet.events.of(ev.Registered, TOY)) == 1
+
+
+async def test_stale_files_are_swept_at_start_and_foreign_ones_never(rig, kubelet, specs):
+    rig.cdi.mkdir()
+    stale = specs.path("example.com/old")
+    foreign = [rig.cdi / "nvidia.com_gpu.json", rig.cdi / "devhost_example.com_old.json", rig.cdi / "x.yaml"]
+    for path in (stale, *foreign):
+        path.write_text("{}")
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await rig.until(lambda: not stale.exists())
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.write(OTHER_LINE)
+        await rig.until(lambda: not specs.path().exists())
+    assert all(path.read_text() == "{}" for path in foreign)
+
+
+async def test_a_directory_that_cannot_be_written_degrades_its_resource_alone(rig, kubelet, specs):
+    rig.cdi.touch()  # a file where the directory should be: not even root can write into it
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
+        assert kubelet.capacity()[TOY] == 2
+        reason = host.services[TOY].inventory.snapshot.entries["d0"].health.reason
+        assert reason.startswith(f"cannot write {specs.path()}: ")
+        with pytest.raises(UnexpectedAdmissionError):
+            await kubelet.admit("pod", "main", TOY, 1)
+        rig.cdi.unlink()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 15)
+        await kubelet.admit("pod", "main", TOY, 1)
+
+
+async def test_a_write_that_fails_at_allocate_fails_the_pod_with_the_reason(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        specs.path().unlink()
+        rig.cdi.rmdir()
+        rig.cdi.touch()
+        with pytest.raises(UnexpectedAdmissionError, match=f"example.com/toy: cannot write {specs.path()}: "):
+            await kubelet.admit("pod", "main", TOY, 1)
+
+
+async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet, specs, monkeypatch):
+    over, asked = threading.Event(), threading.Event()
+
+    def hang(devices):
+        asked.set()
+        over.wait()
+
+    for where in ("injection.RENDER_DEADLINE", "host.SHUTDOWN"):
+        monkeypatch.setattr(f"devhost.{where}", 60.0)  # longer than the rig waits for the host's end
+    rig.scripts["toy"].on_allocate = hang
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await rig.until(asked.is_set)
+    over.set()
+
+
+async def test_a_new_backend_object_is_asked_anew_and_nothing_flickers_meanwhile(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        before, class_ = kubelet.events.position, rig.classes["toy"]
+        rig.scripts["toy"].nodes["d0"] = "/dev/random"
+        rig.classes["toy"] = type("Edited", (class_,), {})
+        rig.write(TOY_LINE + ", prefer: pack")
+        await rig.until(lambda: host.discoveries["toy"].source.kind is rig.classes["toy"])
+        await rig.until(lambda: specs.devices()["d0"]["deviceNodes"][0]["path"] == "/dev/random")
+        assert not kubelet.events.of(ev.Registered, TOY, since=before)
+        assert kubelet.allocatable() == {TOY: 2}
+
+
+async def test_a_first_list_waits_for_a_backend_that_starts_anew(rig, kubelet, specs, monkeypatch):
+    rig.write("name: example.com/toy, backend: toy")
+    go = threading.Event()
+    lists = []
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        before_each_list(
+            monkeypatch,
+            lambda ids, healthy: lists.append((len(kubelet.events.of(ev.Registered, TOY)), healthy)),
+        )
+        rig.scripts["toy"].on_discover = go.wait
+        rig.classes["toy"] = type("Edited", (rig.classes["toy"],), {})
+        rig.write(TOY_LINE)
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0}, 10)
+        await rig.until(lambda: rig.host.discoveries["toy"].source.kind is rig.classes["toy"])
+        go.set()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 10)
+        assert [healthy for registrations, healthy in lists if registrations == 2] == [{"d0", "d1"}]
+
+
+async def test_resources_from_a_template_have_a_file_each(rig, kubelet, specs):
+    rig.write("name: 'example.com/toy-{model}', backend: toy, inject: cdi")
+    both = {"example.com/toy-x100": 2, "example.com/toy-y.200": 1}
+    rig.scripts["toy"].devices.append(Device(id="d2", attributes={"model": "y+200", "index": 2}))
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == both)
+        assert specs.document("example.com/toy-x100")["cdiVersion"] == "0.3.0"
+        assert specs.document("example.com/toy-y.200")["cdiVersion"] == "0.6.0"

@@ -1,0 +1,72 @@
+"""Runs the machine: for a number of lives, or for a time, always the same for one seed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+from soak_hurry import hurried
+from soak_machine import Soak
+from soak_node import Tally
+
+LIVES = 10
+"""Lives per seed; the first of them is the simplest that hypothesis can think of."""
+
+
+class Over(BaseException):
+    """Time is up. Not an Exception: hypothesis would take it for a finding."""
+
+
+def soak(
+    first_seed: int,
+    *,
+    steps: int,
+    lives: int = LIVES,
+    seconds: float = 0.0,
+    tell: Callable[[int, Tally], None] = lambda _seed, _tally: None,
+) -> Tally:
+    """Lets nodes live and disturbs them; what was done and found.
+
+    Args:
+        first_seed: where the random choices begin; each batch of ``lives`` takes the next one.
+        steps: disturbances in one life.
+        seconds: no life begins after these; without them there is one batch.
+        tell: hears of each batch that ended, with its seed.
+    """
+    tally = Tally()
+    end = time.monotonic() + seconds
+
+    class Timed(Soak):
+        def __init__(self) -> None:
+            if seconds and time.monotonic() > end:
+                raise Over
+            super().__init__()
+
+    Timed.tally = tally
+    options = settings(
+        max_examples=lives,
+        stateful_step_count=steps,
+        phases=(Phase.generate,),  # a life is not repeatable to the millisecond: nothing to shrink
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )
+    number = first_seed
+    with hurried():
+        while True:
+            try:
+                run_state_machine_as_test(seed(number)(Timed), settings=options)
+            except Over:
+                return tally
+            except Exception as error:  # a finding, or a repetition that ended otherwise
+                if not tally.findings:
+                    tally.findings.append(f"the soak itself broke: {error!r}")
+                    raise
+            tell(number, tally)
+            if not seconds:
+                return tally
+            number += 1

@@ -1,0 +1,284 @@
+"""What must be true of a node once it has been left alone, worked out without asking the host for it.
+
+The plan is made anew from what the backends' worlds hold; only of a backend that is broken now are the
+host's own devices taken, since nobody else knows what its last good answer was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from soak_node import Node
+from soak_toys import Toy
+
+from devhost.discovery import State
+from devhost.host import Host
+from devhost.inventory import token
+from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
+from devhost.model import Device
+from devhost.plan import Plan, PlannedResource, make_plan
+from devhost.report import status
+from devhost.settings import Settings
+from devhost.testing.kubelet import UnexpectedAdmissionError
+from devhost.testing.kubelet import events as ev
+
+PATIENCE = 15.0
+"""Seconds after which what is not right yet will not come right."""
+
+CALM = 0.3
+"""Seconds for which it must then stay right, with no registration in them."""
+
+
+async def quiet(node: Node, *, all_well: bool) -> list[str]:
+    """Leaves the node alone until all is right; what was still wrong when patience ran out.
+
+    Args:
+        all_well: whether also the backends are mended; else the broken ones are part of the picture.
+    """
+    node.mend(backends=all_well)
+    if not node.kubelet.running:
+        await node.kubelet.start()
+    elif not node.kubelet.socket.exists():
+        await node.kubelet.restart()
+    if node.valid() is None and all_well:
+        node.write(node.good_config)
+    if not node.host_runs:
+        node.start_host()
+    for name in node.toys:
+        node.look(name)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + PATIENCE
+    while wrong := [*node.complaints, *problems(node)]:
+        if node.complaints or loop.time() > end:
+            return wrong
+        await asyncio.sleep(0.02)
+    before = node.kubelet.events.position
+    await asyncio.sleep(CALM)
+    again = node.kubelet.events.of(ev.RegisterReceived, since=before)
+    wrong = [*node.complaints, *problems(node)]
+    wrong += [f"{event.resource} registered again without need" for event in again]
+    return wrong or await pods_run(node)
+
+
+def problems(node: Node) -> list[str]:
+    """Everything that is not as it must be."""
+    host = node.host
+    if host is None or not node.host_runs:
+        # Only a configuration that is wrong keeps it from running, and then nothing may be allocatable.
+        left = {name: n for name, n in node.kubelet.allocatable().items() if n}
+        return [f"no host runs, and yet there is {left}"] if left else []
+    found = list(_configured(node, host))
+    if found:
+        return found
+    node.candidates = [host.settings]
+    plan = make_plan(dict(_devices(node, host)), host.settings)
+    for name, planned in plan.resources.items():
+        found += _resource(node, host, name, planned)
+    found += _others(node, host, plan)
+    found += _backends(node, host)
+    found += _tasks(node, host)
+    found += _document(node, host)
+    return found
+
+
+def _configured(node: Node, host: Host) -> Iterator[str]:
+    """The file as it is now is in force; a wrong one is complained of, and one of the good ones stays."""
+    valid = node.valid()
+    if valid is not None and host.settings != valid:
+        yield "the file is not in force"
+    if valid is None and host.settings not in node.candidates:
+        yield "settings that no file ever had are in force"
+    if (valid is None) is not bool(host.last_reload.complaints):
+        yield f"the file is {'wrong' if valid is None else 'right'}: {host.last_reload.complaints}"
+    if sorted(host.discoveries) != sorted(host.settings.backend_names()):
+        yield f"backends {sorted(host.discoveries)} run"
+
+
+def _devices(node: Node, host: Host) -> Iterator[tuple[str, tuple[Device, ...]]]:
+    for name, discovery in host.discoveries.items():
+        toy = node.toys[name]
+        yield name, tuple((discovery.devices if toy.broken else toy.devices).values())
+
+
+def _well(toy: Toy, device: Device) -> bool:
+    probed = toy.probed.get(device.id)
+    return not toy.broken and device.health.healthy and (probed is None or probed.healthy)
+
+
+def _resource(node: Node, host: Host, name: str, planned: PlannedResource) -> Iterator[str]:
+    service = host.services.get(name)
+    if service is None:
+        yield f"{name} is planned and not served"
+        return
+    toy = node.toys[planned.entry.backend]
+    expected = {
+        token(offer.device.id, number, offer.replicas): offer.device
+        for offer in planned.offers
+        for number in range(offer.replicas)
+    }
+    listed = {device.id: device for device in node.kubelet.devices(name)}
+    for name_, device in expected.items():
+        shown = listed.get(name_)
+        if shown is None:
+            yield f"{name}: {name_} is not listed"
+        elif (shown.health == HEALTHY) is not _well(toy, device):
+            yield f"{name}: {name_} is {shown.health}"
+        elif shown.numa_nodes != tuple(node for node in device.numa_nodes if node >= 0):
+            yield f"{name}: {name_} is on {shown.numa_nodes}, not {device.numa_nodes}"
+    yield from _vanished(node, host, name, set(listed) - set(expected))
+    healthy = sum(_well(toy, device) for device in expected.values())
+    if node.kubelet.allocatable().get(name) != healthy:
+        yield f"{name}: {node.kubelet.allocatable().get(name)} allocatable, not {healthy}"
+    if node.kubelet.capacity().get(name) != len(listed):
+        yield f"{name}: capacity {node.kubelet.capacity().get(name)}, listed {len(listed)}"
+
+
+def _vanished(node: Node, host: Host, name: str, extra: set[str]) -> Iterator[str]:
+    """Tokens without a device: those a pod got stay, Unhealthy; all others leave."""
+    healthy = node.kubelet.healthy(name)
+    for gone in sorted(extra):
+        if gone in healthy:
+            yield f"{name}: {gone} does not exist and is Healthy"
+        if gone not in node.sent[name]:
+            yield f"{name}: {gone} does not exist, no pod ever got it, and it is listed"
+    listed = {device.id for device in node.kubelet.devices(name)}
+    for (resource, device), service in node.held.items():
+        if resource == name and service is host.services.get(name) and device not in listed:
+            yield f"{name}: a pod got {device}, and it is not listed"
+
+
+def _others(node: Node, host: Host, plan: Plan) -> Iterator[str]:
+    """Each service has one server and one stream; nothing else is registered, nor lies about."""
+    entries = {(entry.backend, entry.name) for entry in host.settings.resources}
+    for name, service in host.services.items():
+        server = service.registration.server
+        streams = node.kubelet.endpoints(name)
+        if server is None or streams != (server.path.name,):
+            yield f"{name}: streams {streams}, {service.registration.standing}"
+        if name not in plan.resources:
+            if (service.entry.backend, service.entry.name) not in entries:
+                yield f"{name} is served, and no entry is for it"
+            yield from _vanished(node, host, name, {device.id for device in node.kubelet.devices(name)})
+    for name, count in node.kubelet.allocatable().items():
+        if name not in host.services and (count or node.kubelet.endpoints(name)):
+            yield f"{name} is not served, {count} allocatable, streams {node.kubelet.endpoints(name)}"
+    if host.ready() != (True, ""):
+        yield f"not ready: {host.ready()[1]}"
+    servers = [service.registration.server for service in host.services.values()]
+    wanted = sorted(server.path.name for server in servers if server is not None)
+    if (there := sorted(path.name for path in node.kubelet.directory.iterdir() if path.is_socket())) != [
+        *wanted,
+        KUBELET_SOCKET,
+    ]:
+        yield f"sockets {there}, not {wanted}"
+
+
+def _backends(node: Node, host: Host) -> Iterator[str]:
+    for name, discovery in host.discoveries.items():
+        wanted = State.DEGRADED if node.toys[name].broken else State.OK
+        if discovery.condition.state is not wanted:
+            yield f"backend {name} is {discovery.condition}"
+
+
+def _tasks(node: Node, host: Host) -> Iterator[str]:
+    wanted = {"kubelet", "config"} | {f"resource {name}" for name in host.services}
+    for name in host.discoveries:
+        wanted |= {f"look {name}"} | ({f"watch {name}"} if name == "other" else set())
+    if set(host._tasks) != wanted:
+        yield f"tasks {sorted(set(host._tasks) ^ wanted)} too many or too few"
+    if node.loose:
+        yield f"{len(node.loose)} pods or strangers still wait"
+
+
+def _document(node: Node, host: Host) -> Iterator[str]:
+    document = json.loads(json.dumps(status(host)))
+    capacity, allocatable = node.kubelet.capacity(), node.kubelet.allocatable()
+    for resource in document["resources"]:
+        name = resource["name"]
+        shown = {d["id"]: d["health"] for d in resource["devices"]}
+        listed = {device.id: device.health for device in node.kubelet.devices(name)}
+        if shown != listed:
+            yield f"{name}: status and kubelet differ: {set(shown.items()) ^ set(listed.items())}"
+        if (resource["capacity"], resource["allocatable"]) != (capacity.get(name), allocatable.get(name)):
+            yield f"{name}: status says {resource['allocatable']} of {resource['capacity']}"
+        if (resource["state"], resource["streams"], resource["lastError"]) != ("registered", 1, ""):
+            yield f"{name}: status says {resource['state']}, {resource['lastError']!r}"
+        unexplained = [d["id"] for d in resource["devices"] if (d["health"] == HEALTHY) is bool(d["reason"])]
+        if unexplained:
+            yield f"{name}: {unexplained} are unhealthy without a reason, or healthy with one"
+    if sorted(r["name"] for r in document["resources"]) != sorted(host.services):
+        yield "status does not show every resource"
+
+
+async def pods_run(node: Node) -> list[str]:
+    """A pod that asks for one free device of each resource gets exactly that one."""
+    wrong = []
+    for name, service in sorted(node.host.services.items() if node.host is not None else ()):
+        if not node.kubelet.healthy(name) - node.kubelet.in_use(name):
+            continue
+        try:
+            allocation = await node.kubelet.admit("probe", "main", name, 1)
+            await node.kubelet.start_container("probe", "main")
+        except UnexpectedAdmissionError as error:
+            wrong.append(f"{name}: a pod is rejected: {error}")
+            continue
+        finally:
+            node.kubelet.release("probe")
+        (chosen,) = allocation.device_ids
+        device = service.inventory.snapshot.entries[chosen].device.id
+        if dict(allocation.response.envs) != {"DEVICES": device}:
+            wrong.append(f"{name}: a pod for {chosen} got {dict(allocation.response.envs)}")
+    return wrong + node.complaints
+
+
+def descriptors() -> Mapping[str, int]:
+    """Open file descriptors by what they are, without numbers."""
+    kinds: Counter[str] = Counter()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            kinds[re.sub(r"\d+", "", os.readlink(entry))] += 1  # noqa: PTH115 - some are no paths
+        except OSError:
+            continue  # the descriptor of this very listing
+    return kinds
+
+
+async def leftovers(node: Node, before: Mapping[str, int]) -> list[str]:
+    """Everything was ended: tasks, threads, sockets and descriptors that are still there."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + PATIENCE
+    while (wrong := list(_left(node, before))) and loop.time() < end:
+        await asyncio.sleep(0.02)
+        gc.collect()  # gRPC closes a channel's descriptors when nobody refers to it any more
+    return wrong + node.complaints
+
+
+def _left(node: Node, before: Mapping[str, int]) -> Iterator[str]:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        yield f"tasks left: {sorted(_names(tasks))}"
+    threads = [
+        t.name for t in threading.enumerate() if t.name.endswith(("-look", "-serve", "-watch", "reload"))
+    ]
+    if threads:
+        yield f"threads left: {threads}"
+    if node.sockets():
+        yield f"sockets left: {node.sockets()}"
+    more = {kind: (before.get(kind, 0), n) for kind, n in descriptors().items() if n > before.get(kind, 0)}
+    if more:
+        yield f"descriptors left (before, after): {more}"
+
+
+def _names(tasks: Iterable[asyncio.Task[object]]) -> Iterator[str]:
+    for task in tasks:
+        yield f"{task.get_name()} {task.get_coro()}"
+
+
+__all__ = ["Settings", "descriptors", "leftovers", "problems", "quiet"]

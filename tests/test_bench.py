@@ -1,0 +1,158 @@
+"""The parts of the benches that only compute, and that docs/performance.md speaks of every measure."""
+# ruff: noqa: E402 - the benches are run from the repository: they belong to no package to import from
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from devhost.backend import Backend
+from devhost.catalog import flaws
+from devhost.loading import load
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from bench import __main__ as program
+from bench.measure import Measure, Result, Statistic, number, percentile
+from bench.measures import MEASURES
+from bench.process import cpu_seconds, resident, resource, synthetic
+from bench.table import cpu_model, machine, render
+
+LATENCY = Measure("latency", "how long it takes", "ms", {Statistic.P50: 6, Statistic.P99: 20})
+SIZE = Measure("size", "how big it is", "MB", {Statistic.MAX: 48}, (Statistic.MAX,))
+
+
+@pytest.mark.parametrize(
+    ("samples", "percent", "expected"),
+    [
+        ([7.0], 50, 7.0),
+        ([3.0, 1.0, 2.0, 4.0], 50, 2.0),
+        ([float(n) for n in range(1, 101)], 99, 99.0),
+        ([float(n) for n in range(1, 102)], 99, 100.0),
+        ([float(n) for n in range(1, 101)], 100, 100.0),
+        ([1.0, 2.0], 0.1, 1.0),
+    ],
+)
+def test_a_percentile_is_a_sample_by_nearest_rank(
+    samples: list[float], percent: float, expected: float
+) -> None:
+    assert percentile(samples, percent) == expected
+
+
+@pytest.mark.parametrize(("samples", "percent"), [([], 50), ([1.0], 0), ([1.0], 101)])
+def test_a_percentile_of_nothing_is_refused(samples: list[float], percent: float) -> None:
+    with pytest.raises(ValueError, match="percentile"):
+        percentile(samples, percent)
+
+
+def test_a_limit_is_met_when_it_is_reached_and_missed_above_it() -> None:
+    assert Result(SIZE, (48.0,)).verdict == "met"
+    assert Result(SIZE, (48.1,)).verdict == "MISSED"
+    assert Result(LATENCY, (1.0, 1.0, 20.0)).verdict == "met"
+    assert Result(LATENCY, (1.0, 1.0, 20.1)).verdict == "MISSED"
+
+
+def test_a_wrong_outcome_is_a_missed_target_however_good_the_figures() -> None:
+    result = Result(SIZE, (1.0,), wrong="it lost a device")
+    assert result.missed
+    assert result.verdict == "MISSED: it lost a device"
+
+
+def test_what_was_skipped_or_has_no_limit_is_never_missed() -> None:
+    assert Result(SIZE, skipped="needs root").verdict == "skipped: needs root"
+    assert not Result(SIZE, skipped="needs root").missed
+    assert Result(Measure("plain", "a figure", "ms"), (5.0,)).verdict == "-"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (0.0123, "0.0123"), (3.456, "3.46"), (47.06, "47.1"), (1234.5, "1234")]
+)
+def test_figures_have_three_significant_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_the_table_has_one_aligned_line_for_each_result() -> None:
+    lines = render([Result(LATENCY, (2.0, 4.0)), Result(SIZE, (50.0,), note="at rest")]).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert lines[0].split()[1:8:2] == ["measure", "target", "result", "verdict"]
+    assert "p50 ≤ 6 ms, p99 ≤ 20 ms" in lines[2]
+    assert "p50 2.00, p99 4.00, max 4.00 ms; n=2" in lines[2]
+    assert "50.0 MB; at rest" in lines[3]
+    assert lines[3].endswith("| MISSED  |")
+
+
+def test_an_empty_table_is_only_its_head() -> None:
+    assert len(render([]).splitlines()) == 2
+
+
+def test_the_kernels_files_are_read_as_documented() -> None:
+    assert resident("Name:\tdevhost\nVmRSS:\t   46875 kB\n") == 48.0
+    stat = "42 (a ) b (c)) S 1 42 42 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 9 0 100 1 1"
+    assert cpu_seconds(stat, 100) == 2.0
+    assert cpu_model("processor\t: 0\nmodel name\t: Fast  CPU @ 3GHz\n") == "Fast CPU @ 3GHz"
+    assert cpu_model("processor\t: 0\nBogoMIPS\t: 50.00\n") == ""
+
+
+def test_the_machine_is_told_in_one_line() -> None:
+    line = machine(0.25)
+    assert "\n" not in line
+    for word in ("cores", "Linux", "Python", "grpcio", "UTC, load before: 0.25"):
+        assert word in line
+
+
+def test_the_synthetic_configuration_is_sound_and_deals_out_its_devices(tmp_path: Path) -> None:
+    file = tmp_path / "devhost.yaml"
+    file.write_text(synthetic(tmp_path, resources=3, devices=2, replicas=4))
+    loaded = load(file)
+    assert [entry.name for entry in loaded.settings.resources] == [resource(n) for n in range(3)]
+    kind = loaded.catalog.get("synthetic")
+    assert kind is not None
+    assert issubclass(kind, Backend)
+    assert not list(flaws(kind))
+    assert len(list(kind(loaded.settings.backends["synthetic"], None).discover())) == 6
+
+
+def test_measures_have_names_of_their_own() -> None:
+    assert len({measure.name for measure in MEASURES}) == len(MEASURES)
+    assert len({measure.title for measure in MEASURES}) == len(MEASURES)
+
+
+def test_the_performance_page_names_every_measure_and_its_target() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for measure in MEASURES:
+        assert measure.title in page
+        assert measure.target in page
+
+
+def _bench(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure() -> AsyncIterator[Result]:
+        yield result
+
+    monkeypatch.setattr(program, "BENCHES", {"one": measure})
+
+
+def test_a_missed_target_is_an_error_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _bench(Result(MEASURES[0], (99.0,)), monkeypatch)
+    assert program.main([]) == 0
+    assert program.main(["--strict"]) == 1
+    assert "MISSED" in capsys.readouterr().out
+
+
+def test_a_bench_that_breaks_is_named_and_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def measure() -> AsyncIterator[Result]:
+        yield Result(MEASURES[0], (0.1,))
+        raise RuntimeError("devhost ended with 3")
+
+    monkeypatch.setattr(program, "BENCHES", {"one": measure})
+    assert program.main([]) == 1
+    output = capsys.readouterr()
+    assert "met" in output.out
+    assert "broken: one: RuntimeError: devhost ended with 3" in output.err

@@ -1,0 +1,513 @@
+"""The contract kit: a good backend keeps every promise, and each way to break one is caught by name."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from devhost.backend import (
+    AllocationError,
+    Attribute,
+    Backend,
+    Device,
+    DeviceNode,
+    Edits,
+    Event,
+    Health,
+    option,
+    unhealthy,
+)
+from devhost.testing import mischief
+from devhost.testing.contract import BackendContract
+from devhost.testing.trees import Tree
+
+PAGE = Path(__file__).parents[2] / "docs/backends/testing.md"
+PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
+GOOD_SERIAL = re.compile(r"[A-Z][0-9]{1,4}")
+
+
+@dataclass(frozen=True)
+class Inner:
+    depth: int = option(0, "how deep")
+
+
+@dataclass(frozen=True)
+class GoodOptions:
+    inner: tuple[Inner, ...] = option((), "what is in it")
+
+
+class Good(Backend):
+    """Cards of class ``mycard``; uses every optional method."""
+
+    name = "good"
+    subsystems = ("mycard",)
+    Options = GoodOptions
+    attributes: ClassVar[Mapping[str, Attribute]] = {
+        "serial": Attribute(str, "serial number", "A1"),
+        "node": Attribute(str, "device node", "/dev/mycard0"),
+    }
+
+    def notice(self, event: Event) -> None:
+        return
+
+    def cards(self) -> Iterator[Path]:
+        listing = self.context.root / "sys/class/mycard"
+        if listing.is_dir():
+            yield from listing.iterdir()
+
+    def serial(self, card: Path) -> str:
+        try:
+            text = (card / "serial").read_text(errors="replace").strip()
+        except OSError:
+            return ""
+        return text if GOOD_SERIAL.fullmatch(text) else ""
+
+    def discover(self) -> Any:
+        for card in self.cards():
+            if serial := self.serial(card):
+                there = (self.context.root / "dev" / card.name).exists()
+                attributes = {"serial": serial, "node": f"/dev/{card.name}"}
+                yield Device(
+                    serial,
+                    attributes,
+                    health=Device("x").health if there else unhealthy("its node is missing"),
+                )
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits(nodes=tuple(DeviceNode(str(device.attributes["node"])) for device in devices))
+
+    def probe(self, devices: Sequence[Device]) -> Any:
+        return {device.id: device.health for device in devices}
+
+    async def watch(self) -> AsyncIterator[Event]:
+        while True:
+            await self.context.run_blocking(time.sleep, 0.001)
+            yield Event()
+
+
+class TestGood(BackendContract):
+    backend: ClassVar[type[Backend]] = Good
+
+    def tree(self, root: Path) -> None:
+        tree = Tree(root)
+        for number, serial in enumerate(("A1", "B2", "C3")):
+            name = f"mycard{number}"
+            tree.device(f"virtual/mycard/{name}", "mycard", name, f"240:{number}", {"serial": serial})
+        (root / "dev/mycard2").unlink()
+
+
+COUNTER = itertools.count()
+
+
+class Counting(Good):
+    """Ids from a counter: others after each start."""
+
+    def discover(self) -> Any:
+        return [Device(f"{d.id}-{next(COUNTER)}", d.attributes) for d in super().discover()]
+
+
+class Clock(Good):
+    attributes: ClassVar[Mapping[str, Attribute]] = {**Good.attributes, "age": Attribute(int, "age", 1)}
+    looks = 0
+
+    def discover(self) -> Any:
+        self.looks += 1
+        return [
+            Device(d.id, {**d.attributes, "age": self.looks}, health=d.health) for d in super().discover()
+        ]
+
+
+class Index(Good):
+    """Ids by place in the listing: the trap every backend falls into once."""
+
+    def discover(self) -> Any:
+        return [Device(f"card{n}", d.attributes, health=d.health) for n, d in enumerate(super().discover())]
+
+
+class Greedy(Good):
+    """Gives other health when less is wanted."""
+
+    def discover(self) -> Any:
+        for device in super().discover():
+            yield device if self.context.wanted else Device(device.id, health=unhealthy("not looked at"))
+
+
+class Fussy(Good):
+    """Shows an attribute only to who asks for everything."""
+
+    def discover(self) -> Any:
+        for device in super().discover():
+            yield device if "*" in self.context.wanted else Device(device.id, health=device.health)
+
+
+class Assuming(Good):
+    """Takes for granted that the directory is there."""
+
+    def cards(self) -> Iterator[Path]:
+        return (self.context.root / "sys/class/mycard").iterdir()
+
+
+class Always(Good):
+    """Has a device on every machine."""
+
+    def discover(self) -> Any:
+        return [*super().discover(), Device("Z9", {"node": "/dev/mycard0"})]
+
+
+class Trusting(Good):
+    """Believes that a file holds what it should."""
+
+    def serial(self, card: Path) -> str:
+        return (card / "serial").read_text().strip()
+
+
+class Remembering(Good):
+    """Never finds out that anything went away."""
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self._known: dict[str, Device] = {}
+
+    def discover(self) -> Any:
+        self._known |= {device.id: device for device in super().discover()}
+        return list(self._known.values())
+
+
+class Writing(Good):
+    def discover(self) -> Any:
+        (self.context.root / "dev/lock").touch()
+        return super().discover()
+
+
+class Narrow(Good):
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return super().allocate(devices[:1])
+
+
+class Drawing(Good):
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits(super().allocate(devices).nodes, env={"N": str(next(COUNTER))})
+
+
+class Absent(Good):
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits(nodes=(DeviceNode("/dev/nowhere"),))
+
+
+class Stubborn(Good):
+    async def watch(self) -> AsyncIterator[Event]:
+        if self.options is not None:
+            raise OSError("no netlink")
+        yield Event()
+
+
+class Racing(Good):
+    """allocate() reads what discover() has emptied for a moment."""
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self._nodes: dict[str, str] = {}
+
+    def discover(self) -> Any:
+        self._nodes.clear()
+        time.sleep(0.001)
+        found = list(super().discover())
+        self._nodes.update({device.id: str(device.attributes["node"]) for device in found})
+        return found
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        time.sleep(0.0002)
+        return Edits(nodes=tuple(DeviceNode(self._nodes[device.id]) for device in devices))
+
+
+def with_(**changes: Any) -> type[Backend]:
+    return type("Bad", (Good,), changes)
+
+
+def returning(*devices: Any) -> Callable[..., Any]:
+    return lambda self: list(devices)
+
+
+@dataclass(frozen=True)
+class Undocumented:
+    inner: tuple[Inner, ...] = option(())
+    depth: int = 0
+
+
+GOOD_DEVICE = Device("A1", {"node": "/dev/mycard0"})
+BROKEN: list[tuple[str, type[Backend], str]] = [
+    ("the_class_is_a_sound_backend", with_(name="Bad Name"), "must be lower-case letters"),
+    (
+        "every_attribute_says_what_it_means",
+        with_(attributes={"serial": Attribute(str, " ", "A1")}),
+        "attribute 'serial' has no meaning",
+    ),
+    (
+        "every_attribute_says_what_it_means",
+        with_(attributes={"serial": Attribute(str, "serial number", 7)}),
+        "the example of attribute 'serial' is 7, not a str",
+    ),
+    (
+        "every_option_says_what_it_means",
+        with_(Options=Undocumented),
+        "options without a meaning: inner, depth",
+    ),
+    (
+        "every_device_is_one_the_core_accepts",
+        with_(discover=returning(GOOD_DEVICE, GOOD_DEVICE)),
+        "two devices have one id",
+    ),
+    (
+        "every_device_is_one_the_core_accepts",
+        with_(discover=returning(Device("a b"))),
+        "its id has characters",
+    ),
+    (
+        "every_device_is_one_the_core_accepts",
+        with_(discover=returning(Device("A1", {"colour": "red"}))),
+        "'colour' is not declared",
+    ),
+    (
+        "every_device_is_one_the_core_accepts",
+        with_(discover=returning(Device("A1", {"serial": ""}))),
+        "A1 has empty attributes, to be left out: serial",
+    ),
+    (
+        "every_device_is_one_the_core_accepts",
+        with_(discover=returning(Device("A1", numa_nodes=(-1,)))),
+        "A1 has a negative NUMA node",
+    ),
+    (
+        "every_device_is_one_the_core_accepts",
+        with_(discover=returning(Device("A1", health=Health(False)))),
+        "A1 must have a reason exactly when it is sick",
+    ),
+    ("every_device_is_one_the_core_accepts", with_(discover=returning()), "tree() has no healthy device"),
+    ("looking_twice_finds_equal_devices", Clock, "a second look found other devices"),
+    ("a_restart_finds_equal_devices", Counting, "a new instance found other devices"),
+    ("the_order_of_directories_does_not_matter", Index, "another order of directories, other devices"),
+    (
+        "attributes_that_are_wanted_are_there_and_others_change_nothing",
+        Greedy,
+        "changes its health or claims with what is wanted",
+    ),
+    ("attributes_that_are_wanted_are_there_and_others_change_nothing", Fussy, "by name gives other devices"),
+    ("a_machine_without_the_hardware_has_no_devices", Assuming, "FileNotFoundError"),
+    ("a_machine_without_the_hardware_has_no_devices", Always, "a machine without anything has ['Z9']"),
+    ("no_damaged_file_makes_it_fail", Trusting, "serial holds garbage: UnicodeDecodeError"),
+    ("no_damaged_file_makes_it_fail", Trusting, "serial is a directory: IsADirectoryError"),
+    ("no_damaged_file_makes_it_fail", Trusting, "serial holds an absurd number: AssertionError"),
+    ("no_damaged_file_makes_it_fail", Trusting, "serial is gone: FileNotFoundError"),
+    ("hardware_that_vanishes_is_no_exception", Remembering, "healthy though nothing is there: ['A1', 'B2']"),
+    ("a_healthy_device_can_be_allocated_as_it_is", Absent, "is healthy, but the host has no /dev/nowhere"),
+    (
+        "a_healthy_device_can_be_allocated_as_it_is",
+        with_(allocate=lambda self, devices: Edits(nodes=(DeviceNode("mycard0"),))),
+        "a device node whose path is not absolute",
+    ),
+    (
+        "a_healthy_device_can_be_allocated_as_it_is",
+        with_(allocate=lambda self, devices: None),
+        "allocate() answered NoneType, not Edits",
+    ),
+    ("allocating_again_gives_the_same_answer", Drawing, "the same devices, another answer"),
+    ("several_devices_bring_the_nodes_of_each", Narrow, "when it is not alone"),
+    ("nothing_is_written", Writing, "it wrote to dev, dev/lock"),
+    (
+        "probe_gives_a_verdict_with_a_reason_for_devices_that_exist",
+        with_(probe=lambda self, devices: {"A1": Health(False)}),
+        "A1 must have a reason exactly when it is sick",
+    ),
+    (
+        "probe_gives_a_verdict_with_a_reason_for_devices_that_exist",
+        with_(probe=lambda self, devices: {"Q7": Health(True)}),
+        "probe() names devices that do not exist",
+    ),
+    (
+        "probe_gives_a_verdict_with_a_reason_for_devices_that_exist",
+        with_(probe=lambda self, devices: {"A1": True}),
+        "the health of A1 is True, not a Health",
+    ),
+    ("its_event_source_starts_and_can_be_stopped", Stubborn, "no netlink"),
+    (
+        "its_two_threads_do_not_disturb_each_other",
+        Racing,
+        "discover() and allocate() at the same time: KeyError",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("promise", "broken", "finding"), BROKEN, ids=[f"{one[0]}-{number}" for number, one in enumerate(BROKEN)]
+)
+def test_a_broken_promise_is_found_and_named(
+    tmp_path: Path, promise: str, broken: type[Backend], finding: str
+) -> None:
+    class Contract(TestGood):
+        backend = broken
+
+    method = getattr(Contract(), f"test_{promise}")
+    arguments = [tmp_path] if inspect.signature(method).parameters else []
+    with pytest.raises(Exception) as caught:
+        method(*arguments)
+    assert finding in f"{type(caught.value).__name__}: {caught.value}"
+
+
+def test_every_promise_has_a_way_to_break_it_here() -> None:
+    assert {f"test_{promise}" for promise, _, _ in BROKEN} == set(PROMISES)
+
+
+def test_every_promise_is_in_the_documentation_with_its_reason() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| \S.* \|$", PAGE.read_text().partition("## What is promised")[2], re.M)
+    assert [f"test_{row}" for row in rows] == PROMISES
+
+
+def test_a_backend_that_may_write_says_where(tmp_path: Path) -> None:
+    class Contract(TestGood):
+        backend = Writing
+        may_write = ("dev", "dev/lo*")
+
+    Contract().test_nothing_is_written(tmp_path)
+
+
+def made(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
+
+
+def test_what_the_options_ask_for_by_name_may_be_shown_as_sick(tmp_path: Path) -> None:
+    class Named(Good):
+        def discover(self) -> Any:
+            return list(super().discover()) or [Device("wanted", health=unhealthy("it is not there"))]
+
+    class Contract(TestGood):
+        backend = Named
+
+    with pytest.raises(AssertionError, match="a machine without anything has"):
+        Contract().test_a_machine_without_the_hardware_has_no_devices(made(tmp_path, "plain"))
+    Contract.options = GoodOptions()
+    Contract().test_a_machine_without_the_hardware_has_no_devices(made(tmp_path, "asked"))
+
+
+def test_refusing_a_device_that_is_gone_is_allowed(tmp_path: Path) -> None:
+    class Refusing(Good):
+        def allocate(self, devices: Sequence[Device]) -> Edits:
+            if not (self.context.root / "dev").is_dir():
+                raise AllocationError("it is gone")
+            return super().allocate(devices)
+
+    class Contract(TestGood):
+        backend = Refusing
+
+    Contract().test_hardware_that_vanishes_is_no_exception(tmp_path)
+
+
+def test_a_contract_without_a_tree_says_what_to_write(tmp_path: Path) -> None:
+    class Empty(BackendContract):
+        backend = Good
+
+    with pytest.raises(NotImplementedError, match=r"Empty\.tree\(\) must build a machine with a device"):
+        Empty().test_looking_twice_finds_equal_devices(tmp_path)
+
+
+def texts(root: Path) -> dict[Path, str]:
+    """Every file's text, and where every link leads."""
+    return {
+        path: str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
+        for path in root.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.mark.parametrize("what", mischief.DAMAGES)
+def test_a_damaged_tree_is_mended_again(tmp_path: Path, what: str) -> None:
+    root = tmp_path / "root"
+    TestGood().tree(root)
+    before = texts(root)
+    for path in mischief.victims(root):
+        with mischief.damaged(path, what, tmp_path / "kept"):
+            assert path.name != "serial" or texts(root) != before
+    assert texts(root) == before
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["root"]
+
+
+def test_of_a_huge_tree_only_some_files_are_damaged(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"{number:04}").touch()
+    assert 100 <= len(mischief.victims(tmp_path)) <= mischief.MOST_VICTIMS
+    assert mischief.victims(tmp_path / "nowhere") == []
+
+
+def test_directories_are_listed_in_the_order_of_the_test_and_as_before_afterwards(tmp_path: Path) -> None:
+    for name in "bca":
+        (tmp_path / name).touch()
+    for backwards, order in ((False, list("abc")), (True, list("cba"))):
+        with mischief.listing(backwards=backwards):
+            assert [path.name for path in tmp_path.iterdir()] == order
+            assert [path.name for path in tmp_path.glob("*")] == order
+            assert next(os.walk(tmp_path))[2] == order
+            with os.scandir(tmp_path) as entries:
+                assert next(entries).name == order[0]
+    assert sorted(os.listdir(tmp_path)) == list("abc")
+
+
+def blocks(mark: str) -> list[tuple[str, str]]:
+    """The page's examples: what stands after the mark, and the code."""
+    return re.findall(rf"<!-- {mark}:? ?(\S*) ?-->\n```python\n(.*?)```", PAGE.read_text(), re.S)
+
+
+def test_the_example_of_the_documentation_keeps_every_promise(tmp_path: Path) -> None:
+    for name, code in blocks("file"):
+        (tmp_path / name).write_text(code)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "."],
+        cwd=tmp_path,
+        env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert f"{len(PROMISES)} passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_the_trees_of_the_documentation_are_as_it_says(tmp_path: Path) -> None:
+    ((_, code),) = blocks("run")
+    exec(compile(code, str(PAGE), "exec"), {"root": tmp_path.resolve()})
+
+
+def test_a_tree_may_be_built_in_any_order_and_twice(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for _ in range(2):
+        path = tree.device(
+            "virtual/block/sda", "block", "sda", "8:0", {"queue/rotational": "0"}, DEVTYPE="disk"
+        )
+        Tree(tmp_path)
+    assert path == "/sys/devices/virtual/block/sda"
+    assert (tmp_path / "sys/dev/block/8:0/queue/rotational").read_text() == "0\n"
+    assert (
+        tmp_path / "sys/class/block/sda/uevent"
+    ).read_text() == "MAJOR=8\nMINOR=0\nDEVNAME=sda\nDEVTYPE=disk\n"
+    assert (tmp_path / "sys/class/block/sda/subsystem").resolve().name == "block"
+
+
+def test_removing_a_device_takes_what_hangs_on_it_and_all_links_to_it(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    card = tree.pci("pci0000:00/0000:00:02.0", driver="i915", iommu_group=3)
+    tree.device("pci0000:00/0000:00:02.0/drm/card0", "drm", "dri/card0", "226:0")
+    assert tree.remove(card) == Event("pci", "remove", card)
+    left = [path for path in tmp_path.rglob("*") if path.is_symlink() or path.is_file()]
+    assert left == []
