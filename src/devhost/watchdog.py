@@ -31,7 +31,7 @@ STALL = 20.0
 Far above the longest piece of work the loop ever does in one go, and below the patience of people who
 wait for a pod."""
 
-TICK = 1.0
+TICK = 2.0
 """Seconds between two questions to the loop; each costs it one callback."""
 
 TELL = 2.0

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -162,3 +163,12 @@ async def _exists(path) -> None:
     async with asyncio.timeout(15):
         while not path.exists():
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="another Python may have no OpenSSL at all")
+async def test_a_serving_process_carries_no_openssl(toys, tmp_path):
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory) as process:
+            await until_served(kubelet)
+            libraries = Path(f"/proc/{process.pid}/maps").read_text()
+            assert "libcrypto" not in libraries

@@ -177,11 +177,15 @@ async def test_a_name_is_refused_by_the_config_exactly_when_the_kubelet_refuses_
         taken = True
     except ConfigError:
         taken = False
-    # A kubelet that gets as far as dialling finds itself there, and says so at once.
-    request = pb.RegisterRequest(version="v1beta1", endpoint="kubelet.sock", resource_name=name)
+    # A server that knows no method: a kubelet that gets as far as asking it for its options says so.
+    empty = grpc.aio.server()
+    empty.add_insecure_port(f"unix:{rig.kubelet_dir / 'empty.sock'}")
+    await empty.start()
+    request = pb.RegisterRequest(version="v1beta1", endpoint="empty.sock", resource_name=name)
     async with grpc.aio.insecure_channel(f"unix:{kubelet.socket}") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=WAIT)
+    await empty.stop(None)
     invalid = refusal.value.details() == f'the ResourceName "{name}" is invalid'
     assert (taken, not invalid) == (NAMES[name], NAMES[name])
 

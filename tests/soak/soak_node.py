@@ -30,7 +30,7 @@ from devhost.testing.kubelet import (
 )
 from devhost.testing.kubelet import events as ev
 
-END = 20.0
+END = 10.0
 """Seconds within which a host has to end."""
 
 
@@ -156,7 +156,8 @@ class Node:
             return
         done, _ = await asyncio.wait([task], timeout=END)
         if not done:
-            self.complaints.append(f"the host does not end within {END:g} s")
+            waiting = "\n".join(sorted(map(_where, asyncio.all_tasks())))
+            self.complaints.append(f"the host does not end within {END:g} s; tasks:\n{waiting}")
             task.cancel()
         elif not task.cancelled() and (error := task.exception()) is not None:
             self.complaints.append(f"the host failed: {error!r}")
@@ -275,6 +276,15 @@ class Node:
 
     def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.complaints.append(f"unhandled: {context.get('message')} {context.get('exception')!r}")
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """A task and the places it waits in, outermost first."""
+    places, waiting = [], task.get_coro()
+    while (frame := getattr(waiting, "cr_frame", None)) is not None:
+        places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        waiting = waiting.cr_await
+    return f"  {task.get_name()}: {' > '.join(places)} > {waiting!r}"
 
 
 class _Listener(logging.Handler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import get_args
 
@@ -11,6 +10,7 @@ import click
 from devhost.telemetry import log
 
 from . import _options
+from ._lean import import_without_openssl
 
 
 @click.command("run")
@@ -61,7 +61,10 @@ def command(
 
     Runs until SIGTERM or SIGINT; SIGHUP, or an edit of the file, makes it read its configuration again.
     """
+    import_without_openssl()
     log.configure(log_format, log_level)  # before gRPC is imported: it reads its verbosity then
+    import asyncio
+
     from devhost import daemon
     from devhost.kubelet.api import PLUGIN_DIRECTORY
     from devhost.loading import DEFAULT

@@ -37,7 +37,7 @@ from devhost.telemetry.metrics import Metrics
 
 log = get(__name__)
 
-POLL = 2.0
+POLL = 5.0
 """Seconds between looks at the directory when inotify says nothing."""
 
 REGISTER_DEADLINE = 15.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -45,7 +44,7 @@ T = TypeVar("T")
 def socket_name(resource: str) -> str:
     """A fresh socket name for a resource: short whatever the resource's name, never used before."""
     digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
-    return f"{SOCKET_PREFIX}{digest}-{secrets.token_hex(3)}.sock"
+    return f"{SOCKET_PREFIX}{digest}-{os.urandom(3).hex()}.sock"
 
 
 class PluginServer:

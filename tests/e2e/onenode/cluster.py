@@ -11,6 +11,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -122,6 +123,19 @@ class Cluster:
         if resource not in status.get("capacity", {}):
             return None
         return int(status["capacity"][resource]), int(status["allocatable"].get(resource, -1))
+
+    def refreshed(self) -> None:
+        """Waits until the kubelet has written a node status that it began after this call.
+
+        Raises:
+            TimeoutError: it has not.
+        """
+        now = datetime.now(UTC).replace(microsecond=0)  # heartbeats are whole seconds, rounded down
+        until("a new node status", lambda: self._heartbeat() > now, seen=self._heartbeat)
+
+    def _heartbeat(self) -> datetime:
+        conditions = {each["type"]: each for each in self.node()["status"]["conditions"]}
+        return datetime.fromisoformat(conditions["Ready"]["lastHeartbeatTime"])
 
     def shows(self, resource: str, capacity: int, allocatable: int | None = None, *, limit: float = 60.0) -> None:
         """Waits until the node shows these numbers; ``allocatable`` is as ``capacity`` if it is left out.

@@ -41,9 +41,17 @@ class Pod:
             TimeoutError: it does not.
             AssertionError: it was rejected, or it has ended.
         """
-        until(f"pod {self.name} runs or fails", self._settled, seen=self._status)
-        assert self.phase == "Running", self._status()
+        assert self.settled(), self._status()
         return self
+
+    def settled(self) -> bool:
+        """Waits until its container runs, or until it is clear that it will not; which of the two.
+
+        Raises:
+            TimeoutError: neither comes about.
+        """
+        until(f"pod {self.name} runs or fails", self._settled, seen=self._status)
+        return self.phase == "Running"
 
     def waits_for(self, resource: str) -> None:
         """Waits until the scheduler has found no node that has ``resource`` left.
@@ -62,6 +70,21 @@ class Pod:
         """Container id and number of restarts: unchanged as long as the container was left alone."""
         container = self._container()
         return container["containerID"], container["restartCount"]
+
+    def restarted(self) -> Pod:
+        """Ends the container's process and waits until the kubelet has started the container again.
+
+        Raises:
+            TimeoutError: it has not.
+        """
+        before = self.identity()
+        self.can("kill -TERM 1")
+        until(f"pod {self.name} is started again", lambda: self._again(before), seen=self._status)
+        return self
+
+    def _again(self, before: tuple[str, int]) -> bool:
+        container = self._container()
+        return bool(container["state"].get("running")) and container["containerID"] != before[0]
 
     def shell(self, script: str) -> str:
         """What a shell script in the container prints.

@@ -1,0 +1,103 @@
+"""The real kubelet and the simulated one, behind one face."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
+
+from .cluster import Cluster
+from .pods import CONTAINER, Pod, Pods
+from .settings import PLUGIN_DIRECTORY
+
+Counts = tuple[int, int] | None
+"""Capacity and allocatable; ``None`` where the node does not have the resource."""
+
+
+class Kubelet(ABC):
+    """What a scenario does with a kubelet, and sees of it."""
+
+    directory: Path
+
+    @abstractmethod
+    async def counts(self, resource: str) -> Counts:
+        """What the node shows, surely not from before the call."""
+
+    @abstractmethod
+    async def admit(self, pod: str, resource: str, count: int) -> str:
+        """Runs a pod; ``running``, or why it was rejected."""
+
+    @abstractmethod
+    async def restart_container(self, pod: str) -> None:
+        """The pod's container ends and is started again."""
+
+    @abstractmethod
+    async def release(self, pod: str) -> None:
+        """The pod is deleted."""
+
+    @abstractmethod
+    async def restart(self) -> None:
+        """The kubelet is killed and another one started."""
+
+
+class Simulated(Kubelet):
+    """devhost's own simulator."""
+
+    def __init__(self, simulator: KubeletSimulator) -> None:
+        self._simulator = simulator
+        self.directory = simulator.directory
+
+    async def counts(self, resource: str) -> Counts:
+        await asyncio.sleep(0.2)  # what is under way on a socket arrives
+        capacity = self._simulator.capacity().get(resource)
+        return None if capacity is None else (capacity, self._simulator.allocatable()[resource])
+
+    async def admit(self, pod: str, resource: str, count: int) -> str:
+        try:
+            await self._simulator.admit(pod, CONTAINER, resource, count)
+        except UnexpectedAdmissionError as error:
+            return error.message
+        await self._simulator.start_container(pod, CONTAINER)
+        return "running"
+
+    async def restart_container(self, pod: str) -> None:
+        await self._simulator.start_container(pod, CONTAINER)
+
+    async def release(self, pod: str) -> None:
+        self._simulator.release(pod)
+
+    async def restart(self) -> None:
+        await self._simulator.restart(crash=True)
+
+
+class Real(Kubelet):
+    """The cluster's kubelet. Everything that blocks is done in threads: the plugin has to go on."""
+
+    def __init__(self, cluster: Cluster, pods: Pods) -> None:
+        self._cluster = cluster
+        self._pods = pods
+        self.directory = cluster.namespaces.path(PLUGIN_DIRECTORY)
+
+    async def counts(self, resource: str) -> Counts:
+        await asyncio.to_thread(self._cluster.refreshed)
+        return await asyncio.to_thread(self._cluster.counts, resource)
+
+    async def admit(self, pod: str, resource: str, count: int) -> str:
+        return await asyncio.to_thread(self._admit, pod, resource, count)
+
+    def _admit(self, name: str, resource: str, count: int) -> str:
+        pod = self._pods.create(name, {resource: count})
+        if pod.settled():
+            return "running"
+        return pod.failed().removeprefix("Pod was rejected: ")
+
+    async def restart_container(self, pod: str) -> None:
+        await asyncio.to_thread(Pod(self._cluster, pod).restarted)
+
+    async def release(self, pod: str) -> None:
+        await asyncio.to_thread(Pod(self._cluster, pod).delete)
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(self._cluster.restart_kubelet, kill=True)
