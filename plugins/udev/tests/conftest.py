@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 from devhost_udev import Udev
 from devhost_udev.options import Group, UdevOptions
 
-from devhost.backend import Device, Event
+from devhost.backend import Device
+from devhost.testing.trees import Tree
 
 XHCI = "pci0000:00/0000:00:14.0/usb1"
 DISK_PORT = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
@@ -30,13 +30,8 @@ class FakeContext:
         return call(*args, **kwargs)
 
 
-class Machine:
-    """Builds the tree below ``root``; paths of devices are relative to ``/sys/devices``."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for directory in ("sys/dev/char", "sys/dev/block", "sys/class/block", "dev", "run/udev/data"):
-            (root / directory).mkdir(parents=True)
+class Machine(Tree):
+    """A tree with the hardware this backend is about, and the backend on it."""
 
     def backend(self, *groups: Group, wanted: tuple[str, ...] = ("*",)) -> Udev:
         return Udev(UdevOptions(groups), FakeContext(self.root, wanted))
@@ -46,74 +41,12 @@ class Machine:
         devices = self.backend(*groups).discover()
         return {str(d.attributes.get("devNode", d.attributes.get("group"))): d.id for d in devices}
 
-    def device(
-        self,
-        path: str,
-        subsystem: str,
-        node: str = "",
-        number: str = "",
-        files: Mapping[str, str] = {},
-        **uevent: str,
-    ) -> str:
-        """Adds one directory of the device tree, with a node if it has one; its path in sysfs."""
-        here = self.root / "sys/devices" / path
-        here.mkdir(parents=True, exist_ok=True)
-        target = self.root / "sys/class" / subsystem
-        target.mkdir(parents=True, exist_ok=True)
-        if not (here / "subsystem").is_symlink():
-            (here / "subsystem").symlink_to(os.path.relpath(target, here))
-        for name, text in files.items():
-            (here / name).parent.mkdir(parents=True, exist_ok=True)
-            (here / name).write_text(f"{text}\n")
-        if node:
-            major, _, minor = number.partition(":")
-            uevent |= {"MAJOR": major, "MINOR": minor, "DEVNAME": node}
-            kind = "block" if subsystem == "block" else "char"
-            (self.root / f"sys/dev/{kind}/{number}").symlink_to(f"../../devices/{path}")
-            if subsystem == "block":
-                name = path.rpartition("/")[2]
-                (self.root / "sys/class/block" / name).symlink_to(f"../../devices/{path}")
-            self.node(f"/dev/{node}")
-        (here / "uevent").write_text("".join(f"{key}={value}\n" for key, value in uevent.items()))
-        return f"/sys/devices/{path}"
-
-    def node(self, path: str) -> None:
-        """A plain file where a node would be, as a tree recorded without root has it."""
-        file = self.root / path.lstrip("/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-
-    def remove(self, sys_path: str) -> Event:
-        """Takes away a device and its node; the event the kernel would send."""
-        here = self.root / sys_path.lstrip("/")
-        for kind in ("char", "block"):
-            for link in (self.root / "sys/dev" / kind).iterdir():
-                if link.resolve().is_relative_to(here.resolve()):
-                    name = dict(
-                        line.split("=") for line in (link.resolve() / "uevent").read_text().splitlines()
-                    )["DEVNAME"]
-                    (self.root / "dev" / name).unlink(missing_ok=True)
-                    link.unlink()
-        for directory, _, files in os.walk(here, topdown=False):
-            for file in files:
-                Path(directory, file).unlink()
-            for link in Path(directory).iterdir():
-                link.unlink() if link.is_symlink() else link.rmdir()
-        here.rmdir()
-        return Event("", "remove", sys_path)
-
     def misc(self, name: str, minor: int, node: str = "") -> str:
         return self.device(f"virtual/misc/{name}", "misc", node or name, f"10:{minor}")
 
-    def pci(
-        self, path: str, driver: str, numa: str = "-1", vendor: str = "0x8086", product: str = "0x0001"
-    ) -> None:
-        files = {"numa_node": numa, "vendor": vendor, "device": product}
-        self.device(path, "pci", files=files, DRIVER=driver)
-
     def usb(self, port: str, vendor: str, product: str, serial: str = "", *, number: int = 0) -> str:
         """A USB device below the controller's root hub, with its node; its path below /sys/devices."""
-        self.pci("pci0000:00/0000:00:14.0", "xhci_hcd")
+        self.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
         self.device(XHCI, "usb", DEVTYPE="usb_device", DRIVER="usb")
         path = f"{XHCI}/1-{port}"
         files = {
@@ -153,8 +86,8 @@ class Machine:
     def nvme(self, name: str, serial: str, wwid: str, minor: int, function: str = "0000:3b:00.0") -> str:
         """An NVMe disk with one namespace; the namespace's path below /sys/devices."""
         path = f"pci0000:3a/0000:3a:00.0/{function}"
-        self.pci("pci0000:3a/0000:3a:00.0", "pcieport")
-        self.pci(path, "nvme", numa="1", vendor="0x144d", product="0xa80a")
+        self.pci("pci0000:3a/0000:3a:00.0", driver="pcieport")
+        self.pci(path, driver="nvme", numa_node=1, vendor="0x144d", device="0xa80a")
         controller = f"{path}/nvme/{name}"
         self.device(
             controller, "nvme", name, f"241:{minor}", {"serial": f"{serial}   ", "model": "SAMSUNG MZQL2"}
@@ -181,9 +114,6 @@ class Machine:
         file = self.root / "proc/1/mountinfo"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-
-    def udev_record(self, key: str, *lines: str) -> None:
-        (self.root / "run/udev/data" / key).write_text("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture

@@ -271,7 +271,7 @@ def test_a_mount_without_a_number_is_found_by_its_source(machine: Any, by_node: 
 
 
 def test_every_disk_of_a_btrfs_the_node_runs_on_is_a_system_disk(machine: Any, by_node: ByNode) -> None:
-    for number, name in enumerate(("a", "b", "c")):
+    for number, name in enumerate(("d", "e", "f")):
         machine.nvme(f"nvme{number}", name, f"eui.{name}", number, function=f"0000:3{name}:00.0")
     members = machine.root / "sys/fs/btrfs/0e5b/devices"
     members.mkdir(parents=True)

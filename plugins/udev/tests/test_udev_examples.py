@@ -135,7 +135,7 @@ def test_the_default_configuration_offers_what_a_usual_machine_has(machine: Any)
     machine.disk("virtual/block/loop0", "7:0")
     machine.disk("virtual/block/zram0", "253:0")
     root = machine.nvme("nvme0", "BOOT", "eui.b007", 0)
-    machine.pci("pci0000:00/0000:00:02.0", "i915")
+    machine.pci("pci0000:00/0000:00:02.0", driver="i915")
     for name, minor in (("card0", 0), ("renderD128", 128)):
         machine.device(f"pci0000:00/0000:00:02.0/drm/{name}", "drm", f"dri/{name}", f"226:{minor}")
     machine.mounts("259:0 / /dev/nvme0n1")

@@ -52,7 +52,7 @@ def test_a_known_device_keeps_its_id_when_its_clone_is_plugged_in(machine: Any) 
 
 
 def test_siblings_of_one_device_have_ids_of_their_own(machine: Any) -> None:
-    machine.pci("pci0000:00/0000:00:02.0", "i915")
+    machine.pci("pci0000:00/0000:00:02.0", driver="i915")
     for name, minor in (("card0", 0), ("renderD128", 128)):
         machine.device(f"pci0000:00/0000:00:02.0/drm/{name}", "drm", f"dri/{name}", f"226:{minor}")
     keyboard = machine.usb("3", "046d", "c31c", "K1")
