@@ -124,7 +124,13 @@ class Host:
                 self._planning = True
                 self.replan(None)
                 self._spawn("sweep", self._sweep)
-                await self._stop.wait()
+                try:
+                    await self._stop.wait()
+                finally:
+                    # Said also where run() is cancelled: until Python 3.12, asyncio.wait_for, with which
+                    # gRPC stops a server, may swallow a task's cancellation; then this is what ends it.
+                    for service in self.services.values():
+                        service.stop()
                 await self._leave()
         finally:
             if monitor is not None:
@@ -333,8 +339,6 @@ class Host:
         log.info("stopping")
         if self._timer is not None:
             self._timer.cancel()
-        for service in self.services.values():
-            service.stop()
         leaving = [t for name, t in self._tasks.items() if name.startswith(("resource ", "retire "))]
         if leaving:
             await asyncio.wait(leaving, timeout=SHUTDOWN)

@@ -21,7 +21,7 @@ def profile(cluster: Cluster) -> Profile:
 
 
 async def test_the_simulator_and_the_kubelet_agree_on_a_scenario(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
-    async with KubeletSimulator(tmp_path / "plugins", profile(cluster)) as simulator:
+    async with KubeletSimulator(tmp_path / "plugins", profile(cluster), dial_timeout=1.0) as simulator:
         simulated = await play(Simulated(simulator))
     real = await play(Real(cluster, pods), simulated)
     for one, other in zip(simulated, real, strict=True):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from soak_toys import BACKENDS, Toy, backend
 
@@ -143,9 +144,8 @@ class Node:
         stale = [path for path in self.sockets() if not path.with_suffix(".dead").exists()]
         for path in stale:
             path.with_suffix(".dead").hardlink_to(path)
-        if self._task is not None:
-            self._task.cancel()
-        await self._ended()
+        with patch("devhost.kubelet.server.STOP_GRACE", 0.0):
+            await self.stop_host()
         for path in stale:
             if path.with_suffix(".dead").exists():  # a kubelet's start may have wiped it meanwhile
                 path.with_suffix(".dead").replace(path)

@@ -112,9 +112,11 @@ class PluginServer:
         self._unsubscribe()
         self._wake()
         server, self._server = self._server, None
-        if server is not None:
-            await server.stop(STOP_GRACE)
-        self.path.unlink(missing_ok=True)
+        try:
+            if server is not None:
+                await server.stop(STOP_GRACE)
+        finally:
+            self.path.unlink(missing_ok=True)
 
     async def drained(self, within: float) -> None:
         """Waits until every stream has sent the newest list, for at most ``within`` seconds."""

@@ -62,6 +62,7 @@ async def play(kubelet: Kubelet, expected: Sequence[Seen] = ()) -> list[Seen]:
         await _devices(kubelet, first, witness)
         await _overlap(first, second, witness)
         await _restart(kubelet, first, witness)
+        await _sharp_edges(kubelet, first, witness)
     finally:
         await first.stop()
         await second.stop()
@@ -124,5 +125,19 @@ async def _restart(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:
     await kubelet.release("holder")
     await kubelet.release("late")
     await witness.look("two pods are over")
+
+
+async def _sharp_edges(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:
+    """What a careless plugin brings on itself. The two profiles of the simulator differ in all of it."""
+    await witness.look("a dead endpoint is refused beside a live one", await first.register(endpoint="dead.sock"))
     await first.stop()
-    await witness.look("the plugin leaves for good")
+    await witness.look("the live one leaves")
+    await first.serve()
+    await witness.look("it registers again", await first.register())
+    await witness.look("it registers a second time on its socket", await first.register())
+    await first.stop()
+    await witness.look("it leaves after that")
+    await first.serve()
+    await witness.look("it comes back on the same socket", await first.register())
+    await kubelet.restart()
+    await witness.look("the kubelet restarts and forgets")

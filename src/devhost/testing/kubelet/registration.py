@@ -120,7 +120,7 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
         if request.version != VERSION:
             raise Refused(
                 f'requested API version "{request.version}" is not supported by kubelet. '
-                f'Supported version is "{VERSION}"'
+                f'Supported version is ["{VERSION}"]'
             )
         if naming.problem(resource):
             raise Refused(f'the ResourceName "{resource}" is invalid')
