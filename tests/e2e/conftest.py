@@ -11,11 +11,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from devhost.testing import zram as zram_devices
-from devhost.testing.zram import Zram
 from onenode import binaries, namespaces
 from onenode.cluster import Cluster
+from onenode.offers import FUSE, SHARES, configuration
+from onenode.plugin import Devhost
 from onenode.pods import Pods
+
+from devhost.testing import zram as zram_devices
+from devhost.testing.zram import Zram
 
 SWITCH = "DEVHOST_E2E"
 TIMEOUT = 240
@@ -55,6 +58,14 @@ def cluster() -> Iterator[Cluster]:
     """A node that is ready, with nothing on it."""
     with binaries.alone(), Cluster(binaries.find(), binaries.cache() / "run") as cluster:
         yield cluster
+
+
+@pytest.fixture
+def devhost(cluster: Cluster) -> Iterator[Devhost]:
+    """A devhost with the usual configuration, and the node shows what it offers."""
+    with Devhost(cluster, configuration()) as devhost:
+        cluster.shows(FUSE, SHARES)
+        yield devhost
 
 
 @pytest.fixture

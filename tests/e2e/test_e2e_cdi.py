@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+
+from onenode.machine import device_file
 from onenode.offers import DISK, FUSE, SHARES, configuration
 from onenode.plugin import Devhost
 
@@ -17,7 +18,8 @@ def test_a_pod_gets_its_node_by_cdi_and_no_other(cluster, pods):
         pod = pods.create("by-cdi", {FUSE: 2}).running()
         assert pod.nodes() - without.nodes() == {"/dev/fuse"}
         assert pod.opens("/dev/fuse")
-        assert_like_host(pod, "/dev/fuse")
+        host = device_file("/dev/fuse")
+        assert pod.shell("stat -c '%a %u:%g' /dev/fuse") == f"{host.mode:o} {host.owner}"
         assert not without.can("mknod /tmp/fuse c 10 229 && exec 3<>/tmp/fuse")
 
 
@@ -31,7 +33,11 @@ def test_by_cdi_a_pod_gets_what_it_gets_directly(cluster, pods, zram, tmp_path):
             cluster.shows(DISK, 1)
             pod = pods.create(inject, {DISK: 1}).running()
             look = "stat -c '%F %a %u %g %t:%T' /dev/only; echo $DISK; cat /opt/library"
-            rights = [pod.opens("/dev/only"), pod.can("exec 3</dev/only"), pod.can("echo more >> /opt/library")]
+            rights = [
+                pod.opens("/dev/only"),
+                pod.can("exec 3</dev/only"),
+                pod.can("echo more >> /opt/library"),
+            ]
             seen.append((pod.shell(look), rights, pod.nodes()))
             pod.delete()
     direct, by_cdi = seen
@@ -49,10 +55,3 @@ def test_a_container_that_restarts_while_devhost_is_away_gets_its_device_by_cdi_
         assert pod.restarted().opens("/dev/fuse")
         devhost.start()
         devhost.serving()
-
-
-def assert_like_host(pod, node: str) -> None:
-    """The node in the container has the host's mode and owner."""
-    host = os.stat(node)
-    expected = f"{host.st_mode & 0o777:o} {host.st_uid}:{host.st_gid}"
-    assert pod.shell(f"stat -c '%a %u:%g' {node}") == expected

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from onenode.cluster import Cluster
-from onenode.offers import FUSE, SHARES, ZRAM, configuration
-from onenode.plugin import Devhost
-
-
-@pytest.fixture
-def devhost(cluster: Cluster) -> Iterator[Devhost]:
-    with Devhost(cluster, configuration()) as devhost:
-        cluster.shows(FUSE, SHARES)
-        yield devhost
-
-
-def plugged() -> int:
-    return len([path for path in Path("/sys/block").glob("zram*") if path.name != "zram0"])
+from onenode.machine import plugged
+from onenode.offers import ZRAM
 
 
 def test_an_unhealthy_device_lowers_allocatable_and_its_recovery_raises_it(cluster, devhost, zram):

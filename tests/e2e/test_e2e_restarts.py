@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-from devhost.testing.zram import Zram
 from onenode.cluster import Cluster
+from onenode.machine import plugged
 from onenode.offers import FUSE, SHARES, ZRAM, configuration
 from onenode.plugin import Devhost
 from onenode.pods import Pod, Pods
+from onenode.settings import PLUGIN_DIRECTORY
 
 RESTARTS = int(os.environ.get("DEVHOST_E2E_RESTARTS", "10"))
 
 by_signal = pytest.mark.parametrize("kill", [False, True], ids=["SIGTERM", "SIGKILL"])
-
-
-@pytest.fixture
-def devhost(cluster: Cluster) -> Iterator[Devhost]:
-    with Devhost(cluster, configuration()) as devhost:
-        cluster.shows(FUSE, SHARES)
-        yield devhost
 
 
 @pytest.fixture
@@ -33,12 +24,8 @@ def pod(devhost: Devhost, pods: Pods) -> Pod:
     return pods.create("holder", {FUSE: 1}).running()
 
 
-def plugged() -> int:
-    return len([path for path in Path("/sys/block").glob("zram*") if path.name != "zram0"])
-
-
 def assert_all_is_well(cluster: Cluster, pods: Pods, *before: tuple[Pod, tuple[str, int]]) -> None:
-    """The node shows everything, old pods were left alone and have their device, and a new one gets its own."""
+    """The node shows everything, old pods run on and have their device, and a new one gets what is left."""
     cluster.shows(FUSE, SHARES)
     for pod, identity in before:
         assert pod.identity() == identity
@@ -48,7 +35,9 @@ def assert_all_is_well(cluster: Cluster, pods: Pods, *before: tuple[Pod, tuple[s
 
 
 @by_signal
-def test_a_kubelet_restart_leaves_pods_their_devices_and_the_node_all_of_them(cluster, devhost, pods, pod, kill):
+def test_a_kubelet_restart_leaves_pods_their_devices_and_the_node_all_of_them(
+    cluster, devhost, pods, pod, kill
+):
     identity = pod.identity()
     cluster.restart_kubelet(kill=kill)
     devhost.serving()
@@ -56,7 +45,9 @@ def test_a_kubelet_restart_leaves_pods_their_devices_and_the_node_all_of_them(cl
 
 
 @by_signal
-def test_a_devhost_restart_leaves_pods_their_devices_and_the_node_all_of_them(cluster, devhost, pods, pod, kill):
+def test_a_devhost_restart_leaves_pods_their_devices_and_the_node_all_of_them(
+    cluster, devhost, pods, pod, kill
+):
     identity = pod.identity()
     devhost.restart(kill=kill)
     devhost.serving()
@@ -100,20 +91,18 @@ def test_many_kubelet_restarts_during_churn_leave_every_resource_right(cluster, 
         churn = [zram.plug() for _ in range(chance.randrange(3))]
         passing = pods.create(f"passing-{turn}", {FUSE: 1})
         cluster.restart_kubelet(kill=chance.random() < 0.5)
-        unplug(zram, chance.sample(churn, chance.randint(0, len(churn))))
+        for number in chance.sample(churn, chance.randint(0, len(churn))):
+            zram.unplug(number)
         passing.delete()
     devhost.serving()
     zram.plug()
     cluster.shows(ZRAM, plugged())
     status = {resource["name"]: resource for resource in devhost.status()["resources"]}
+    sockets = {path.name for path in cluster.namespaces.path(PLUGIN_DIRECTORY).glob("dh-*.sock")}
+    assert sockets == {resource["socket"] for resource in status.values()}, "one socket for each resource"
     assert {name: (each["capacity"], each["allocatable"]) for name, each in status.items()} == {
         FUSE: (SHARES, SHARES),
         ZRAM: (plugged(), plugged()),
     }
     assert pods.create("disk", {ZRAM: 1}).running()
     assert_all_is_well(cluster, pods, (pod, identity))
-
-
-def unplug(zram: Zram, numbers: list[int]) -> None:
-    for number in numbers:
-        zram.unplug(number)

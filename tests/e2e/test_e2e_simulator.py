@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from devhost.testing.kubelet import KubeletSimulator, Profile
 from onenode.cluster import Cluster
 from onenode.kubelets import Real, Simulated
 from onenode.pods import Pods
 from onenode.scenario import play
+
+from devhost.testing.kubelet import KubeletSimulator, Profile
 
 
 def profile(cluster: Cluster) -> Profile:
@@ -20,7 +21,9 @@ def profile(cluster: Cluster) -> Profile:
     return "1.37" if int(minor[1]) >= 37 else "1.36"
 
 
-async def test_the_simulator_and_the_kubelet_agree_on_a_scenario(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+async def test_the_simulator_and_the_kubelet_agree_on_a_scenario(
+    cluster: Cluster, pods: Pods, tmp_path: Path
+) -> None:
     async with KubeletSimulator(tmp_path / "plugins", profile(cluster), dial_timeout=1.0) as simulator:
         simulated = await play(Simulated(simulator))
     real = await play(Real(cluster, pods), simulated)

@@ -487,27 +487,3 @@ def test_the_example_of_the_documentation_keeps_every_promise(tmp_path: Path) ->
 def test_the_trees_of_the_documentation_are_as_it_says(tmp_path: Path) -> None:
     ((_, code),) = blocks("run")
     exec(compile(code, str(PAGE), "exec"), {"root": tmp_path.resolve()})
-
-
-def test_a_tree_may_be_built_in_any_order_and_twice(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    for _ in range(2):
-        path = tree.device(
-            "virtual/block/sda", "block", "sda", "8:0", {"queue/rotational": "0"}, DEVTYPE="disk"
-        )
-        Tree(tmp_path)
-    assert path == "/sys/devices/virtual/block/sda"
-    assert (tmp_path / "sys/dev/block/8:0/queue/rotational").read_text() == "0\n"
-    assert (
-        tmp_path / "sys/class/block/sda/uevent"
-    ).read_text() == "MAJOR=8\nMINOR=0\nDEVNAME=sda\nDEVTYPE=disk\n"
-    assert (tmp_path / "sys/class/block/sda/subsystem").resolve().name == "block"
-
-
-def test_removing_a_device_takes_what_hangs_on_it_and_all_links_to_it(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    card = tree.pci("pci0000:00/0000:00:02.0", driver="i915", iommu_group=3)
-    tree.device("pci0000:00/0000:00:02.0/drm/card0", "drm", "dri/card0", "226:0")
-    assert tree.remove(card) == Event("pci", "remove", card)
-    left = [path for path in tmp_path.rglob("*") if path.is_symlink() or path.is_file()]
-    assert left == []

@@ -67,7 +67,7 @@ async def test_a_resource_is_unknown_until_its_first_list(kubelet, tiny):
 async def test_another_version_is_refused_before_anything_is_dialled(kubelet, tiny):
     plugin = await tiny()
     text = await refusal(plugin, version="v1")
-    assert text == 'requested API version "v1" is not supported by kubelet. Supported version is "v1beta1"'
+    assert text == 'requested API version "v1" is not supported by kubelet. Supported version is ["v1beta1"]'
     assert plugin.calls == []
 
 

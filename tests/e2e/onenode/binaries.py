@@ -1,6 +1,6 @@
 """Which programs the cluster is made of, where each comes from, and which versions they are.
 
-    python -m onenode.binaries      finds or makes all of them, and prints their versions
+python -m onenode.binaries      finds or makes all of them, and prints their versions
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import debian, kubernetes
+from . import debian, kubernetes, namespaces
 
 
 class Missing(Exception):
@@ -128,6 +128,8 @@ def _version(name: str, path: Path) -> str:
 
 
 def main() -> None:
+    if reason := namespaces.why_not():
+        sys.exit(f"e2e: {reason}")
     began = time.monotonic()
     sys.stdout.write("e2e: looking for programs; the first run builds Kubernetes and takes minutes\n")
     sys.stdout.flush()

@@ -66,7 +66,9 @@ class Cluster:
         self.start("containerd")
         archive = self.directory / "image.tar"
         image.write(self._programs["busybox"], archive)
-        until("containerd answers", lambda: self._ctr("version").returncode == 0, seen=self._say("containerd"))
+        until(
+            "containerd answers", lambda: self._ctr("version").returncode == 0, seen=self._say("containerd")
+        )
         done = self._ctr("images", "import", "--local", str(archive), timeout=60)
         if done.returncode:
             raise RuntimeError(f"the image cannot be imported: {done.stderr.strip()}")
@@ -94,7 +96,11 @@ class Cluster:
         before = socket.stat().st_ino
         self.stop("kubelet", kill=kill)
         self.start("kubelet")
-        until("the new kubelet's socket", lambda: _inode(socket) not in (None, before), seen=self._say("kubelet"))
+        until(
+            "the new kubelet's socket",
+            lambda: _inode(socket) not in (None, before),
+            seen=self._say("kubelet"),
+        )
 
     def _ready(self) -> bool:
         with suppress(ApiError, OSError):
@@ -137,7 +143,9 @@ class Cluster:
         conditions = {each["type"]: each for each in self.node()["status"]["conditions"]}
         return datetime.fromisoformat(conditions["Ready"]["lastHeartbeatTime"])
 
-    def shows(self, resource: str, capacity: int, allocatable: int | None = None, *, limit: float = 60.0) -> None:
+    def shows(
+        self, resource: str, capacity: int, allocatable: int | None = None, *, limit: float = 60.0
+    ) -> None:
         """Waits until the node shows these numbers; ``allocatable`` is as ``capacity`` if it is left out.
 
         Raises:
@@ -158,8 +166,8 @@ class Cluster:
         return self._ctr("tasks", "exec", "--exec-id", uuid.uuid4().hex, container, "/bin/sh", "-c", script)
 
     def _ctr(self, *arguments: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
-        command = [self._programs["ctr"], "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *arguments]
-        return self.namespaces.run(*command, timeout=timeout)
+        place = ("--address", CONTAINERD_SOCKET, "--namespace", "k8s.io")
+        return self.namespaces.run(self._programs["ctr"], *place, *arguments, timeout=timeout)
 
     def save(self, name: str) -> None:
         """Writes what the API server knows beside the logs, for whoever has to find out what went wrong."""

@@ -82,7 +82,13 @@ class Packages:
         command = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items()), *arguments]
         try:
             done = subprocess.run(
-                command, cwd=cwd, capture_output=True, text=True, timeout=limit, check=False, stdin=subprocess.DEVNULL
+                command,
+                cwd=cwd,
+                capture_output=True,
+                text=True,
+                timeout=limit,
+                check=False,
+                stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
             raise CannotFetch(f"apt-get {arguments[0]} took longer than {limit:.0f} s") from None
@@ -118,6 +124,8 @@ def runs(program: Path, arguments: Sequence[str]) -> bool:
     if not os.access(program, os.X_OK):
         return False
     try:
-        return not subprocess.run([program, *arguments], capture_output=True, timeout=30, check=False).returncode
+        return not subprocess.run(
+            [program, *arguments], capture_output=True, timeout=30, check=False
+        ).returncode
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -42,7 +42,9 @@ def main(address: str, name: str) -> None:
     _run("mount", "--make-rshared", "/")
     _run("ip", "link", "set", "lo", "up")
     _run("ip", "address", "add", f"{address}/32", "dev", "lo")
-    _run("ip", "route", "add", "default", "dev", "lo", "src", address)  # where a kubelet looks for its address
+    _run(
+        "ip", "route", "add", "default", "dev", "lo", "src", address
+    )  # where a kubelet looks for its address
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans of the node are reaped by the kernel
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.write(sys.stdout.fileno(), f"{host_pid}\n".encode())

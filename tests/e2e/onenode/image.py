@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "local.test/busybox:1"
-APPLETS = ("sh", "cat", "dd", "env", "id", "ls", "mknod", "sleep", "stat", "test", "true")
+APPLETS = ("sh", "cat", "dd", "env", "id", "ls", "mknod", "sleep", "stat", "test", "true", "wc")
 FOLDERS = ("bin", "dev", "etc", "proc", "sys", "tmp")
 PAUSE = ["/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done"]
 """What a container of it does: nothing, until it is told to end. It serves as the pods' sandbox too."""
@@ -25,7 +25,11 @@ def write(busybox: Path, target: Path) -> None:
     def blob(data: bytes, kind: str) -> dict[str, Any]:
         digest = hashlib.sha256(data).hexdigest()
         blobs[f"blobs/sha256/{digest}"] = data
-        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(data)}
+        return {
+            "mediaType": f"application/vnd.oci.image.{kind}",
+            "digest": f"sha256:{digest}",
+            "size": len(data),
+        }
 
     config = {
         "architecture": "amd64",

@@ -20,6 +20,10 @@ class Kubelet(ABC):
     """What a scenario does with a kubelet, and sees of it."""
 
     directory: Path
+    """Where plugins' sockets are, for a process outside the node."""
+
+    shown: str
+    """The kubelet's own name for that directory."""
 
     @abstractmethod
     async def counts(self, resource: str) -> Counts:
@@ -48,6 +52,7 @@ class Simulated(Kubelet):
     def __init__(self, simulator: KubeletSimulator) -> None:
         self._simulator = simulator
         self.directory = simulator.directory
+        self.shown = str(simulator.directory)
 
     async def counts(self, resource: str) -> Counts:
         await asyncio.sleep(0.2)  # what is under way on a socket arrives
@@ -79,6 +84,7 @@ class Real(Kubelet):
         self._cluster = cluster
         self._pods = pods
         self.directory = cluster.namespaces.path(PLUGIN_DIRECTORY)
+        self.shown = PLUGIN_DIRECTORY
 
     async def counts(self, resource: str) -> Counts:
         await asyncio.to_thread(self._cluster.refreshed)

@@ -82,7 +82,13 @@ def _go(directory: Path, limit: float, *arguments: str) -> str:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
     try:
         done = subprocess.run(
-            command, cwd=directory, env=environment, capture_output=True, text=True, timeout=limit, check=False
+            command,
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise CannotBuild(f"go {arguments[0]} took longer than {limit:.0f} s") from None

@@ -57,7 +57,12 @@ class Namespaces:
         command = ["unshare", *flags, "--", sys.executable, str(script), *self._arguments]
         with self._log.open("wb") as log:
             self._holder = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
             )
         assert self._holder.stdout is not None
         ready, _, _ = select.select([self._holder.stdout], [], [], START_LIMIT)
@@ -95,7 +100,9 @@ class Namespaces:
         with self._as_ours("net"):
             return socket.create_connection(("127.0.0.1", port), timeout)
 
-    def spawn(self, *command: str | Path, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def spawn(
+        self, *command: str | Path, log: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """Starts a process of the node. The object's pid is the process itself, as the host counts."""
         with self._as_ours("pid"), log.open("ab") as output:
             process = subprocess.Popen(

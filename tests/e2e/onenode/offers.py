@@ -13,7 +13,9 @@ SHARES = 3
 """How often ``/dev/fuse`` is handed out."""
 
 
-def configuration(*, inject: str = "direct", disk: int | None = None, library: Path | None = None) -> dict[str, Any]:
+def configuration(
+    *, inject: str = "direct", disk: int | None = None, library: Path | None = None
+) -> dict[str, Any]:
     """A shared character device, exclusive block devices, and a group made of one of those.
 
     The zram device 0 is left alone: a machine may swap on it.

@@ -39,7 +39,9 @@ def devices_of_pods(socket: Path) -> dict[tuple[str, str], set[str]]:
         grpc.RpcError: the kubelet does not answer.
     """
     messages = _messages()
-    with grpc.insecure_channel(f"unix:{socket}", options=[("grpc.default_authority", "localhost")]) as channel:
+    with grpc.insecure_channel(
+        f"unix:{socket}", options=[("grpc.default_authority", "localhost")]
+    ) as channel:
         ask = channel.unary_unary(
             "/v1.PodResourcesLister/List",
             request_serializer=messages["v1.ListPodResourcesRequest"].SerializeToString,

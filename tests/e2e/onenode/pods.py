@@ -59,7 +59,9 @@ class Pod:
         Raises:
             TimeoutError: it was scheduled, or nobody looked at it.
         """
-        until(f"pod {self.name} waits for {resource}", partial(self._insufficient, resource), seen=self._status)
+        until(
+            f"pod {self.name} waits for {resource}", partial(self._insufficient, resource), seen=self._status
+        )
 
     def failed(self) -> str:
         """Waits until the kubelet has rejected it; the message that says why."""

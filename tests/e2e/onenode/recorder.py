@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION, api_pb2, api_pb2_grpc
 
-Context = grpc.aio.ServicerContext[object, object]
+Context = grpc.aio.ServicerContext[Any, Any]
 
 REGISTER_LIMIT = 30.0
 """Seconds; a kubelet itself gives up after 10."""
@@ -24,13 +25,17 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
     """One plugin server of ``resource`` on the socket ``name``, wanting every optional call.
 
     It prefers the last of the available devices. ``calls`` grows; whoever has read them clears it.
+
+    Args:
+        shown: the kubelet's own name for ``directory``, in its error texts.
     """
 
-    def __init__(self, directory: Path, name: str, resource: str) -> None:
+    def __init__(self, directory: Path, name: str, resource: str, shown: str = "") -> None:
         self.calls: list[str] = []
         self.refusal = ""
         """What Allocate fails with, if anything."""
         self._directory = directory
+        self._shown = shown or str(directory)
         self._name = name
         self._resource = resource
         self._devices: dict[str, bool] = {}
@@ -63,7 +68,7 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
             try:
                 await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_LIMIT)
             except grpc.aio.AioRpcError as error:
-                return f"{error.code().name}: {error.details()}".replace(str(self._directory), "DIR")
+                return f"{error.code().name}: {error.details()}".replace(self._shown, "DIR")
         return "OK"
 
     async def list(self, **devices: bool) -> None:

@@ -54,8 +54,8 @@ async def play(kubelet: Kubelet, expected: Sequence[Seen] = ()) -> list[Seen]:
     Args:
         expected: what another kubelet showed. It is given time to come about, and is not insisted on.
     """
-    first = Recorder(kubelet.directory, "first.sock", RESOURCE)
-    second = Recorder(kubelet.directory, "second.sock", RESOURCE)
+    first = Recorder(kubelet.directory, "first.sock", RESOURCE, kubelet.shown)
+    second = Recorder(kubelet.directory, "second.sock", RESOURCE, kubelet.shown)
     witness = Witness(kubelet, (first, second), expected)
     try:
         await _registration(first, witness)
@@ -74,7 +74,9 @@ async def _registration(first: Recorder, witness: Witness) -> None:
     await first.list(a=True, b=True, c=True)
     await witness.look("a wrong version is refused", await first.register(version="v1alpha9"))
     await witness.look("a wrong name is refused", await first.register(resource="nodomain"))
-    await witness.look("a dead endpoint is refused", await first.register(resource=OTHER, endpoint="dead.sock"))
+    await witness.look(
+        "a dead endpoint is refused", await first.register(resource=OTHER, endpoint="dead.sock")
+    )
     await witness.look("a plugin registers", await first.register())
 
 
@@ -129,7 +131,9 @@ async def _restart(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:
 
 async def _sharp_edges(kubelet: Kubelet, first: Recorder, witness: Witness) -> None:
     """What a careless plugin brings on itself. The two profiles of the simulator differ in all of it."""
-    await witness.look("a dead endpoint is refused beside a live one", await first.register(endpoint="dead.sock"))
+    await witness.look(
+        "a dead endpoint is refused beside a live one", await first.register(endpoint="dead.sock")
+    )
     await first.stop()
     await witness.look("the live one leaves")
     await first.serve()

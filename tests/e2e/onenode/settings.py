@@ -133,7 +133,9 @@ class Settings:
             )
         )
         key = self.directory / "accounts.key"
-        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            ["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=60
+        )
 
     def command(self, name: str) -> list[str]:
         """The command line of a program."""

@@ -14,7 +14,9 @@ LIMIT = 60.0
 PAUSE = 0.1
 
 
-def until(what: str, condition: Callable[[], T], *, limit: float = LIMIT, seen: Callable[[], object] = str) -> T:
+def until(
+    what: str, condition: Callable[[], T], *, limit: float = LIMIT, seen: Callable[[], object] = str
+) -> T:
     """The first true value of ``condition``.
 
     Args:

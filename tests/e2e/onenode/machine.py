@@ -1,0 +1,39 @@
+"""The machine's own devices, as the tests compare pods and node status with them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFile:
+    """A device node of the machine."""
+
+    path: str
+    kind: str
+    """``b`` or ``c``."""
+    major: int
+    minor: int
+    mode: int
+    owner: str
+    """Numbers of user and group, joined by a colon."""
+
+
+def device_file(path: str) -> DeviceFile:
+    """Looks at a device node.
+
+    Raises:
+        OSError: it is not there.
+    """
+    status = Path(path).stat()
+    kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
+    numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
+    return DeviceFile(path, kind, *numbers, stat.S_IMODE(status.st_mode), f"{status.st_uid}:{status.st_gid}")
+
+
+def plugged() -> int:
+    """How many zram devices there are besides the first, which the tests leave alone."""
+    return len([path for path in Path("/sys/block").glob("zram*") if path.name != "zram0"])
