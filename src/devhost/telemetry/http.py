@@ -235,7 +235,8 @@ def _reason(error: OSError) -> str:
         errno.EADDRNOTAVAIL: "this machine has no such address",
         errno.EACCES: "no permission for this port",
     }
-    return known.get(error.errno or 0, error.strerror or "the kernel refused")
+    # asyncio since Python 3.13 leaves the number out when no address could be bound
+    return known.get(error.errno or errno.EADDRNOTAVAIL, error.strerror or "the kernel refused")
 
 
 def _mend(error: OSError) -> str:

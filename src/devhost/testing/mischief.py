@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -88,5 +89,11 @@ def listing(*, backwards: bool) -> Iterator[None]:
         with scandir(path) as entries:
             return _Entries(sorted(entries, key=lambda entry: entry.name, reverse=backwards))
 
-    with mock.patch.object(os, "listdir", listed), mock.patch.object(os, "scandir", scanned):
+    with ExitStack() as patched:
+        patched.enter_context(mock.patch.object(os, "listdir", listed))
+        patched.enter_context(mock.patch.object(os, "scandir", scanned))
+        for kind in vars(glob).values():
+            # Python 3.13's globbing keeps the function itself, not its name
+            if isinstance(kind, type) and getattr(kind, "scandir", None) is scandir:
+                patched.enter_context(mock.patch.object(kind, "scandir", staticmethod(scanned)))
         yield

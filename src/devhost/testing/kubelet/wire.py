@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -74,7 +74,7 @@ class PluginConnection:
     async def options(self) -> api_pb2.DevicePluginOptions:
         return await _answer(self._stub.GetDevicePluginOptions(api_pb2.Empty()))
 
-    async def lists(self) -> AsyncIterator[api_pb2.ListAndWatchResponse]:
+    async def lists(self) -> AsyncGenerator[api_pb2.ListAndWatchResponse, None]:
         """Every message of one ListAndWatch stream; ends where the stream ends well.
 
         Raises:
