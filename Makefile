@@ -10,10 +10,10 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 BIN := $(VENV)/bin
 PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
 
-.PHONY: help setup run test test-root test-all check bench soak proto docs format clean
+.PHONY: help setup run test test-root test-all check bench e2e soak proto docs format clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
 	  while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
 
 # tools/setup does nothing when the environment is as the pyproject.toml files want it.
@@ -46,6 +46,11 @@ bench: setup ## measure speed and size, print one table
 soak: setup ## 50 kubelet restarts in a row, then 10 minutes of random disturbances of everything at once
 	@DEVHOST_SOAK_RESTARTS=50 $(BIN)/pytest -q tests/soak/test_kubelet_restarts.py
 	@$(BIN)/python tests/soak
+
+# KUBELET=…, CONTAINERD=… and so on use other programs, KUBERNETES=v1.36.3 another release: docs/e2e.md.
+e2e: setup ## as root: a real kubelet, scheduler and container runtime on real devices
+	@PYTHONPATH=tests/e2e $(BIN)/python -m onenode.binaries
+	@DEVHOST_E2E=1 timeout --foreground --kill-after=60s 60m $(BIN)/pytest -v tests/e2e
 
 proto: setup ## regenerate the code of the kubelet's protocol from api.proto
 	@$(BIN)/python tools/generate_protocol.py

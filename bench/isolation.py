@@ -32,9 +32,9 @@ async def measure() -> AsyncIterator[Result]:
     """The same work beside a backend that is calm, and beside each kind of trouble."""
     for mode, (allocate, change) in measures.ISOLATION.items():
         async with workplace() as (directory, kubelet):
-            config = _config(synthetic(directory, resources=2, devices=10), mode)
+            config = _config(synthetic(directory, resources=1, devices=100), mode)
             async with devhost(directory, kubelet, config) as running:
-                await kubelet.all_listed(3)
+                await kubelet.all_listed(2)
                 await asyncio.sleep(1.5)  # long enough for a hang to be noticed for the first time
                 async with _pestered(running):
                     yield Result(allocate, await _allocations(running))
@@ -88,14 +88,14 @@ async def _allocations(running: Running) -> tuple[float, ...]:
 
 
 async def _changes(running: Running) -> tuple[float, ...]:
-    """Milliseconds from a synthetic device's event to the list that shows it, sick and well by turns."""
+    """Milliseconds from a device's event to the list that shows it: each falls sick and gets well again."""
     samples = []
-    name, device = resource(0), "synthetic-00000"
+    name = resource(0)
     for number in range(2 * PAIRS):
         await running.kubelet.quiet(QUIET, name)
-        sick = number % 2 == 0
+        sick, device = number % 2 == 0, f"synthetic-{number // 2:05}"
         began = time.monotonic()
-        running.tell(f"{'sick' if sick else 'well'} 0")
+        running.tell(f"{'sick' if sick else 'well'} {number // 2}")
         shown = await running.kubelet.first(
             name,
             began,

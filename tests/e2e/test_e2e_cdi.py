@@ -7,8 +7,7 @@ import json
 from onenode.machine import device_file
 from onenode.offers import DISK, FUSE, SHARES, configuration
 from onenode.plugin import Devhost
-
-SPECIFICATIONS = "/run/cdi"
+from onenode.settings import SPECIFICATIONS
 
 
 def test_a_pod_gets_its_node_by_cdi_and_no_other(cluster, pods):

@@ -148,7 +148,8 @@ class Node:
             await self.stop_host()
         for path in stale:
             if path.with_suffix(".dead").exists():  # a kubelet's start may have wiped it meanwhile
-                path.with_suffix(".dead").replace(path)
+                path.unlink(missing_ok=True)  # renaming a link onto its own file would do nothing
+                path.with_suffix(".dead").rename(path)
 
     async def _ended(self) -> None:
         task, self._task, self.host = self._task, None, None
@@ -312,8 +313,8 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{record.name}: {record.getMessage()} {getattr(record, 'fields', '')}"
-        if record.name == "grpc._common":
-            pass  # how gRPC takes down an answer that is no message; the call fails in good order
+        if record.name == "grpc._common" or "ExecuteBatchError raised in core" in text:
+            pass  # gRPC on an answer that is no message, and on an answer whose caller has just gone
         elif record.exc_info:
             text += "\n" + logging.Formatter().formatException(record.exc_info)
             self._node.complaints.append(text)

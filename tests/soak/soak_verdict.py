@@ -26,9 +26,9 @@ from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
 from devhost.model import Device
 from devhost.plan import Plan, PlannedResource, make_plan
 from devhost.report import status
-from devhost.settings import Settings
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
+from devhost.worker import MAX_ABANDONED
 
 PATIENCE = 15.0
 """Seconds after which what is not right yet will not come right."""
@@ -55,17 +55,22 @@ async def quiet(node: Node, *, all_well: bool) -> list[str]:
     for name in node.toys:
         node.look(name)
     loop = asyncio.get_running_loop()
-    end = loop.time() + PATIENCE
-    while wrong := [*node.complaints, *problems(node)]:
-        if node.complaints or loop.time() > end:
+    end, began = loop.time() + PATIENCE, node.kubelet.events.position
+    right_since: float | None = None
+    registrations = 0
+    while right_since is None or loop.time() < right_since + CALM:
+        wrong = [*node.complaints, *problems(node)]
+        if wrong and (node.complaints or loop.time() > end):
             return wrong
+        before, registrations = registrations, len(node.kubelet.events.of(ev.RegisterReceived, since=began))
+        if wrong or before != registrations:
+            right_since = None
+            if loop.time() > end:
+                return ["all is right, and resources are registered again and again"]
+        elif right_since is None:
+            right_since = loop.time()
         await asyncio.sleep(0.02)
-    before = node.kubelet.events.position
-    await asyncio.sleep(CALM)
-    again = node.kubelet.events.of(ev.RegisterReceived, since=before)
-    wrong = [*node.complaints, *problems(node)]
-    wrong += [f"{event.resource} registered again without need" for event in again]
-    return wrong or await pods_run(node)
+    return await pods_run(node)
 
 
 def problems(node: Node) -> list[str]:
@@ -186,6 +191,8 @@ def _backends(node: Node, host: Host) -> Iterator[str]:
         wanted = State.DEGRADED if node.toys[name].broken else State.OK
         if discovery.condition.state is not wanted:
             yield f"backend {name} is {discovery.condition}"
+        if discovery.source.hung > 2 * MAX_ABANDONED:  # one lane to look, one to serve
+            yield f"backend {name} has {discovery.source.hung} hung threads"
 
 
 def _tasks(node: Node, host: Host) -> Iterator[str]:
@@ -279,6 +286,3 @@ def _left(node: Node, before: Mapping[str, int]) -> Iterator[str]:
 def _names(tasks: Iterable[asyncio.Task[object]]) -> Iterator[str]:
     for task in tasks:
         yield f"{task.get_name()} {task.get_coro()}"
-
-
-__all__ = ["Settings", "descriptors", "leftovers", "problems", "quiet"]

@@ -19,7 +19,16 @@ from typing import Any
 from . import image
 from .api import Api, ApiError, Json
 from .namespaces import Namespaces
-from .settings import ADDRESS, API_PORT, CGROUP, CONTAINERD_SOCKET, NODE, Settings
+from .settings import (
+    ADDRESS,
+    API_PORT,
+    CGROUP,
+    CONTAINERD_SOCKET,
+    NODE,
+    PLUGIN_DIRECTORY,
+    SPECIFICATIONS,
+    Settings,
+)
 from .waiting import until
 
 STOP_LIMIT = 20.0
@@ -170,11 +179,21 @@ class Cluster:
         return self.namespaces.run(self._programs["ctr"], *place, *arguments, timeout=timeout)
 
     def save(self, name: str) -> None:
-        """Writes what the API server knows beside the logs, for whoever has to find out what went wrong."""
+        """Writes what everybody knows beside the logs, for whoever has to find out what went wrong."""
         with suppress(ApiError, OSError):
             for what in ("nodes", "pods", "events"):
                 document = self.api.get(f"/api/v1/{what}")
                 (self.logs / f"{name}-{what}.json").write_text(json.dumps(document, indent=1))
+        for file in (f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint", *self._specifications()):
+            with suppress(OSError):
+                shutil.copy(self.namespaces.path(file), self.logs / f"{name}-{Path(file).name}")
+        with (self.logs / f"{name}-containers.json").open("w") as log:
+            for container in self._ctr("containers", "ls", "-q").stdout.split():
+                log.write(self._ctr("containers", "info", container).stdout)
+
+    def _specifications(self) -> list[str]:
+        found = self.namespaces.path(SPECIFICATIONS).glob("*.json")
+        return [f"{SPECIFICATIONS}/{file.name}" for file in found]
 
 
 def end(process: subprocess.Popen[bytes], *, kill: bool = False) -> int:

@@ -18,6 +18,10 @@ NAMESPACE = "/api/v1/namespaces/default/pods"
 CONTAINER = "main"
 DEVICES_CGROUP = Path("/sys/fs/cgroup/devices")
 
+COMPLETE = "--complete--"
+TRIES = 5
+"""ctr may give up on the output of a process that ends at once; on a busy machine all of it is lost then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:
@@ -89,14 +93,18 @@ class Pod:
         return bool(container["state"].get("running")) and container["containerID"] != before[0]
 
     def shell(self, script: str) -> str:
-        """What a shell script in the container prints.
+        """What a shell script in the container prints; it may be run more than once.
 
         Raises:
             AssertionError: it fails.
         """
-        done = self.cluster.execute(self._id(), script)
-        assert done.returncode == 0, f"{script!r} in {self.name}: {done.stdout}{done.stderr}"
-        return done.stdout.strip()
+        for _ in range(TRIES):
+            done = self.cluster.execute(self._id(), f"( {script}\n) && echo {COMPLETE}")
+            assert done.returncode == 0, f"{script!r} in {self.name}: {done.stdout}{done.stderr}"
+            said, complete, _ = done.stdout.partition(COMPLETE)
+            if complete:
+                return said.strip()
+        raise AssertionError(f"{script!r} in {self.name}: the output was lost {TRIES} times")
 
     def can(self, script: str) -> bool:
         """Whether a shell script in the container succeeds."""

@@ -19,6 +19,9 @@ ETCD = "http://127.0.0.1:2379"
 CGROUP = "devhost-e2e"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 PLUGIN_DIRECTORY = "/var/lib/kubelet/device-plugins"
+SPECIFICATIONS = "/run/cdi"
+"""Where CDI specifications are, seen without the link from ``/var/run``, which leads outsiders astray."""
+
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 NETWORK = {
