@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes.util
 import json
 import logging
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,8 @@ import pytest
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
 
-ZRAM = Path("/sys/class/zram-control")
+from devhost.testing.zram import Busy, Zram, why_not
+
 DEADLINE = 10.0
 
 needs_umockdev = pytest.mark.skipif(
@@ -111,26 +111,25 @@ class RealContext:
 
 
 @pytest.fixture
-def zram() -> Iterator[int]:
-    """The number of a zram device plugged in for this test."""
-    number = int((ZRAM / "hot_add").read_text())
+def zram() -> Iterator[Zram]:
+    """Plugs zram devices."""
     try:
-        yield number
-    finally:
-        if Path(f"/sys/block/zram{number}").exists():
-            (ZRAM / "hot_remove").write_text(str(number))
+        with Zram() as zram:
+            yield zram
+    except Busy as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="plugging a zram device in needs root")
-@pytest.mark.skipif(not (ZRAM / "hot_add").exists(), reason="the kernel has no zram")
-def test_a_real_device_is_there_when_plugged_in_and_gone_when_not(zram: int) -> None:
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_real_device_is_there_when_plugged_in_and_gone_when_not(zram: Zram) -> None:
+    number = zram.plug()
     backend = Udev(UdevOptions(), RealContext())
-    (device,) = (d for d in backend.discover() if d.id == f"block-zram{zram}")
-    assert device.attributes["devNode"] == f"/dev/zram{zram}"
+    (device,) = (d for d in backend.discover() if d.id == f"block-zram{number}")
+    assert device.attributes["devNode"] == f"/dev/zram{number}"
     assert device.health
-    assert backend.allocate([device]).nodes[0].path == f"/dev/zram{zram}"
-    (ZRAM / "hot_remove").write_text(str(zram))
+    assert backend.allocate([device]).nodes[0].path == f"/dev/zram{number}"
+    zram.unplug(number)
     deadline = time.monotonic() + DEADLINE
     while any(d.id == device.id for d in backend.discover()):
         assert time.monotonic() < deadline, "the device is still listed"

@@ -18,7 +18,7 @@ from devhost.loading import load
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from devhost.testing.kubelet.events import Event, ListReceived
 from devhost.testing.kubelet.render import response_lines
-from devhost.testing.zram import Zram, why_not
+from devhost.testing.zram import Busy, Zram, why_not
 
 from ._table import table
 
@@ -121,7 +121,14 @@ async def _plug(kubelet: KubeletSimulator) -> None:
     if reason := why_not():
         click.echo(f"No hot-plug shown: {reason}.")
         return
-    with Zram() as zram:
+    try:
+        await _plug_zram(kubelet)
+    except Busy as error:
+        click.echo(f"No hot-plug shown: {error}.")
+
+
+async def _plug_zram(kubelet: KubeletSimulator) -> None:
+    with Zram(patience=1.0) as zram:
         await asyncio.sleep(QUIET)
         before = _healthy(kubelet)
         began = time.monotonic()

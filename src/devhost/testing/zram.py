@@ -10,11 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from devhost.errors import DevhostError
+
 CONTROL = Path("/sys/class/zram-control")
+
+RETRY = 0.1
+"""Seconds between two looks whether the other user is done."""
 
 
 def why_not() -> str:
@@ -26,17 +32,39 @@ def why_not() -> str:
     return ""
 
 
-class Zram:
-    """Plugs devices, and unplugs on exit whatever is left. One user at a time on a machine."""
+class Busy(DevhostError):
+    """Another program plugs zram devices on this machine, and goes on doing so."""
 
-    def __init__(self) -> None:
+
+class Zram:
+    """Plugs devices, and unplugs on exit whatever is left. One user at a time on a machine.
+
+    Args:
+        patience: seconds to wait for another user to be done.
+
+    Raises:
+        Busy: on entry, when the other user was not done by then.
+    """
+
+    def __init__(self, patience: float = 20.0) -> None:
+        self._patience = patience
         self._numbers: list[int] = []
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> Zram:
-        self._lock = Path(tempfile.gettempdir(), "devhost-zram.lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        return self
+        lock = Path(tempfile.gettempdir(), "devhost-zram.lock").open("w")
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    lock.close()
+                    raise Busy("another program is plugging zram devices") from None
+                time.sleep(RETRY)
+            else:
+                self._lock = lock
+                return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -25,10 +25,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def why_not() -> str:
-    """Why no namespaces can be had here; empty if they can."""
+    """Why no node can be had here; empty if one can."""
     if os.geteuid() != 0:
         return "a node needs root"
-    for program in ("unshare", "nsenter", "mount", "ip"):
+    for program in ("unshare", "nsenter", "mount", "ip", "openssl"):
         if shutil.which(program) is None:
             return f"there is no {program}"
     return ""

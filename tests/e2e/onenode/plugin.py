@@ -34,6 +34,7 @@ class Devhost:
         self.config = Path(self._directory.name) / "devhost.yaml"
         self.configure(document)
         self.log = cluster.logs / f"{name}.log"
+        self._said_before = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Devhost:
@@ -55,6 +56,7 @@ class Devhost:
 
     def start(self) -> None:
         """Starts the process."""
+        self._said_before = self.log.stat().st_size if self.log.exists() else 0
         command = (sys.executable, "-m", "devhost", "run", "--config", self.config)
         self._process = self._cluster.namespaces.spawn(*command, log=self.log)
 
@@ -77,7 +79,7 @@ class Devhost:
         Raises:
             TimeoutError: it has not.
         """
-        until("devhost serves the kubelet", self._serves, seen=lambda: self.status() or self.log.read_text())
+        until("devhost serves the kubelet", self._serves, seen=lambda: self.status() or self._said())
         return self
 
     def _serves(self) -> bool:
@@ -101,9 +103,12 @@ class Devhost:
         return {}
 
     def says(self, text: str) -> None:
-        """Waits until its log has a line with ``text``.
+        """Waits until its log has a line with ``text``, of the process that runs now.
 
         Raises:
             TimeoutError: it has not.
         """
-        until(f"devhost says {text!r}", lambda: text in self.log.read_text(), seen=self.log.read_text)
+        until(f"devhost says {text!r}", lambda: text in self._said(), seen=self._said)
+
+    def _said(self) -> str:
+        return self.log.read_bytes()[self._said_before :].decode(errors="replace")
