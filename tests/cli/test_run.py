@@ -65,6 +65,20 @@ async def test_after_a_kill_the_next_start_sweeps_the_stale_socket_and_serves(to
             assert not stale & set(kubelet.directory.glob("dh-*.sock"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_when_a_newer_instance_ends_the_older_one_registers_again(toys, tmp_path, number):
+    async with KubeletSimulator(tmp_path / "kubelet", "1.36") as kubelet:
+        with running(toys, kubelet.directory):
+            await until_served(kubelet)
+            with running(toys, kubelet.directory) as newer:
+                await kubelet.wait_for(lambda: len(kubelet.endpoints("example.com/toy")) == 2, 15)
+                await asyncio.sleep(0.5)  # the older one has seen the newer one's socket by then
+                newer.send_signal(number)
+                await ended(newer)
+                await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0, 15)
+                await until_served(kubelet)
+
+
 async def test_a_hung_backend_does_not_keep_the_process_from_ending(toys, tmp_path):
     drop_in = toys.config.parent / "backends" / "toy.py"
     hang = "    def discover(self):\n        import threading; threading.Event().wait()\n"

@@ -280,6 +280,22 @@ async def test_a_rolling_update_ends_with_everything_allocatable_and_the_new_soc
                 assert set(seen) == {2}, "allocatable never fell"
 
 
+@pytest.mark.conformance(42)
+async def test_a_rollback_ends_with_everything_allocatable_by_the_one_that_stayed(rig, kubelet, hurried):
+    rig.write(TOY_LINE)
+    async with rig.running() as old:
+        await served(kubelet, toy=2)
+        async with second(rig) as new:
+            await rig.until(lambda: TOY in new.services and new.services[TOY].registration.streams, WAIT)
+            socket = new.services[TOY].registration.server.path
+            await rig.until(lambda: socket.name in str(old.kubelet.servers), WAIT)
+            before = kubelet.events.position
+        await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)
+        await served(kubelet, toy=2)
+        await quiet(old)
+        assert kubelet.endpoints(TOY) == (old.services[TOY].registration.server.path.name,)
+
+
 @pytest.mark.conformance(59)
 @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0], ids=["back", "forward"])
 async def test_a_clock_that_jumps_changes_nothing(rig, kubelet, devices, monkeypatch, jump):

@@ -6,6 +6,8 @@ The rules, each from a failure seen in the field (``docs/architecture.md`` tells
 * a fresh server on a fresh path for each registration, and never two at once for one resource;
 * a list stream that ended without our doing means "not registered any more": the kubelet never
   dials again by itself;
+* another devhost that registered the same resource later and then left took our registration along:
+  up to 1.36 the kubelet disconnects by name, and our own stream stays open as if nothing had happened;
 * another kubelet.sock (device, inode, change time) means another kubelet; an event about the one we
   registered with means nothing.
 """
@@ -16,7 +18,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +31,7 @@ from devhost.errors import DevhostError
 from devhost.events import DirectoryWatch
 from devhost.kubelet import wire
 from devhost.kubelet.api import KUBELET_SOCKET, api_pb2_grpc
-from devhost.kubelet.server import SOCKET_PREFIX, PluginServer
+from devhost.kubelet.server import SOCKET_PREFIX, PluginServer, server_stem
 from devhost.pace import Backoff
 from devhost.supply import Supply
 from devhost.telemetry.log import get
@@ -77,6 +79,8 @@ class KubeletSocket:
         self.directory = directory
         self.path = directory / KUBELET_SOCKET
         self.identity: Identity | None = None
+        self.servers: Mapping[str, frozenset[str]] = {}
+        """Names of the sockets in the directory that a devhost made, by resource (``server_stem``)."""
         self._seen: tuple[Identity | None, Identity | None] = (None, None)
         self._subscribers: set[Callable[[], None]] = set()
 
@@ -92,11 +96,23 @@ class KubeletSocket:
         if seen == self._seen:
             return
         self._seen = seen
+        self.servers = self._list()
         if before != self.identity:
             state = "present" if self.identity else "absent"
             log.info("kubelet socket changed", path=str(self.path), now=state)
         for subscriber in tuple(self._subscribers):
             subscriber()
+
+    def _list(self) -> dict[str, frozenset[str]]:
+        found: dict[str, set[str]] = {}
+        try:
+            names = os.listdir(self.directory)
+        except OSError:
+            return {}  # it is gone again, or may not be read; then there is nobody to know of
+        for name in names:
+            if name.startswith(SOCKET_PREFIX):
+                found.setdefault(server_stem(name), set()).add(name)
+        return {stem: frozenset(sockets) for stem, sockets in found.items()}
 
     async def run(self) -> None:
         """Watches for ever. The directory may be absent, and may be replaced by another."""
@@ -243,7 +259,14 @@ class Registration:
             DevhostError: the registration does not hold any more, and why.
         """
         open_by = time.monotonic() + STREAM_DEADLINE
+        before_us = self._others(server)
+        after_us: frozenset[str] = frozenset()
         while not self._stopping:
+            others = self._others(server)
+            if left_again := after_us - others | {n for n in after_us & others if self._dead(n)}:
+                # A kubelet up to 1.36 disconnects by name: with them it has dropped us, and says nothing.
+                raise DevhostError(f"{min(left_again)} registered it after us and has left")
+            after_us = others - before_us
             if server.lost:
                 raise DevhostError("the kubelet closed the list stream")
             if not server.path.is_socket():
@@ -253,7 +276,14 @@ class Registration:
             left = open_by - time.monotonic()
             if not server.opened and left <= 0:
                 raise DevhostError("the kubelet registered it but opened no list stream")
-            await self._sleep(None if server.opened else left)
+            await self._sleep((POLL if after_us else None) if server.opened else left)
+
+    def _others(self, server: PluginServer) -> frozenset[str]:
+        """Sockets of other devhosts that serve this resource, as during a rolling update."""
+        return self._kubelet.servers.get(server_stem(server.path.name), frozenset()) - {server.path.name}
+
+    def _dead(self, name: str) -> bool:
+        return refuses(self._kubelet.directory / name)
 
     async def _pause(self, identity: Identity, held: float) -> None:
         """Backs off after a loss, but no longer than until there is another kubelet."""

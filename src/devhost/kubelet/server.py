@@ -47,6 +47,11 @@ def socket_name(resource: str) -> str:
     return f"{SOCKET_PREFIX}{digest}-{os.urandom(3).hex()}.sock"
 
 
+def server_stem(name: str) -> str:
+    """What all socket names of one resource have in common."""
+    return name.rpartition("-")[0]
+
+
 class PluginServer:
     """Serves one resource until stopped.
 
