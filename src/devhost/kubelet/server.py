@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -226,15 +226,20 @@ class PluginServer:
         return response
 
     async def _allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+        loop = asyncio.get_running_loop()
         began = time.perf_counter()
         response = pb.AllocateResponse()
         for container in request.container_requests:
             tokens = list(container.devices_ids)
             granted = await self._answer(context, self._supply.allocate(tokens), "allocation failed")
             response.container_responses.append(wire.allocation(granted.edits, granted.left_out))
-            log.info("allocated", resource=self._supply.name, devices=",".join(tokens))
+            # told once the answer is on its way: the kubelet admits no other pod until it has it
+            loop.call_soon(self._tell_allocated, tokens)
         self._metrics.allocated(self._supply.name, time.perf_counter() - began)
         return response
+
+    def _tell_allocated(self, tokens: Sequence[str]) -> None:
+        log.info("allocated", resource=self._supply.name, devices=",".join(tokens))
 
     async def _prepare(
         self, request: pb.PreStartContainerRequest, context: Any
