@@ -30,7 +30,7 @@ SWITCH = 0.001
 
 A backend that computes in Python is on a thread of its own and yet shares that lock: each hop of a request
 to or from the event loop may wait so long. With Python's default of 0.005 an Allocate beside a thread that
-never rests takes about 12 ms, with this 2 (``docs/performance.md``)."""
+never rests takes about 12 ms, with this less than half of it (``docs/performance.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
