@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import catalog, config
@@ -39,20 +39,29 @@ def load(path: Path) -> Loaded:
 
 
 def load_or_everything(path: Path | None) -> Loaded:
-    """The configuration at ``path``, or the default one; without either, every installed backend
-    that does well with its default options, and no resources.
+    """The configuration at ``path``, or the default one, or none at all.
+
+    Where it has no resources, every installed backend stands in it that does well with the options
+    given or with its own defaults.
 
     Raises:
         ConfigError: a file was found and is wrong, or ``path`` does not exist.
     """
     if path is not None or DEFAULT.exists():
-        return load(path or DEFAULT)
-    installed = catalog.load()
-    options = {}
-    for name, entry in installed.installed.items():
+        loaded = load(path or DEFAULT)
+    else:
+        loaded = Loaded(Settings(), catalog.load())
+    return loaded if loaded.settings.resources else _with_every_backend(loaded)
+
+
+def _with_every_backend(loaded: Loaded) -> Loaded:
+    options = dict(loaded.settings.backends)
+    for name, entry in loaded.catalog.installed.items():
+        if name in options:
+            continue
         try:
             options[name] = entry.backend.Options()
         except (TypeError, ValueError):
             continue  # it has an option without a default: nothing to be guessed
-    usable = {name: entry for name, entry in installed.installed.items() if name in options}
-    return Loaded(Settings(backends=options), Catalog(usable, installed.refused))
+    usable = {name: entry for name, entry in loaded.catalog.installed.items() if name in options}
+    return Loaded(replace(loaded.settings, backends=options), Catalog(usable, loaded.catalog.refused))

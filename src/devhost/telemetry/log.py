@@ -31,6 +31,11 @@ _NEEDS_QUOTES = re.compile(r'[\s"=\\]')
 _RESERVED = ("time", "level", "logger", "message", "exception")
 
 
+# Commands that show a backend's failure themselves do not configure a log, and must not get Python's
+# handler of last resort, which prints a message without its fields.
+logging.getLogger("devhost").addHandler(logging.NullHandler())
+
+
 class Log:
     """A logger whose calls take fields as keyword arguments."""
 
