@@ -23,7 +23,7 @@ class ResourceService:
 
     Args:
         planned: the resource as the plan has it.
-        discovery: the backend that finds its devices; :meth:`rebase` exchanges it.
+        discovery: the backend that finds its devices; :meth:`update` may exchange it.
         changed: called when anything of it is another than before.
         specifications: where its CDI specification goes, if it has one.
     """

@@ -135,13 +135,12 @@ class KubeletSocket:
 
 @dataclass(slots=True)
 class Standing:
-    """What there is to say of one resource's registration; ``last`` and ``error_at`` are wall clock."""
+    """What there is to say of one resource's registration; ``last`` is wall-clock seconds."""
 
     state: State = State.WAITING
     registrations: int = 0
     last: float | None = None
     error: str = ""
-    error_at: float | None = None
 
 
 class Registration:
@@ -314,7 +313,7 @@ class Registration:
             return
         if message != self.standing.error:
             log.warning("not registered", resource=self._supply.name, reason=message)
-        self.standing.error, self.standing.error_at = message, time.time()
+        self.standing.error = message
         self._set(State.LOST)
 
     def _set(self, state: State) -> None:
