@@ -26,9 +26,9 @@ LAYERS = (
     ("inventory", "loading"),
     ("discovery", "plan", "affinity", "config", "reload"),
     ("settings", "source", "catalog", "events", "soundness", "cdi", "watchdog"),
-    ("naming", "backend", "health", "worker", "watchdog"),
+    ("naming", "backend", "health", "worker"),
     ("where", "telemetry"),
-    ("model", "errors", "pace", "kubelet.api"),
+    ("model", "errors", "pace", "sysfs", "kubelet.api"),
 )
 """The modules and packages of ``src/devhost`` from the top to the bottom. What stands in one line may not
 import each other, only what stands in a lower line. ``docs/architecture.md`` prints the same table."""
@@ -67,7 +67,7 @@ IO = {"asyncio", "os", "pathlib", "shutil", "socket", "subprocess", "threading",
 PURE_TYPES = {("settings", "pathlib")}
 """``Settings.backend_paths`` holds paths; nothing there opens one."""
 
-PUBLIC = {"backend", "errors", "model", "where", "testing"}
+PUBLIC = {"backend", "errors", "model", "sysfs", "where", "testing"}
 """What a plugin package may import of devhost. The rest may change in any release."""
 
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event
+from devhost.sysfs import prefix_of
 
 from .attributes import ATTRIBUTES
-from .files import prefix_of
 from .groups import Assembled, Groups
 from .options import UdevOptions
 from .scan import Scan

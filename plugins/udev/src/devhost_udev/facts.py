@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend import AttributeValue
+from devhost.sysfs import BDF, pcie_path, prefix_of, read_lines
 
 from .attributes import EVERYTHING, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
-from .files import prefix_of, read_lines
 from .identity import Name
-from .sysfs import BDF, Kobject, SysTree
+from .sysfs import Kobject, SysTree
 
 _DUD_SERIALS = frozenset({"0123456789", "123456789", "1234567890", "0123456789ABCDEF", "123456789ABC"})
 """Serial numbers that makers leave in by mistake: they tell nothing apart."""
@@ -80,7 +80,7 @@ class Reader:
         node = node if node.startswith("/dev/") else f"/dev/{node}"
         usb = self._usb(chain)
         found = self._attributes(key, node, chain, usb)
-        pcie = tuple(part for part in _pci_source(chain).split("/") if BDF.fullmatch(part))
+        pcie = pcie_path(_pci_source(chain))
         if pcie:
             self._add_pci(found, pcie[-1], chain)
         numa = self._numa(chain)

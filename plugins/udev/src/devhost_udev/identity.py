@@ -20,8 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from devhost.model import MAX_DEVICE_ID
-
-from .files import natural
+from devhost.sysfs import natural
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]+")
 

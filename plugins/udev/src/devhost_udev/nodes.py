@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .files import prefix_of
+from devhost.sysfs import prefix_of
 
 DEV = "/dev"
 

@@ -10,7 +10,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import natural, prefix_of
+from devhost.sysfs import natural, prefix_of
+
 from .nodes import DEV, SKIPPED
 from .options import is_glob
 from .scan import Scan

@@ -13,15 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import is_regular, link_target, natural, prefix_of, read_line, read_lines
-
-DEVICES = "/sys/devices/"
+from devhost.sysfs import DEVICES, is_regular, link_target, natural, prefix_of, read_line, read_lines
 
 KINDS = {"c": "char", "b": "block"}
 """First letter of a device key (``c10:229``), as udevd writes it, and the directory of ``/sys/dev``."""
-
-BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-"""A PCI address with its domain, as sysfs names the directory."""
 
 _FOREIGN = ("/kernel/", "/fs/")
 """Parts of sysfs that describe no devices: debugfs and tracefs files may block, or act on being read."""

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .files import prefix_of
+from devhost.sysfs import prefix_of
+
 from .sysfs import SysTree
 
 _MOUNTED = re.compile(

@@ -14,8 +14,8 @@ import asyncinotify
 from asyncinotify import Mask
 
 from devhost.backend import Context, Event
+from devhost.sysfs import prefix_of
 
-from .files import prefix_of
 from .nodes import DEV, SKIPPED
 from .options import Group, is_glob
 

@@ -1,0 +1,216 @@
+"""Reading sysfs, udevd's records and whatever else the kernel shows as small files.
+
+For backend authors: bounded, never blocking, never raising, below a root that may be a recorded tree.
+Paths are spoken of as the kernel has them (``/sys/devices/…``), whatever the root. The layout is that of
+Documentation/filesystems/sysfs.rst and Documentation/ABI/testing/sysfs-bus-pci of the Linux kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+DEVICES = "/sys/devices/"
+"""Where every device has its own directory; classes and buses only link there."""
+
+BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+"""A PCI address with its domain, as sysfs names the directory."""
+
+SYSFS_LIMIT = 4096
+"""Bytes: one page is the most that a sysfs attribute can hold (kernel, ``sysfs_emit``)."""
+
+RECORD_LIMIT = 64 * 1024
+"""Bytes of a ``uevent`` file or of udevd's record of one device."""
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def prefix_of(root: Path) -> str:
+    """What to put before an absolute path so that it lies below ``root``; empty for ``/`` itself.
+
+    Links in ``root`` are resolved, so that what is found below it can be told by its beginning.
+    """
+    text = os.path.realpath(root)
+    return "" if text == "/" else text
+
+
+def read_bytes(path: str, limit: int = SYSFS_LIMIT) -> bytes | None:
+    """The first ``limit`` bytes of a file; ``None`` when it is not there or cannot be read."""
+    try:
+        # O_NONBLOCK: some attributes wait for an event when read; O_NOCTTY: never adopt a terminal.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        return os.read(descriptor, limit)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def read_line(path: str) -> str:
+    """A small text file without the white space around it; empty when it is absent or not text."""
+    data = read_bytes(path, SYSFS_LIMIT + 1)
+    if data is None or len(data) > SYSFS_LIMIT:
+        return ""
+    try:
+        text = data.decode().strip()
+    except UnicodeDecodeError:
+        return ""
+    return text if text.replace("\n", "").replace("\t", "").isprintable() else ""
+
+
+def read_lines(path: str) -> list[str]:
+    """The lines of a ``uevent`` file or a udevd record; none when it cannot be read."""
+    data = read_bytes(path, RECORD_LIMIT)
+    return data.decode(errors="replace").splitlines() if data else []
+
+
+def is_regular(path: str) -> bool:
+    """Whether ``path`` is a plain file, found out without opening it."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def link_target(path: str) -> str:
+    """Where a symbolic link points, as written in it; empty when there is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - a plain string path
+    except (OSError, ValueError):
+        return ""
+
+
+def natural(text: str) -> tuple[tuple[str, int], ...]:
+    """A sort key that puts ``ttyUSB10`` after ``ttyUSB9``."""
+    parts = _DIGITS.split(text)
+    numbers = [int(part) for part in parts[1::2]] + [-1]
+    return tuple(zip(parts[0::2], numbers, strict=True))
+
+
+def pcie_path(sys_path: str) -> tuple[str, ...]:
+    """PCI addresses from the root port down to the device at ``sys_path``; empty if it is not on PCI."""
+    return tuple(part for part in sys_path.split("/") if BDF.fullmatch(part))
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One PCI function. Ids are lower-case hex digits without ``0x``, empty where sysfs has none.
+
+    ``path`` is its directory, ``/sys/devices/…``; ``physical_function`` the address of the function that
+    it is a virtual function of (sysfs-bus-pci, ``physfn``), ``iommu_group`` the number of its group.
+    """
+
+    address: str
+    path: str
+    vendor: str
+    device: str
+    subsystem_vendor: str
+    subsystem_device: str
+    pci_class: str
+    driver: str
+    numa_node: int | None
+    iommu_group: str
+    physical_function: str
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is an SR-IOV virtual function."""
+        return bool(self.physical_function)
+
+
+class Sysfs:
+    """The device tree below ``root``. Nothing is remembered: each call reads."""
+
+    def __init__(self, root: Path) -> None:
+        self.prefix = prefix_of(root)
+
+    def text(self, path: str) -> str:
+        """A text attribute without white space around it; empty when it is absent, binary or too long."""
+        return read_line(self.prefix + path)
+
+    def integer(self, path: str) -> int | None:
+        """A number, decimal or ``0x``; ``None`` when there is none."""
+        try:
+            return int(self.text(path), 0)
+        except ValueError:
+            return None
+
+    def uevent(self, path: str) -> dict[str, str]:
+        """The properties in the ``uevent`` file of the device at ``path``."""
+        pairs = (line.partition("=") for line in read_lines(f"{self.prefix}{path}/uevent"))
+        return {key: value for key, _, value in pairs if key}
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, in natural order; none when it is not there."""
+        try:
+            return sorted(os.listdir(self.prefix + path), key=natural)
+        except OSError:
+            return []
+
+    def listed(self, path: str) -> list[str]:
+        """The names in a directory, in natural order; none when it is not there.
+
+        Raises:
+            OSError: it is there and cannot be listed, so that nobody takes silence for absence.
+        """
+        try:
+            return sorted(os.listdir(self.prefix + path), key=natural)
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a path; any error means "no"."""
+        return os.path.exists(self.prefix + path)  # noqa: PTH110 - a plain string path
+
+    def target(self, path: str) -> str:
+        """The last name in what a link points to, as for ``driver`` and ``subsystem``; empty without one."""
+        return link_target(self.prefix + path).rpartition("/")[2]
+
+    def device(self, path: str) -> str:
+        """The directory ``/sys/devices/…`` that a link in a class or bus leads to; empty if to none."""
+        there = os.path.realpath(self.prefix + path)
+        inside = there[len(self.prefix) :] if there.startswith(f"{self.prefix}/") else ""
+        return inside if inside.startswith(DEVICES) and self.exists(inside) else ""
+
+    def numa_node(self, path: str) -> int | None:
+        """The NUMA node of the device at ``path`` or of the nearest thing it hangs on.
+
+        ``None`` where the kernel says ``-1`` all the way up, or nothing.
+        """
+        while path.startswith(DEVICES):
+            number = self.integer(f"{path}/numa_node")
+            if number is not None and number >= 0:
+                return number
+            path = path.rpartition("/")[0]
+        return None
+
+    def pci(self, sys_path: str) -> PciFunction | None:
+        """The PCI function that the device at ``sys_path`` is, or hangs on; ``None`` if it is not on PCI."""
+        addresses = pcie_path(sys_path)
+        if not addresses:
+            return None
+        address = addresses[-1]
+        path = sys_path[: sys_path.rindex(f"/{address}") + len(address) + 1]
+
+        def hexadecimal(name: str) -> str:
+            return self.text(f"{path}/{name}").removeprefix("0x").lower()
+
+        return PciFunction(
+            address=address,
+            path=path,
+            vendor=hexadecimal("vendor"),
+            device=hexadecimal("device"),
+            subsystem_vendor=hexadecimal("subsystem_vendor"),
+            subsystem_device=hexadecimal("subsystem_device"),
+            pci_class=hexadecimal("class"),
+            driver=self.target(f"{path}/driver"),
+            numa_node=self.numa_node(path),
+            iommu_group=self.target(f"{path}/iommu_group"),
+            physical_function=self.target(f"{path}/physfn"),
+        )
