@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -48,7 +49,8 @@ class ConfigWatch:
 
     def _directories(self) -> list[Path]:
         """Where a change would show: beside the path itself, and beside what it points to."""
-        return list(dict.fromkeys((self._path.absolute().parent, self._path.resolve().parent)))
+        target = Path(os.path.realpath(self._path))  # Path.resolve raises for links that lead to each other
+        return list(dict.fromkeys((self._path.absolute().parent, target.parent)))
 
     def _digest(self) -> bytes | None:
         try:

@@ -74,6 +74,21 @@ async def test_a_file_that_vanishes_changes_nothing_until_it_is_back(rig, kubele
         assert registrations(kubelet, TOY) == 1
 
 
+async def test_links_that_lead_to_each_other_change_nothing_until_there_is_a_file_again(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        other = rig.config.with_name("other.yaml")
+        rig.config.unlink()
+        rig.config.symlink_to(other)
+        other.symlink_to(rig.config)
+        await rig.until(lambda: host.last_reload.complaints)
+        assert host.generation == 1
+        rig.config.unlink()
+        rig.write(TOY_LINE, OTHER_LINE)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+
+
 async def test_a_configmap_swap_of_the_data_link_is_seen(rig, kubelet, tmp_path):
     mount = tmp_path / "mount"
     mount.mkdir()
