@@ -113,16 +113,13 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         58: "Metrics tell registrations, failures, streams, the size of the last list and the time of "
         "Allocate; readiness wants a live stream for every resource.",
         59: "A clock that jumps, and a process that was stopped for a while, lead to no new registration.",
-        60: "The podresources service tells when a device is released; its throttling and its absence are "
-        "tolerated.",
+        60: "The podresources service tells who holds a device and when it is released; its throttling, its "
+        "silence, wrong answers and its absence release nothing.",
     },
 }
 """What each line promises, in sections. The numbers are names: tests and reports refer to them."""
 
-OPEN: Mapping[int, str] = {
-    60: "devhost does not ask podresources yet: a vanished device that a pod once held stays `Unhealthy` "
-    "until devhost restarts or the device is back.",
-}
+OPEN: Mapping[int, str] = {}
 """Promises that are not kept yet, and what that means."""
 
 FAILURES: Mapping[str, tuple[str, str]] = {
@@ -190,7 +187,8 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     "F17": (
         "The kubelet's root directory is moved, and the plugin looks for kubelet.sock there.",
         "The plugin directory does not move with it: it is fixed in the kubelet. devhost has one option for "
-        "it, `--kubelet-dir`, with the kubelet's own value as default, and derives it from nothing.",
+        "it, `--kubelet-dir`, with the kubelet's own value as default, and derives it from nothing. What "
+        "does move is podresources: `--pod-resources` says where to.",
     ),
     "F18": ("A strict server or client refuses the authority that gRPC makes of a path.", "See line 13."),
     "F19": ("Two resources share one server, which cannot tell them apart.", "See line 9."),
@@ -199,7 +197,7 @@ FAILURES: Mapping[str, tuple[str, str]] = {
         "An empty list is sent before the resource leaves, so the count is zero at once. The key itself "
         "stays: kubelets never remove it, an administrator may (`kubectl edit node --subresource=status`).",
     ),
-    "F21": ("A device in use is dropped from the list.", "It stays, as `Unhealthy`."),
+    "F21": ("A device in use is dropped from the list.", "It stays, as `Unhealthy`, until it is released."),
     "F22": ("NUMA node -1 is sent as if it were one.", "Negative nodes are left out where devices come in."),
     "F23": (
         "The plugin may not write to the kubelet's directory, or mounts the socket file, which goes stale.",

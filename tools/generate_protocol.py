@@ -1,6 +1,6 @@
-"""Generates the Python code of the device plugin protocol from ``api.proto``.
+"""Generates the Python code of the kubelet's protocols: ``api.proto`` and ``podresources.proto``.
 
-    python tools/generate_protocol.py             # writes beside api.proto
+    python tools/generate_protocol.py             # writes beside the proto files
     python tools/generate_protocol.py DIRECTORY   # writes DIRECTORY/devhost/kubelet/api/
 
 Needs grpcio-tools. Beyond what protoc emits, the result
@@ -22,9 +22,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from grpc_tools import protoc  # type: ignore[import-untyped]  # it ships no annotations
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
-PROTO = "devhost/kubelet/api/api.proto"
-STEM = PROTO.removesuffix(".proto")
-OUTPUTS = tuple(f"{STEM}{suffix}" for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi"))
+PROTOS = ("devhost/kubelet/api/api.proto", "devhost/kubelet/api/podresources.proto")
 
 # The emitted code calls nothing that these releases lack (pyproject.toml names them as the oldest
 # allowed), but a generator always demands a runtime at least as new as itself.
@@ -33,6 +31,12 @@ OLDEST_PROTOBUF = (6, 31, 0)
 
 # Generated code keeps the generator's style; ruff wants each exemption named.
 _EXEMPT = {".py": "F401, I001", ".pyi": "E501"}
+
+
+def outputs(proto: str) -> tuple[str, ...]:
+    """The files made of ``proto``, relative to the same root."""
+    stem = proto.removesuffix(".proto")
+    return tuple(f"{stem}{suffix}" for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi"))
 
 
 class GenerationError(Exception):
@@ -44,7 +48,7 @@ def generator() -> str:
     return importlib.metadata.version("grpcio-tools")
 
 
-def describe(proto: str = PROTO, root: Path = SOURCE) -> FileDescriptorProto:
+def describe(proto: str, root: Path = SOURCE) -> FileDescriptorProto:
     """What ``proto`` (relative to ``root``) declares.
 
     Raises:
@@ -57,18 +61,20 @@ def describe(proto: str = PROTO, root: Path = SOURCE) -> FileDescriptorProto:
 
 
 def generate(target: Path) -> None:
-    """Writes the four generated files below ``target``.
+    """Writes four files for each proto below ``target``.
 
     Raises:
-        GenerationError: ``api.proto`` does not compile.
+        GenerationError: a proto does not compile.
     """
     target.mkdir(parents=True, exist_ok=True)
     flags = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
-    _protoc(SOURCE, *flags, proto=PROTO)
-    (target / f"{STEM}_pb2_grpc.pyi").write_text("\n".join(_grpc_types(describe())) + "\n")
-    for output in OUTPUTS:
-        file = target / output
-        file.write_text(_with_header(_with_oldest_runtime(file.read_text()), file.suffix))
+    for proto in PROTOS:
+        _protoc(SOURCE, *flags, proto=proto)
+        stem, name = proto.removesuffix(".proto"), Path(proto).name
+        (target / f"{stem}_pb2_grpc.pyi").write_text("\n".join(_grpc_types(stem, describe(proto))) + "\n")
+        for output in outputs(proto):
+            file = target / output
+            file.write_text(_with_header(name, _with_oldest_runtime(file.read_text()), file.suffix))
 
 
 def _protoc(root: Path, *flags: str, proto: str) -> None:
@@ -76,8 +82,8 @@ def _protoc(root: Path, *flags: str, proto: str) -> None:
         raise GenerationError(proto)
 
 
-def _with_header(text: str, suffix: str) -> str:
-    first = f"# Generated from api.proto with grpcio-tools {generator()}."
+def _with_header(proto: str, text: str, suffix: str) -> str:
+    first = f"# Generated from {proto} with grpcio-tools {generator()}."
     return f"{first}\n# fmt: off\n# ruff: noqa: {_EXEMPT[suffix]}\n{text}"
 
 
@@ -92,23 +98,26 @@ def _with_oldest_runtime(text: str) -> str:
     return re.sub(r"(?m)^GRPC_GENERATED_VERSION = .*$", f"GRPC_GENERATED_VERSION = '{OLDEST_GRPC}'", text)
 
 
-def _grpc_types(file: FileDescriptorProto) -> Iterator[str]:
-    yield "from collections.abc import AsyncIterator"
-    yield ""
+def _grpc_types(stem: str, file: FileDescriptorProto) -> Iterator[str]:
+    package, _, name = stem.replace("/", ".").rpartition(".")
+    messages = f"{name}_pb2"
+    if any(method.server_streaming for service in file.service for method in service.method):
+        yield "from collections.abc import AsyncIterator"
+        yield ""
     yield "import grpc.aio"
     yield ""
-    yield f"from {STEM.rpartition('/')[0].replace('/', '.')} import api_pb2"
+    yield f"from {package} import {messages}"
     for service in file.service:
         yield ""
         yield f"class {service.name}Stub:"
         yield "    def __init__(self, channel: grpc.aio.Channel) -> None: ..."
         for method in service.method:
             kind = "UnaryStreamMultiCallable" if method.server_streaming else "UnaryUnaryMultiCallable"
-            yield f"    {method.name}: grpc.aio.{kind}[{_types(method)}]"
+            yield f"    {method.name}: grpc.aio.{kind}[{_types(messages, method)}]"
         yield ""
         yield f"class {service.name}Servicer:"
         for method in service.method:
-            asked, answer = _types(method).split(", ")
+            asked, answer = _types(messages, method).split(", ")
             define = "def" if method.server_streaming else "async def"
             returns = f"AsyncIterator[{answer}]" if method.server_streaming else answer
             context = f"grpc.aio.ServicerContext[{asked}, {answer}]"
@@ -119,9 +128,10 @@ def _grpc_types(file: FileDescriptorProto) -> Iterator[str]:
         yield ") -> None: ..."
 
 
-def _types(method: MethodDescriptorProto) -> str:
+def _types(module: str, method: MethodDescriptorProto) -> str:
     """Request and response of a method as Python names: ``.v1beta1.Empty`` is ``api_pb2.Empty``."""
-    return ", ".join(f"api_pb2.{name.rpartition('.')[2]}" for name in (method.input_type, method.output_type))
+    names = (method.input_type, method.output_type)
+    return ", ".join(f"{module}.{name.rpartition('.')[2]}" for name in names)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ class Options:
     root: Path = Path("/")
     listen: str = ""
     status_socket: Path | None = None
+    pod_resources: Path | None = None
 
 
 async def serve(options: Options) -> None:
@@ -68,6 +69,7 @@ async def serve(options: Options) -> None:
         options.root,
         metrics,
         lambda: status_server.changed(),
+        options.pod_resources,
     )
     status_server = StatusServer(
         lambda: status(host), kubelet_dir=options.kubelet_dir, socket=options.status_socket

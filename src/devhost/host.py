@@ -23,6 +23,8 @@ from .discovery import ANYTHING, Discovery
 from .errors import BackendTimeout, ConfigError, EnvironmentFailure
 from .events import UeventMonitor
 from .kubelet.api import MAX_SOCKET_PATH, PLUGIN_DIRECTORY
+from .kubelet.holders import Holders
+from .kubelet.podresources import PodResources, beside
 from .kubelet.registration import KubeletSocket
 from .kubelet.server import socket_name
 from .loading import Loaded
@@ -67,6 +69,8 @@ class Host:
         kubelet_dir: the kubelet's device-plugin directory.
         root: directory that stands for ``/`` where devices are looked for.
         changed: called when the status is another than before.
+        pod_resources: the socket on which the kubelet tells who holds what; by default that beside
+            ``kubelet_dir``.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Host:
         root: Path = Path("/"),
         metrics: Metrics | None = None,
         changed: Callable[[], None] = lambda: None,
+        pod_resources: Path | None = None,
     ) -> None:
         self.config = config
         self.settings = loaded.settings
@@ -87,6 +92,11 @@ class Host:
         self.discoveries: dict[str, Discovery] = {}
         self.services: dict[str, ResourceService] = {}
         self.kubelet = KubeletSocket(kubelet_dir)
+        self.holders = Holders(
+            PodResources(pod_resources or beside(kubelet_dir)),
+            lambda: [(name, service.inventory) for name, service in self.services.items()],
+            self._holders_changed,
+        )
         self._catalog = loaded.catalog
         self._reload = reload
         self._root = root
@@ -113,6 +123,7 @@ class Host:
         check_kubelet_dir(self.kubelet.directory)
         self.kubelet.sweep()
         self.kubelet.look()
+        self.kubelet.subscribe(self._look_who_is_there())
         monitor = self._monitor()
         self._metrics.config_loaded(self.generation)
         try:
@@ -123,6 +134,7 @@ class Host:
                 await self._first_answers()
                 self._planning = True
                 self.replan(None)
+                self._spawn("holders", self.holders.run)
                 self._spawn("sweep", self._sweep)
                 try:
                     await self._stop.wait()
@@ -186,11 +198,18 @@ class Host:
                 self.services[name].update(planned, discovery, caused_at)
             else:
                 service = ResourceService(
-                    planned, discovery, self.kubelet, self._metrics, self._changed, self._specifications
+                    planned,
+                    discovery,
+                    self.kubelet,
+                    self._metrics,
+                    self._changed,
+                    self._specifications,
+                    self.holders.wake,
                 )
                 service.update(planned, discovery, caused_at)
                 self.services[name] = service
                 self._enlist(service)
+                self.holders.wake()  # somebody may hold its devices since before there was this service
         self._schedule()
         self._changed()
 
@@ -205,6 +224,23 @@ class Host:
             self._timer = None
         if due:
             self._timer = asyncio.get_running_loop().call_later(min(due) + 0.01, self.replan, None)
+
+    def _holders_changed(self) -> None:
+        """A vanished device that was released may leave now."""
+        self._schedule()
+        self._changed()
+
+    def _look_who_is_there(self) -> Callable[[], None]:
+        """What to call after each change in the kubelet's directory: tells when the kubelet is another."""
+        known = self.kubelet.identity
+
+        def look() -> None:
+            nonlocal known
+            if self.kubelet.identity not in (known, None):
+                known = self.kubelet.identity
+                self.holders.restarted()
+
+        return look
 
     def _enlist(self, service: ResourceService) -> None:
         """Starts serving a resource, once an earlier service of that name has left."""

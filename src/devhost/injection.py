@@ -200,16 +200,6 @@ class Injection:
         self._sets = {n: _Unit((), edits) for n, edits in found.items() if cdi.is_set(n)} | self._sets
         self._earlier = {name: edits for name, edits in found.items() if not cdi.is_set(name)}
 
-    def _listed(self) -> dict[str, bool]:
-        """Devices in the list, and whether some container got them since the start."""
-        listed: dict[str, bool] = {}
-        inventory = self._supply.inventory
-        for entry in inventory.snapshot.entries.values():
-            listed[entry.device.id] = listed.get(entry.device.id, False) or inventory.is_allocated(
-                entry.token
-            )
-        return listed
-
     def _due(self) -> Iterator[tuple[Device, ...]]:
         """What must be rendered: all of which a device, or who is asked, is not the same any more."""
         source = self._supply.source
@@ -225,7 +215,7 @@ class Injection:
                 yield now
 
     async def _render_due(self) -> None:
-        held = self._listed()
+        held = self._supply.inventory.listed()
         hung = ""
         for devices in list(self._due()):
             if self._stopping:
@@ -261,7 +251,7 @@ class Injection:
 
     def _content(self) -> dict[str, ContainerEdits]:
         """What the file should hold, by CDI name; drops what neither the list nor the plan has any more."""
-        kept = {*self._wanted, *self._sick, *self._listed()}
+        kept = {*self._wanted, *self._sick, *self._supply.inventory.listed()}
         for book in (self._units, self._failures):
             for device in [device for device in book if device not in kept]:
                 del book[device]

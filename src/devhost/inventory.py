@@ -1,30 +1,49 @@
 """The devices of one resource as the kubelet should see them: snapshots with a revision.
 
-A *token* is what the kubelet counts: a device, or one of the replicas it is shared as. A token that
+A *token* is what the kubelet counts: a device, one of the replicas it is shared as, or one of those as
+which all devices of the resource are shared together. A token that
 disappears is first shown Unhealthy and left out only after :data:`GRACE`, because a kubelet may just
-have chosen it; one that a container got stays Unhealthy for as long as that may be (the kubelet never
-says when it is released), so that the pod's status tells the truth.
+have chosen it; one that a container holds stays Unhealthy until it is released (:mod:`devhost.holding`
+tells when that is believed), so that the pod's status tells the truth.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from .model import MAX_DEVICE_ID, Device, Health, unhealthy
-from .plan import LIST_LIMIT, Offer, listed_bytes
+from .holding import Holder, Holding, Listing
+from .model import HEALTHY, MAX_DEVICE_ID, Device, Health, unhealthy
+from .plan import LIST_LIMIT, Unit, listed_bytes
 
 GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
 
 
+NAMED_ILL = 4
+"""Devices that the reason of a token for many of them names at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the devices a token stands for, and its own health."""
+
+    device: Device
+    health: Health
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One token: its id, the device behind it, its health, and since when (wall clock, seconds)."""
+    """One token: its id, the devices behind it, its health, and since when (wall clock, seconds).
+
+    ``unit`` is what the token is named after: the device's id where it stands for one.
+    """
 
     token: str
-    device: Device
+    unit: str
+    members: tuple[Member, ...]
+    numa_nodes: tuple[int, ...]
     health: Health
     since: float
     gone_at: float | None = None
@@ -46,14 +65,25 @@ class Snapshot:
         """Tokens a pod could get."""
         return sum(1 for entry in self.entries.values() if entry.health.healthy)
 
+    def devices(self) -> dict[str, bool]:
+        """The devices behind the tokens, by id, and whether a container could get each of them now."""
+        found: dict[str, bool] = {}
+        for entry in {id(entry.members): entry for entry in self.entries.values()}.values():
+            for member in entry.members:
+                usable = entry.gone_at is None and member.health.healthy
+                found[member.device.id] = found.get(member.device.id, False) or usable
+        return found
+
 
 def token(device: str, number: int, replicas: int) -> str:
     """The id the kubelet knows a replica by: the device's own when it is not shared.
 
     Longer than 63 characters it is cut and carries a hash, as the proto's comment on ``ID`` wants.
     """
-    if replicas == 1:
-        return device
+    return device if replicas == 1 else _numbered(device, number)
+
+
+def _numbered(device: str, number: int) -> str:
     suffix = f"::{number}"
     if len(device) + len(suffix) > MAX_DEVICE_ID:
         digest = hashlib.sha256(device.encode()).hexdigest()[:8]
@@ -67,13 +97,19 @@ class Inventory:
     Args:
         wall: seconds since the epoch, for "since when".
         clock: monotonic seconds, for the grace.
+        held: called when a list of who holds what may be wanted sooner than before.
     """
 
-    def __init__(self, wall: Callable[[], float], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, wall: Callable[[], float], clock: Callable[[], float], held: Callable[[], None] = lambda: None
+    ) -> None:
         self._wall = wall
         self._clock = clock
         self._subscribers: set[Callable[[], None]] = set()
-        self._allocated: set[str] = set()
+        self._held = held
+        self._holding = Holding(clock)
+        self._vanished: set[str] = set()
+        self._given: dict[str, tuple[str, ...]] = {}
         self.snapshot = Snapshot()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -81,54 +117,96 @@ class Inventory:
         self._subscribers.add(changed)
         return lambda: self._subscribers.discard(changed)
 
-    def allocated(self, tokens: Iterable[str]) -> None:
-        """A container got these tokens."""
-        self._allocated.update(tokens)
+    def allocated(self, tokens: Iterable[str], given: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        """A container got these tokens, and with each the devices (ids) that ``given`` says."""
+        self._holding.allocated(tokens)
+        self._given = {name: ids for name, ids in self._given.items() if name in self._holding}
+        self._given.update(given or {})
+        self._held()
+
+    def given(self, name: str) -> tuple[str, ...]:
+        """Ids of the devices that the container got which holds this token, as far as that is known."""
+        return self._given.get(name, ()) if name in self._holding else ()
+
+    def listed(self) -> dict[str, bool]:
+        """Devices behind the tokens or in the hands of those who hold one, and whether somebody holds them.
+
+        A device that has gone may be among them: a token that stands for several outlives each of them.
+        """
+        found = dict.fromkeys(self.snapshot.devices(), False)
+        for name, entry in self.snapshot.entries.items():
+            if name in self._holding:
+                held = self.given(name) or tuple(member.device.id for member in entry.members)
+                found.update(dict.fromkeys(held, True))
+        return found
 
     def is_allocated(self, name: str) -> bool:
-        """Whether some container got this token since devhost started."""
-        return name in self._allocated
+        """Whether some container holds this token, as far as that is known."""
+        return name in self._holding
+
+    def holder(self, name: str) -> Holder | None:
+        """Which container holds this token; ``None`` where none does or the kubelet has not said which."""
+        return self._holding.holder(name)
+
+    def heard(self, listing: Listing, resource: str) -> bool:
+        """Takes the kubelet's word on who holds what; true when somebody else does than before.
+
+        Vanished tokens that are released leave with the next :meth:`update`, see :meth:`next_change`.
+        """
+        return self._holding.heard(listing, resource)
+
+    def list_due(self, last: float) -> float | None:
+        """When the next list of who holds what is wanted, see :meth:`.Holding.due`."""
+        return self._holding.due(last, self._vanished)
 
     def update(
         self,
-        offers: Iterable[Offer],
+        units: Iterable[Unit],
         verdict: Callable[[Device], Health],
         why_gone: Callable[[str], str],
         caused_at: float | None = None,
     ) -> bool:
-        """Takes the plan's offers for this resource; true when that made a new revision.
+        """Takes what the tokens of this resource stand for now; true when that made a new revision.
 
         Args:
-            offers: the devices it has now.
+            units: the devices it has now, by what its tokens stand for.
             verdict: the health of a device.
-            why_gone: the reason to show for a device, by id, that is not among the offers any more.
+            why_gone: the reason to show for a device, by id, whose token is not among the units any more.
             caused_at: monotonic time of the event that led here, if one did.
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
         entries: dict[str, Entry] = {}
-        for offer in offers:
-            device, replicas = offer.device, offer.replicas
-            health = verdict(device)
-            for number in range(replicas):
-                name = device.id if replicas == 1 else token(device.id, number, replicas)
+        for unit in units:
+            members = tuple(Member(device, verdict(device)) for device in unit.devices)
+            health, nodes = _joint(members), unit.numa_nodes
+            for number in range(unit.replicas):
+                name = _numbered(unit.id, number) if unit.numbered else unit.id
                 before = old.get(name)
+                if before is not None and not number and _alike(before.members, members):
+                    members = before.members  # one object for all tokens, then and now
                 if before is None:
-                    entries[name] = Entry(name, device, health, wall)
-                elif before.device is device and before.health == health and before.gone_at is None:
+                    entries[name] = Entry(name, unit.id, members, nodes, health, wall)
+                elif before.members is members and before.numa_nodes == nodes and before.gone_at is None:
                     entries[name] = before
                 else:
-                    same = before.health.healthy == health.healthy
-                    entries[name] = Entry(name, device, health, before.since if same else wall)
+                    since = before.since if before.health.healthy == health.healthy else wall
+                    entries[name] = Entry(name, unit.id, members, nodes, health, since)
         vanished = [
             before for name, before in old.items() if name not in entries and not self._outlived(before, now)
         ]
+        gone = set()
         for before in self._for_which_there_is_room(vanished, entries):
             entries[before.token] = self._gone(before, why_gone, now, wall)
+            gone.add(before.token)
+        if gone != self._vanished:
+            self._vanished = gone
+            self._held()
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
+        self._vanished = set()
         self._publish({}, bool(self.snapshot.entries), None)
 
     def next_change(self) -> float | None:
@@ -137,7 +215,7 @@ class Inventory:
         waits = [
             entry.gone_at + GRACE - now
             for entry in self.snapshot.entries.values()
-            if entry.gone_at is not None and entry.token not in self._allocated
+            if entry.gone_at is not None and entry.token not in self._holding
         ]
         return max(0.0, min(waits)) if waits else None
 
@@ -159,14 +237,14 @@ class Inventory:
         if not vanished:
             return
         room = LIST_LIMIT - sum(map(_listed_bytes, entries.values()))
-        for entry in sorted(vanished, key=lambda entry: entry.token not in self._allocated):
+        for entry in sorted(vanished, key=lambda entry: entry.token not in self._holding):
             room -= _listed_bytes(entry)
             if room < 0:
                 return
             yield entry
 
     def _outlived(self, entry: Entry, now: float) -> bool:
-        if entry.gone_at is None or entry.token in self._allocated:
+        if entry.gone_at is None or entry.token in self._holding:
             return False
         return now >= entry.gone_at + GRACE
 
@@ -174,11 +252,28 @@ class Inventory:
         if entry.gone_at is not None:
             return entry
         since = wall if entry.health.healthy else entry.since
-        return Entry(entry.token, entry.device, unhealthy(why_gone(entry.device.id)), since, now)
+        reasons = dict.fromkeys(why_gone(member.device.id) for member in entry.members)
+        return replace(entry, health=unhealthy("; ".join(reasons)), since=since, gone_at=now)
+
+
+def _joint(members: Sequence[Member]) -> Health:
+    """The health of a token: it is of use as long as one of its devices is."""
+    if len(members) == 1:
+        return members[0].health
+    if any(member.health.healthy for member in members):
+        return HEALTHY
+    ill = [f"{member.device.id}: {member.health.reason}" for member in members[:NAMED_ILL]]
+    more = f"; and {len(members) - NAMED_ILL} more" if len(members) > NAMED_ILL else ""
+    return unhealthy(f"none of its devices is healthy: {'; '.join(ill)}{more}")
+
+
+def _alike(old: Sequence[Member], new: Sequence[Member]) -> bool:
+    pairs = zip(old, new, strict=False)
+    return len(old) == len(new) and all(a.device is b.device and a.health == b.health for a, b in pairs)
 
 
 def _listed_bytes(entry: Entry) -> int:
-    return listed_bytes(len(entry.token), len(entry.device.numa_nodes))
+    return listed_bytes(len(entry.token), len(entry.numa_nodes))
 
 
 def _differs(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> bool:
@@ -188,8 +283,7 @@ def _differs(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> bool:
     for name, entry in new.items():
         before = old[name]
         if before is not entry and (
-            before.health.healthy != entry.health.healthy
-            or before.device.numa_nodes != entry.device.numa_nodes
+            before.health.healthy != entry.health.healthy or before.numa_nodes != entry.numa_nodes
         ):
             return True
     return False

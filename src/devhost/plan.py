@@ -13,8 +13,13 @@ from enum import StrEnum
 
 from . import naming
 from .model import AttributeValue, Device
-from .settings import ResourceSettings, Settings, Share, WhenEmpty
+from .settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 from .where import holds, objection, show
+
+ALL = "all"
+"""What tokens that stand for all devices of a resource are named after: ``all::0``, ``all::1``, …
+
+Always with a number, so that none is ever a device's id, which may have no double colon."""
 
 LIST_LIMIT = 4_000_000
 """Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
@@ -38,10 +43,25 @@ def listed_bytes(name: int, nodes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One device in one resource, handed out ``replicas`` times."""
+    """One device in one resource, handed out ``replicas`` times: by itself, or with all the others of it."""
 
     device: Device
     replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a token stands for: devices that a container gets together, handed out ``replicas`` times.
+
+    ``id`` is what its tokens are named after, ``numbered`` whether they carry a number, ``numa_nodes``
+    what the kubelet is told of each.
+    """
+
+    id: str
+    devices: tuple[Device, ...]
+    replicas: int = 1
+    numbered: bool = False
+    numa_nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +71,29 @@ class PlannedResource:
     name: str
     entry: ResourceSettings
     offers: tuple[Offer, ...] = ()
+
+
+def units(of: Of, offers: Sequence[Offer]) -> list[Unit]:
+    """What the tokens of one resource stand for; none where it has no device.
+
+    A token for all devices is near no NUMA node: a pod placed by one of them could be far from the rest,
+    and devices that come and go would make the kubelet a new list that says nothing else than the old.
+    """
+    if of is Of.EACH:
+        return [
+            Unit(o.device.id, (o.device,), o.replicas, o.replicas > 1, o.device.numa_nodes) for o in offers
+        ]
+    if not offers:
+        return []
+    return [Unit(ALL, tuple(offer.device for offer in offers), offers[0].replicas, numbered=True)]
+
+
+def handed_out(share: Share, replicas: int) -> str:
+    """How a device is handed out, in words; empty where that is once and by itself."""
+    times = f"handed out {replicas} times" if replicas > 1 else "handed out once"
+    if share.of is Of.ALL:
+        return f"{times}, all devices together"
+    return times if replicas > 1 else ""
 
 
 class RefusalKind(StrEnum):
@@ -128,9 +171,8 @@ def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tup
         if entry.backend != backend:
             verdict = Verdict(entry, entry.name, False, f"it is for backend {entry.backend}")
         elif name is not None:
-            replicas = replicas_of(entry.share, device.attributes)
-            shared = f", handed out {replicas} times" if replicas > 1 else ""
-            verdict = Verdict(entry, name, True, f"it takes the device{shared}")
+            how = handed_out(entry.share, replicas_of(entry.share, device.attributes))
+            verdict = Verdict(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
         elif entry.index in refused:
             verdict = Verdict(entry, entry.name, False, refused[entry.index])
         else:
@@ -182,7 +224,7 @@ class _Deal:
                 kind = RefusalKind.TAKEN
             elif reason := self._no_claim(key, device):
                 kind = RefusalKind.CLAIMED
-            elif reason := self._no_room(name, device, replicas):
+            elif reason := self._no_room(name, device, entry.share.of, replicas):
                 kind = RefusalKind.FULL
             else:
                 self._give(name, key, entry, device, replicas)
@@ -226,9 +268,12 @@ class _Deal:
                 conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
         return min(conflicts) if conflicts else ""  # a set has no order, and the plan must not depend on one
 
-    def _no_room(self, name: str, device: Device, replicas: int) -> str:
-        number = 2 + len(str(replicas)) if replicas > 1 else 0
-        each = listed_bytes(len(device.id) + number, len(device.numa_nodes))
+    def _no_room(self, name: str, device: Device, of: Of, replicas: int) -> str:
+        if of is Of.ALL and name in self._sizes:
+            return ""  # its tokens are there already, and the device only adds to what they give
+        (unit,) = units(of, [Offer(device, replicas)])
+        number = 2 + len(str(replicas)) if unit.numbered else 0
+        each = listed_bytes(len(unit.id) + number, len(unit.numa_nodes))
         size = self._sizes.get(name, 0) + replicas * each
         if size > LIST_LIMIT:
             return f"the device list of {name} would pass the kubelet's limit of 4 MiB"

@@ -7,12 +7,20 @@ from datetime import UTC, datetime
 
 from . import __version__
 from .discovery import Discovery
+from .holding import Holder
 from .host import Host
+from .inventory import Snapshot
+from .kubelet.holders import Holders
+from .plan import ALL
 from .service import ResourceService
+from .settings import Of
 from .telemetry.document import (
     BackendStatus,
     DeviceStatus,
+    HolderStatus,
+    MemberStatus,
     PlanRefusal,
+    PodResourcesStatus,
     RefusedDevice,
     ResourceStatus,
     StatusDocument,
@@ -40,6 +48,7 @@ def status(host: Host) -> StatusDocument:
         "kubelet": {
             "dir": str(host.kubelet.directory),
             "socket": "present" if host.kubelet.identity else "absent",
+            "podResources": _pod_resources(host.holders),
         },
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
         "backends": [_backend(name, d) for name, d in sorted(host.discoveries.items())],
@@ -51,6 +60,16 @@ def status(host: Host) -> StatusDocument:
             )
             for refusal in host.plan.refusals
         ],
+    }
+
+
+def _pod_resources(holders: Holders) -> PodResourcesStatus:
+    hearing = holders.hearing
+    return {
+        "socket": str(holders.source.socket),
+        "known": not hearing.reason,
+        "reason": hearing.reason,
+        "listed": _iso(hearing.last) if hearing.last else None,
     }
 
 
@@ -74,16 +93,39 @@ def _resource(service: ResourceService) -> ResourceStatus:
         "devices": [
             DeviceStatus(
                 id=entry.token,
-                device=entry.device.id,
+                device=entry.unit,
                 health="Healthy" if entry.health.healthy else "Unhealthy",
                 reason=entry.health.reason,
                 since=_iso(entry.since),
-                numaNodes=list(entry.device.numa_nodes),
+                numaNodes=list(entry.numa_nodes),
                 allocated=service.inventory.is_allocated(entry.token),
+                given=list(service.inventory.given(entry.token)),
+                holder=_holder(service.inventory.holder(entry.token)),
             )
             for entry in snapshot.entries.values()
         ],
+        "together": [] if service.entry.share.of is Of.EACH else _together(snapshot),
     }
+
+
+def _together(snapshot: Snapshot) -> list[MemberStatus]:
+    """The devices behind the tokens that stand for all of them; all such tokens have the same ones."""
+    entry = next((e for e in snapshot.entries.values() if e.unit == ALL and e.gone_at is None), None)
+    return [
+        MemberStatus(
+            device=member.device.id,
+            health="Healthy" if member.health.healthy else "Unhealthy",
+            reason=member.health.reason,
+            numaNodes=list(member.device.numa_nodes),
+        )
+        for member in (entry.members if entry else ())
+    ]
+
+
+def _holder(holder: Holder | None) -> HolderStatus | None:
+    if holder is None:
+        return None
+    return {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
 
 
 def _backend(name: str, discovery: Discovery) -> BackendStatus:

@@ -12,7 +12,7 @@ from .injection import Injection
 from .inventory import Inventory
 from .kubelet.registration import KubeletSocket, Registration
 from .model import Device, Health
-from .plan import Offer, PlannedResource
+from .plan import Offer, PlannedResource, units
 from .settings import Inject
 from .supply import Supply
 from .telemetry.metrics import Metrics
@@ -26,6 +26,7 @@ class ResourceService:
         discovery: the backend that finds its devices; :meth:`update` may exchange it.
         changed: called when anything of it is another than before.
         specifications: where its CDI specification goes, if it has one.
+        held: called when a list of who holds what may be wanted sooner than before.
     """
 
     def __init__(
@@ -36,11 +37,12 @@ class ResourceService:
         metrics: Metrics,
         changed: Callable[[], None],
         specifications: SpecDirectory,
+        held: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = planned.name
         self.entry = planned.entry
         self.discovery = discovery
-        self.inventory = Inventory(time.time, time.monotonic)
+        self.inventory = Inventory(time.time, time.monotonic, held)
         self.supply = Supply(
             planned.name,
             self.inventory,
@@ -136,8 +138,7 @@ class ResourceService:
         if self._left:
             return
         now, offers = time.monotonic(), self._offers
-        listed = self.inventory.snapshot.entries.values()
-        shown = {entry.device.id: entry.health.healthy for entry in listed} if self._injection else {}
+        shown = self.inventory.snapshot.devices() if self._injection else {}
 
         def verdict(device: Device) -> Health:
             health = self.discovery.ward.verdict(device, now)
@@ -149,7 +150,8 @@ class ResourceService:
             offers = [
                 offer for offer in offers if offer.device.id in shown or self._injection.named(offer.device)
             ]
-        self.inventory.update(offers, verdict, self._why_gone, self._caused_at)
+        tokens = units(self.entry.share.of, offers)
+        self.inventory.update(tokens, verdict, self._why_gone, self._caused_at)
         self._caused_at = None
         snapshot = self.inventory.snapshot
         healthy = snapshot.healthy

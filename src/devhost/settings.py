@@ -33,6 +33,15 @@ class Prefer(StrEnum):
     """Different physical devices, never two replicas of one while another is free."""
 
 
+class Of(StrEnum):
+    """What one token of a shared resource gives."""
+
+    EACH = "each"
+    """One device: each device has tokens of its own."""
+    ALL = "all"
+    """Every device that the resource has: the tokens only count who may use them at once."""
+
+
 class Inject(StrEnum):
     """How a container gets its devices."""
 
@@ -61,10 +70,14 @@ class ReplicaOverride:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How often each device is handed out; the first override that takes the device decides."""
+    """How often each device is handed out; the first override that takes the device decides.
+
+    With :attr:`Of.ALL` it is how often all of them together are; there are no overrides then.
+    """
 
     replicas: int = 1
     overrides: tuple[ReplicaOverride, ...] = ()
+    of: Of = Of.EACH
 
 
 @dataclass(frozen=True, slots=True)

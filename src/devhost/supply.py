@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .affinity import prefer
-from .errors import AllocationError, BackendError
-from .inventory import Inventory
+from .errors import AllocationError, BackendError, words
+from .inventory import Entry, Inventory
 from .model import Device, DeviceNode, Edits, Mount
 from .settings import Prefer
 from .source import Source
+from .telemetry.log import get
+
+log = get(__name__)
 
 ALLOCATE_DEADLINE = 8.0
 """Seconds; the kubelet has no deadline of its own and admits no other pod meanwhile."""
@@ -53,6 +56,19 @@ class Granted:
     left_out: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of asking the backend: for which devices, or what of the host each of them lacks.
+
+    ``left_out`` are devices that others stand in for, each with the reason; ``lacking`` may name them too.
+    """
+
+    granted: Granted
+    devices: Sequence[Device]
+    lacking: Mapping[str, Sequence[str]]
+    left_out: Mapping[str, str]
+
+
 @dataclass(slots=True)
 class Supply:
     """A resource's devices and how to get them.
@@ -77,11 +93,16 @@ class Supply:
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.affinity.prefer`."""
-        devices = {name: entry.device for name, entry in self.inventory.snapshot.entries.items()}
+        entries = self.inventory.snapshot.entries
+        # of several devices behind a token any will do: all tokens of the resource stand for the same ones
+        devices = {name: entry.members[0].device for name, entry in entries.items()}
         return prefer(self.policy, devices, available, must_include, size)
 
     async def allocate(self, tokens: Sequence[str]) -> Granted:
         """Hands out devices to one container.
+
+        Where a token stands for several devices the container gets those that can be used now, and one is
+        enough.
 
         Raises:
             UnknownDevice: the tokens are none, unknown or repeated.
@@ -90,22 +111,33 @@ class Supply:
             AllocationError: the backend says a device cannot be used now.
             BackendError: the backend failed, hung, or answered something unusable.
         """
-        devices = self._devices(tokens, must_be_healthy=True)
+        wanted = [self._healthy(entry) for entry in self._entries(tokens)]
         began = time.monotonic()
         try:
-            granted, missing = await self.source.serve(ALLOCATE_DEADLINE, self._edits, devices)
-            if self.inject is not None and not missing:
+            answer = await self.source.serve(ALLOCATE_DEADLINE, self._serve, wanted)
+            granted = answer.granted
+            if self.inject is not None and answer.devices:
                 left = ALLOCATE_DEADLINE - (time.monotonic() - began)
-                granted = await self.inject(devices, granted, left)
+                granted = await self.inject(answer.devices, granted, left)
         except AllocationError:
             self.look()
             raise
-        if missing:
-            for device, paths in missing.items():
-                self.denied(device, paths)
-            raise self._lacking(missing)
-        self.inventory.allocated(tokens)
+        for device, paths in answer.lacking.items():
+            self.denied(device, paths)
+        if not answer.devices:
+            raise self._lacking(answer.lacking)
+        for device, reason in answer.left_out.items():
+            log.warning("a container goes without a device", resource=self.name, device=device, reason=reason)
+        if answer.left_out:
+            self.look()
+        given = {device.id for device in answer.devices}
+        parts = (tuple(device.id for device in some if device.id in given) for some in wanted)
+        self.inventory.allocated(tokens, dict(zip(tokens, parts, strict=True)))
         return granted
+
+    def given(self, tokens: Iterable[str]) -> list[str]:
+        """Ids of the devices that the container got which holds these tokens, each once."""
+        return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
 
     def ask(self, devices: Sequence[Device]) -> Granted:
         """What a container would get with these devices now. Runs on the backend's thread.
@@ -127,29 +159,78 @@ class Supply:
             UnknownDevice: a token is not known.
             BackendError: the backend failed or hung.
         """
-        devices = self._devices(tokens, must_be_healthy=False)
-        await self.source.prepare(PREPARE_DEADLINE, devices)
+        got = [self._got(entry) for entry in self._entries(tokens)]
+        await self.source.prepare(PREPARE_DEADLINE, _each_once(got))
 
     def _lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
         paths = sorted({path for paths in missing.values() for path in paths})
         return MissingPath(f"{self.name}: {', '.join(paths)} does not exist on the node")
 
-    def _devices(self, tokens: Sequence[str], *, must_be_healthy: bool) -> list[Device]:
+    def _entries(self, tokens: Sequence[str]) -> list[Entry]:
         if not tokens:
             raise UnknownDevice(f"{self.name}: the request names no device")
         if len(set(tokens)) != len(tokens):
             twice = next(token for token in tokens if tokens.count(token) > 1)
             raise UnknownDevice(f"{self.name}: the request names {_quote(twice)} more than once")
-        entries = self.inventory.snapshot.entries
-        devices: dict[str, Device] = {}
+        listed = self.inventory.snapshot.entries
+        entries = []
         for token in tokens:
-            entry = entries.get(token)
-            if entry is None:
+            if token not in listed:
                 raise UnknownDevice(f"{self.name}: there is no device {_quote(token)}")
-            if must_be_healthy and not entry.health.healthy:
-                raise SickDevice(f"{self.name}: {token} is unhealthy: {entry.health.reason}")
-            devices[entry.device.id] = entry.device
-        return list(devices.values())
+            entries.append(listed[token])
+        return entries
+
+    def _healthy(self, entry: Entry) -> tuple[Device, ...]:
+        """The devices that an entry gives now."""
+        if not entry.health.healthy:
+            raise SickDevice(f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}")
+        return tuple(member.device for member in entry.members if member.health.healthy)
+
+    def _got(self, entry: Entry) -> tuple[Device, ...]:
+        """The devices a container holds by an entry; where that is not known, those it would get now."""
+        given = self.inventory.given(entry.token)
+        got = tuple(member.device for member in entry.members if member.device.id in given)
+        well = tuple(member.device for member in entry.members if member.health.healthy)
+        return got or well or tuple(member.device for member in entry.members)
+
+    def _serve(self, wanted: Sequence[Sequence[Device]]) -> _Answer:
+        """Asks for the devices behind some tokens. Runs on the backend's thread.
+
+        Where there are more than there must be, those that cannot be used are found out and left out.
+
+        Raises:
+            AllocationError: for some token the backend gives nothing at all.
+        """
+        devices = _each_once(wanted)
+        must = all(len(some) == 1 for some in wanted)
+        try:
+            granted, lacking = self._edits(devices)
+        except AllocationError:
+            if must:
+                raise
+        else:
+            if must or not lacking:
+                return _Answer(granted, () if lacking else devices, lacking, {})
+        return self._serve_some(wanted, devices)
+
+    def _serve_some(self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device]) -> _Answer:
+        left_out: dict[str, str] = {}
+        lacking: dict[str, list[str]] = {}
+        for device in devices:
+            try:
+                _, missing = self._edits([device])
+            except AllocationError as error:
+                left_out[device.id] = words(error) or type(error).__name__
+            else:
+                lacking |= missing
+                left_out |= {name: f"{', '.join(paths)} does not exist" for name, paths in missing.items()}
+        rest = [[device for device in some if device.id not in left_out] for some in wanted]
+        if not all(rest):
+            if lacking:
+                return _Answer(Granted(Edits()), (), lacking, {})
+            raise AllocationError("; ".join(dict.fromkeys(left_out.values())))
+        granted, missing = self._edits(_each_once(rest))
+        return _Answer(granted, () if missing else _each_once(rest), lacking | missing, left_out)
 
     def _edits(self, devices: Sequence[Device]) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
@@ -174,6 +255,10 @@ class Supply:
             if own:
                 blame[device.id] = sorted(own)
         return blame or {device.id: sorted(absent) for device in devices}
+
+
+def _each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
+    return list({device.id: device for some in sets for device in some}.values())
 
 
 def _paths(edits: Edits, *, required: bool) -> list[str]:

@@ -26,8 +26,21 @@ def test_discover_as_json_has_attributes_health_and_refusals(toys):
     assert resource["devices"][0]["reason"] == "it is broken"
     assert resource["devices"][1]["attributes"] == {"model": "x100", "serial": "s-one"}
     assert resource["devices"][1]["replicas"] == 3
+    assert resource["of"] == "each"
     assert document["refusals"] == []
     assert document["backends"][0]["state"] == "ok"
+
+
+def test_discover_and_explain_say_that_devices_are_handed_out_together(toys):
+    toys.write("name: example.com/toy, backend: toy, share: {replicas: 100, of: all}")
+    rows = [
+        line for line in toys.devhost("discover").stdout.splitlines() if line.startswith("example.com/toy")
+    ]
+    assert len(rows) == 2 and all(row.rstrip().endswith("100, all together") for row in rows)
+    (resource,) = json.loads(toys.devhost("discover", "--output", "json").stdout)["resources"]
+    assert (resource["of"], [device["replicas"] for device in resource["devices"]]) == ("all", [100, 100])
+    said = toys.devhost("explain", "one").stdout
+    assert "yes, it takes the device, handed out 100 times, all devices together" in said
 
 
 def test_discover_tells_how_many_devices_match_nothing_and_lists_them_on_request(toys):

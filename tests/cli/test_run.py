@@ -111,7 +111,29 @@ async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
             document = json.loads(done.stdout)
             (resource,) = document["resources"]
             assert (resource["state"], resource["streams"], resource["allocatable"]) == ("registered", 1, 2)
-            assert document["kubelet"] == {"dir": str(kubelet.directory), "socket": "present"}
+            about = document["kubelet"]
+            assert (about["dir"], about["socket"]) == (str(kubelet.directory), "present")
+            assert about["podResources"]["socket"] == str(tmp_path / "pod-resources" / "kubelet.sock")
+
+
+async def test_the_podresources_socket_may_lie_elsewhere_and_status_names_the_pod(
+    toys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
+    (toys.root / "dev").mkdir(exist_ok=True)
+    (toys.root / "dev" / "null").touch()
+    async with KubeletSimulator(tmp_path / "kubelet", pod_resources=tmp_path / "moved") as kubelet:
+        with running(toys, kubelet.directory, "--pod-resources", str(kubelet.pod_resources)):
+            await until_served(kubelet)
+            await kubelet.admit("meter", "main", "example.com/toy", 1)
+            command = [sys.executable, "-m", "devhost", "status"]
+            async with asyncio.timeout(20):
+                shown = ""
+                while "default/meter/main" not in shown:
+                    done = await asyncio.to_thread(
+                        subprocess.run, command, capture_output=True, text=True, timeout=20
+                    )
+                    shown = done.stdout
 
 
 async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, tmp_path):

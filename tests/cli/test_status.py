@@ -29,6 +29,8 @@ def _device(name: str, reason: str = "", allocated: bool = False) -> DeviceStatu
         "since": "2026-11-20T11:59:15Z",
         "numaNodes": [0, 1],
         "allocated": allocated,
+        "given": [],
+        "holder": {"namespace": "default", "pod": "meter-0", "container": "main"} if allocated else None,
     }
 
 
@@ -45,7 +47,16 @@ def _document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
             "generation": 2,
             "lastReload": {"at": "2026-11-20T11:48:00Z", "result": "ok", "complaints": []},
         },
-        "kubelet": {"dir": "/var/lib/kubelet/device-plugins", "socket": "present"},
+        "kubelet": {
+            "dir": "/var/lib/kubelet/device-plugins",
+            "socket": "present",
+            "podResources": {
+                "socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
+                "known": True,
+                "reason": "",
+                "listed": "2026-11-20T11:59:50Z",
+            },
+        },
         "resources": [
             {
                 "name": "example.com/serial",
@@ -61,6 +72,7 @@ def _document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
                 "lastRegistration": "2026-11-20T09:00:00Z",
                 "lastError": "",
                 "devices": devices,
+                "together": [],
             }
         ],
         "backends": [
@@ -88,13 +100,30 @@ def test_the_table_reads_top_down_from_the_process_to_the_backends() -> None:
         "RESOURCE            BACKEND  HEALTHY  STATE       STREAMS  REGISTRATIONS  REGISTERED",
         "example.com/serial  udev     1/2      registered        1              1  3h",
         "",
-        "RESOURCE            DEVICE  HEALTH     SINCE  NUMA  ALLOCATED  REASON",
-        "example.com/serial  FT1     Healthy    45s    0,1   yes        -",
-        "example.com/serial  FT2     Unhealthy  45s    0,1   -          node is gone",
+        "RESOURCE            DEVICE  HEALTH     SINCE  NUMA  HELD BY               REASON",
+        "example.com/serial  FT1     Healthy    45s    0,1   default/meter-0/main  -",
+        "example.com/serial  FT2     Unhealthy  45s    0,1   -                     node is gone",
         "",
         "BACKEND  STATE  SINCE  DEVICES  DISCOVERED  TOOK",
         "udev     ok     3h           2  45s         1.2ms",
     ]
+
+
+def test_devices_handed_out_together_are_shown_with_what_each_container_got() -> None:
+    held, free = _device("all::0", allocated=True), _device("all::1")
+    for device in (held, free):
+        device["device"], device["numaNodes"] = "all", []
+    held["given"] = ["a", "b", "c", "d"]
+    document = _document([held, free])
+    document["resources"][0]["together"] = [
+        {"device": "a", "health": "Healthy", "reason": "", "numaNodes": [0]},
+        {"device": "b", "health": "Unhealthy", "reason": "port 1 is down", "numaNodes": [1]},
+    ]
+    text = show(document, NOW)
+    assert "default/meter-0/main with a, b, c and 1 more" in text
+    lines = [line.split() for line in text.splitlines()]
+    at = lines.index(["RESOURCE", "TOGETHER", "HEALTH", "NUMA", "REASON"])
+    assert [line[1:4] for line in lines[at + 1 : at + 3]] == [["a", "Healthy", "0"], ["b", "Unhealthy", "1"]]
 
 
 def test_a_host_that_has_nothing_yet_says_so() -> None:
@@ -103,6 +132,24 @@ def test_a_host_that_has_nothing_yet_says_so() -> None:
     document["kubelet"]["socket"] = "absent"
     text = show(document, NOW)
     assert "No resources yet." in text and "kubelet.sock is absent" in text
+
+
+def test_while_the_kubelet_does_not_tell_who_holds_what_it_is_unknown_and_says_why() -> None:
+    known, got, free = _device("known", allocated=True), _device("got", allocated=True), _device("free")
+    got["holder"] = None
+    document = _document([known, got, free])
+    document["kubelet"]["podResources"] |= {"known": False, "reason": "kubelet.sock does not \x1b exist"}
+    lines = show(document, NOW).splitlines()
+    assert lines[2] == r"pods    unknown: kubelet.sock does not \x1b exist"
+    held = {line.split()[1]: line.split("0,1")[1].strip() for line in lines if "0,1" in line}
+    assert held == {"known": "default/meter-0/main", "got": "a pod, unknown which", "free": "unknown"}
+
+
+def test_a_device_that_the_kubelet_does_not_name_yet_is_held_by_some_pod() -> None:
+    device = _device("FT1", allocated=True)
+    device["holder"] = None
+    text = show(_document([device]), NOW)
+    assert "a pod, unknown which" in text and "pods " not in text
 
 
 def test_a_rejected_reload_shows_every_complaint() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.config.difference import Difference, difference
-from devhost.settings import Prefer, ResourceSettings, Settings
+from devhost.settings import Of, Prefer, ResourceSettings, Settings, Share
 
 Read = Callable[[str], Settings]
 
@@ -50,6 +50,12 @@ def test_entries_are_added_removed_and_changed_by_their_name() -> None:
     assert (change.old.prefer, change.new.prefer, change.keys) == (Prefer.TOPOLOGY, Prefer.PACK, ("prefer",))
     assert not found.reordered
     assert str(found) == "added d; removed a; changed c (prefer); 1 unchanged"
+
+
+def test_sharing_together_instead_of_one_by_one_is_a_change() -> None:
+    before = entry("a")
+    found = difference(settings(before), settings(replace(before, share=Share(of=Of.ALL))))
+    assert [change.keys for change in found.changed] == [("share",)]
 
 
 def test_an_entry_that_only_moved_is_unchanged_but_the_order_is_told() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from devhost.catalog import Catalog
 from devhost.config import backend_paths, load, loads
 from devhost.errors import Complaint, ConfigError
-from devhost.settings import Inject, Prefer, ReplicaOverride, ResourceSettings, Settings, Share, WhenEmpty
+from devhost.settings import Inject, Of, Prefer, ReplicaOverride, ResourceSettings, Settings, Share, WhenEmpty
 from devhost.where import Block, Flag, Range, Term, Text
 
 Read = Callable[[str], Settings]
@@ -159,7 +159,7 @@ shares = st.builds(
     st.lists(
         st.builds(ReplicaOverride, st.lists(blocks, min_size=1, max_size=2).map(tuple), replicas), max_size=2
     ).map(tuple),
-)
+) | st.builds(Share, replicas, of=st.just(Of.ALL))
 
 
 @st.composite
@@ -204,6 +204,7 @@ def _yaml(settings: tuple[ResourceSettings, ...]) -> str:
             "where": _yaml_where(entry.where),
             "share": {
                 "replicas": entry.share.replicas,
+                "of": entry.share.of.value,
                 "overrides": [
                     {"where": _yaml_where(one.where), "replicas": one.replicas}
                     for one in entry.share.overrides

@@ -13,7 +13,7 @@ from devhost import catalog
 from devhost.config import loads
 from devhost.config.annotation import keys
 from devhost.config.language import Cdi, File, Override, Resource, Sharing
-from devhost.settings import Inject, Prefer, WhenEmpty
+from devhost.settings import Inject, Of, Prefer, WhenEmpty
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -39,6 +39,6 @@ def test_every_key_is_documented(cls: type) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("values", [Prefer, Inject, WhenEmpty])
+@pytest.mark.parametrize("values", [Prefer, Inject, WhenEmpty, Of])
 def test_every_value_is_documented(values: type[StrEnum]) -> None:
     assert [value for value in values if f"`{value}`" not in TEXT] == []

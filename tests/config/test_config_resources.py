@@ -14,7 +14,7 @@ from devhost.config.complaints import Complaints, Place
 from devhost.config.document import parse
 from devhost.config.selection import declared, read_where
 from devhost.errors import Complaint
-from devhost.settings import Inject, Prefer, Settings, WhenEmpty
+from devhost.settings import Inject, Of, Prefer, Settings, Share, WhenEmpty
 from devhost.where import Block, Flag, Range, Term, Text
 
 Read = Callable[[str], Settings]
@@ -47,6 +47,19 @@ def test_every_key_of_an_entry_is_read(read: Read) -> None:
     (override,) = found.share.overrides
     assert (override.replicas, override.where) == (5, (Block((Term("vendor", (Text("x"),)),)),))
     assert found.wanted() == {"vendor", "ID_MODEL", "virtual"}
+
+
+def test_devices_are_shared_one_by_one_unless_the_file_says_all(read: Read) -> None:
+    each, together = read(
+        file("name: a.b/c, exclusive: false", "name: a.b/d, exclusive: false, share: {replicas: 7, of: all}")
+    ).resources
+    assert (each.share.of, together.share) == (Of.EACH, Share(7, (), Of.ALL))
+
+
+def test_overrides_of_devices_handed_out_together_are_refused_where_they_stand(complaints: Complain) -> None:
+    (found,) = complaints(file("name: a.b/c,\n  share: {of: all, overrides: [{where: {}, replicas: 3}]}"))
+    assert (found.line, found.column, found.path) == (4, 31, "resources[0].share.overrides")
+    assert found.hint.startswith("remove them, or make entries of their own")
 
 
 @pytest.mark.parametrize(
@@ -156,6 +169,11 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
         ("name: a.b/c, share: {replicas: '3'}", "(remove the quotes)"),
         ("name: a.b/c, share: {replicas: 1.5}", "must be a whole number"),
         ("name: a.b/c, share: {count: 3}", 'unknown key "count"'),
+        ("name: a.b/c, share: {of: every}", "share.of: must be one of each, all"),
+        (
+            "name: a.b/c, share: {of: all, overrides: [{where: {vendor: x}, replicas: 3}]}",
+            "share.overrides: has no meaning with of: all, where no device has a number of its own",
+        ),
         ("name: a.b/c, share: {overrides: [{replicas: 3}]}", "share.overrides[0]: the key where is required"),
         (
             "name: a.b/c, share: {overrides: [{where: {x: 1}, replicas: 3}]}",

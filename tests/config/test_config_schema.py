@@ -38,6 +38,9 @@ GOOD = [
     entry("where: {not: [{sysattr.a/b: 'x'}, {numaNode: [0, '2-']}]}"),
     entry("share: {replicas: 100000}, prefer: pack, inject: cdi"),
     entry("share: {overrides: [{where: {vendor: x}, replicas: 2}]}"),
+    entry("share: {of: each, overrides: [{where: {vendor: x}, replicas: 2}]}"),
+    entry("share: {of: all, replicas: 100}"),
+    entry("share: {of: all, overrides: []}"),
     card("level: high, limit: null, node: {paths: [/a]}, names: [a]"),
     card("groups: [{paths: [/a], count: 2}], env: {A: 'b'}, timeout: 3"),
 ]
@@ -63,6 +66,8 @@ BAD = [
     entry("share: {replicas: 0}"),
     entry("share: {replicas: 100001}"),
     entry("share: {overrides: [{replicas: 2}]}"),
+    entry("share: {of: any}"),
+    entry("share: {of: all, overrides: [{where: {vendor: x}, replicas: 2}]}"),
     entry("share: {overrides: [{where: {x: y}, replicas: 2}]}"),
     entry("prefer: packed"),
     entry("exclusive: 'no'"),

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devhost.holding import APART, Holder, Listing
 from devhost.inventory import GRACE, Inventory, Snapshot, token
 from devhost.kubelet import wire
 from devhost.model import HEALTHY, MAX_DEVICE_ID, Device, Health, unhealthy
-from devhost.plan import Offer
+from devhost.plan import Offer, units
+from devhost.settings import Of
 
 promise = settings(deadline=None, derandomize=True)
+
+
+POD = Holder("default", "pod", "main")
 
 
 @dataclass
@@ -22,12 +27,21 @@ class Rig:
 
     now: float = 100.0
     sick: dict[str, str] = field(default_factory=dict)
+    woken: int = 0
 
     def __post_init__(self) -> None:
-        self.inventory = Inventory(lambda: 1e9 + self.now, lambda: self.now)
+        self.inventory = Inventory(lambda: 1e9 + self.now, lambda: self.now, self.wake)
 
-    def show(self, *offers: Offer | str, caused_at: float | None = None) -> bool:
-        made = [Offer(Device(one)) if isinstance(one, str) else one for one in offers]
+    def wake(self) -> None:
+        self.woken += 1
+
+    def hear(self, *tokens: str) -> bool:
+        """The kubelet lists these as held, and some pods that hold nothing."""
+        listing = Listing((1, 2, 3), self.now, 5, {"r": dict.fromkeys(tokens, POD)})
+        return self.inventory.heard(listing, "r")
+
+    def show(self, *offers: Offer | str, caused_at: float | None = None, of: Of = Of.EACH) -> bool:
+        made = units(of, [Offer(Device(one)) if isinstance(one, str) else one for one in offers])
         return self.inventory.update(made, self.verdict, lambda device: f"{device} is gone", caused_at)
 
     def verdict(self, device: Device) -> Health:
@@ -57,7 +71,7 @@ def test_reasons_and_attributes_alone_make_no_revision_but_are_shown() -> None:
     rig.sick["a"] = "hotter"
     assert not rig.show(Offer(Device("a", {"model": "x"})))
     assert rig.health() == {"a": "hotter"}
-    assert rig.snapshot.entries["a"].device.attributes == {"model": "x"}
+    assert rig.snapshot.entries["a"].members[0].device.attributes == {"model": "x"}
 
 
 def test_since_tells_when_the_health_turned_not_when_the_reason_did() -> None:
@@ -107,6 +121,52 @@ def test_a_token_that_a_container_got_stays_unhealthy_when_its_device_goes() -> 
     assert rig.inventory.next_change() is None
     assert rig.show("a")
     assert rig.health() == {"a": ""}
+
+
+def test_a_vanished_token_that_is_released_leaves_and_its_time_is_told() -> None:
+    rig = Rig()
+    rig.show("a", "b")
+    assert rig.hear("a", "b")
+    assert rig.inventory.holder("a") == POD and rig.inventory.is_allocated("b")
+    rig.show()
+    rig.now += 1000 * GRACE
+    assert not rig.show()
+    assert rig.inventory.next_change() is None
+    rig.hear("b")
+    assert rig.inventory.next_change() is None
+    rig.now += APART
+    assert rig.hear("b")
+    assert rig.inventory.next_change() == 0.0
+    assert rig.show()
+    assert rig.health() == {"b": "b is gone"}
+
+
+def test_a_token_that_is_released_first_and_vanishes_then_has_the_usual_grace() -> None:
+    rig = Rig()
+    rig.show("a")
+    rig.hear("a")
+    for _ in range(2):
+        rig.now += APART
+        rig.hear()
+    assert not rig.inventory.is_allocated("a")
+    rig.show()
+    assert rig.inventory.next_change() == GRACE
+
+
+def test_who_asks_the_kubelet_is_woken_by_an_allocation_and_by_a_vanished_device_only() -> None:
+    rig = Rig()
+    rig.show("a")
+    rig.show("a", "b")
+    assert rig.woken == 0
+    rig.inventory.allocated(["a"])
+    assert rig.woken == 1
+    rig.show("b")
+    assert rig.woken == 2
+    before = rig.inventory.list_due(rig.now)
+    rig.hear("a")
+    assert before is not None and rig.inventory.list_due(rig.now) != before
+    rig.show("b")
+    assert rig.woken == 2
 
 
 def test_a_sick_device_that_vanishes_is_no_news_until_it_leaves() -> None:

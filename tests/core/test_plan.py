@@ -15,7 +15,7 @@ from devhost.inventory import Inventory
 from devhost.kubelet import wire
 from devhost.model import Device, unhealthy
 from devhost.plan import Plan, RefusalKind, explain, make_plan
-from devhost.settings import ReplicaOverride, ResourceSettings, Settings, Share, WhenEmpty
+from devhost.settings import MAX_REPLICAS, Of, ReplicaOverride, ResourceSettings, Settings, Share, WhenEmpty
 from devhost.where import Block, Range, Term, Text, Where, holds
 
 promise = settings(deadline=None, derandomize=True)
@@ -65,7 +65,7 @@ def configurations(draw: st.DrawFn, *, templates: bool = True) -> Settings:
                 draw(st.sampled_from(names)),
                 draw(st.sampled_from(("one", "two"))),
                 draw(st.sampled_from(WHERES)),
-                Share(draw(st.integers(1, 3))),
+                Share(draw(st.integers(1, 3)), of=draw(st.sampled_from(Of))),
                 exclusive=draw(st.booleans()),
                 when_empty=draw(st.sampled_from(WhenEmpty)),
             )
@@ -187,10 +187,39 @@ def test_a_list_one_byte_longer_than_the_limit_is_refused(
         assert refusal(plan_of(entry, one=[device]))[1] is RefusalKind.FULL
 
 
+@promise
+@given(st.lists(st.integers(0, 1023), max_size=8), st.integers(1, 40), st.integers(1, 3))
+def test_devices_together_take_the_room_of_their_tokens_only(
+    nodes: list[int], replicas: int, count: int
+) -> None:
+    devices = [Device(f"d{number}", numa_nodes=tuple(nodes)) for number in range(count)]
+    entry = ResourceSettings(0, "example.com/a", "one", share=Share(replicas, of=Of.ALL))
+    size = encoded(plan_of(entry, one=devices).resources["example.com/a"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "LIST_LIMIT", size - 1)
+        assert len(plan_of(entry, one=devices).refusals) == count
+
+
+@promise
+@given(found_by(), configurations())
+def test_every_offer_is_behind_tokens_and_no_token_is_a_device_of_another_kind(
+    found: Found, config: Settings
+) -> None:
+    for resource in make_plan(found, config).resources.values():
+        units = plan.units(resource.entry.share.of, resource.offers)
+        assert [device for unit in units for device in unit.devices] == [o.device for o in resource.offers]
+        if resource.entry.share.of is Of.ALL:
+            assert [unit.replicas for unit in units] == [resource.entry.share.replicas][: len(units)]
+            assert all(unit.numbered and not unit.numa_nodes for unit in units)
+        else:
+            assert [(u.id, u.replicas) for u in units] == [(o.device.id, o.replicas) for o in resource.offers]
+
+
 def encoded(resource: plan.PlannedResource) -> int:
     """Bytes of the list when every device is unhealthy, which is the longer word."""
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
-    inventory.update(resource.offers, lambda device: unhealthy("x"), lambda device: "")
+    tokens = plan.units(resource.entry.share.of, resource.offers)
+    inventory.update(tokens, lambda device: unhealthy("x"), lambda device: "")
     return wire.device_list(inventory.snapshot).ByteSize()
 
 
@@ -282,6 +311,40 @@ def test_a_hundred_thousand_replicas_of_one_device_fit_the_kubelets_message() ->
     entry = ResourceSettings(0, "example.com/a", "b", share=Share(90_000))
     made = plan_of(entry, b=[Device("d0", numa_nodes=(1,))])
     assert encoded(made.resources["example.com/a"]) < 4 * 1024 * 1024
+
+
+def test_the_most_tokens_for_devices_together_fit_the_kubelets_message() -> None:
+    entry = ResourceSettings(0, "example.com/a", "b", share=Share(MAX_REPLICAS, of=Of.ALL))
+    devices = [Device(f"{number:03}" + "d" * 60, numa_nodes=(0, 1)) for number in range(300)]
+    made = plan_of(entry, b=devices)
+    assert len(made.resources["example.com/a"].offers) == 300
+    assert encoded(made.resources["example.com/a"]) < 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (Share(), "it takes the device"),
+        (Share(3), "it takes the device, handed out 3 times"),
+        (Share(3, of=Of.ALL), "it takes the device, handed out 3 times, all devices together"),
+        (Share(of=Of.ALL), "it takes the device, handed out once, all devices together"),
+    ],
+)
+def test_explain_tells_how_a_device_is_handed_out(share: Share, said: str) -> None:
+    entry = ResourceSettings(0, "example.com/a", "b", share=share)
+    made = plan_of(entry, b=[Device("x")])
+    (verdict,) = explain(made, Settings((entry,)), "b", Device("x"))
+    assert verdict.reason == said
+
+
+def test_a_template_makes_a_set_of_its_own_for_each_name() -> None:
+    entry = ResourceSettings(0, "example.com/{model}", "b", share=Share(2, of=Of.ALL))
+    made = plan_of(entry, b=[Device(f"d{n}", {"model": "ab"[n % 2]}) for n in range(4)])
+    sets = {name: plan.units(Of.ALL, resource.offers) for name, resource in made.resources.items()}
+    assert {name: [[d.id for d in u.devices] for u in found] for name, found in sets.items()} == {
+        "example.com/a": [["d0", "d2"]],
+        "example.com/b": [["d1", "d3"]],
+    }
 
 
 def test_an_empty_resource_is_planned_only_where_the_file_says_so() -> None:

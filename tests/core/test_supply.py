@@ -13,8 +13,8 @@ from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits,
 from devhost.errors import BackendError
 from devhost.inventory import Inventory
 from devhost.model import unhealthy
-from devhost.plan import Offer
-from devhost.settings import Prefer
+from devhost.plan import Offer, units
+from devhost.settings import Of, Prefer
 from devhost.source import Source
 from devhost.supply import MAX_NODES, Granted, MissingPath, SickDevice, Supply, UnknownDevice
 
@@ -54,7 +54,7 @@ class Rig:
         self.inventory = Inventory(lambda: 0.0, lambda: 0.0)
         sick = Device("sick", health=unhealthy("too hot"))
         offers = [*map(Offer, map(Device, "abc")), Offer(sick), Offer(Device("shared"), 2)]
-        self.inventory.update(offers, lambda device: device.health, lambda device: "gone")
+        self.inventory.update(units(Of.EACH, offers), lambda device: device.health, lambda device: "gone")
         self.supply = Supply(
             "example.com/card", self.inventory, self.source, Prefer.TOPOLOGY, self._deny, self._look
         )

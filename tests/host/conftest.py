@@ -70,6 +70,7 @@ class Rig:
     def __init__(self, tmp_path: Path) -> None:
         self.config = tmp_path / "devhost.yaml"
         self.kubelet_dir = tmp_path / "kubelet"
+        self.pod_resources = tmp_path / "pod-resources"
         self.kubelet_dir.mkdir()
         self.scripts: dict[str, Script] = {"toy": Script(devices(2)), "other": Script(devices(1))}
         self.classes = {name: scripted(name, script) for name, script in self.scripts.items()}
@@ -116,7 +117,7 @@ def rig(tmp_path: Path) -> Rig:
 
 @pytest.fixture(params=["1.36", "1.37"])
 async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[KubeletSimulator]:
-    simulator = KubeletSimulator(rig.kubelet_dir, request.param)
+    simulator = KubeletSimulator(rig.kubelet_dir, request.param, pod_resources=rig.pod_resources)
     await simulator.start()
     yield simulator
     if simulator.running:

@@ -16,11 +16,16 @@ import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from devhost.kubelet import api
-from devhost.kubelet.api import api_pb2
+from devhost.kubelet.api import api_pb2, podresources_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 UPSTREAM_PACKAGE = "golang-github-kubernetes-kubelet-dev"
-UPSTREAM_PROTO = "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto"
+UPSTREAM_PROTOS = {
+    "api": "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto",
+    "podresources": "k8s.io/kubelet/pkg/apis/podresources/v1/api.proto",
+}
+API = "devhost/kubelet/api/api.proto"
+PODRESOURCES = "devhost/kubelet/api/podresources.proto"
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +42,23 @@ def generator() -> ModuleType:
 def test_the_committed_code_is_what_the_generator_makes_of_the_proto(
     generator: ModuleType, tmp_path: Path
 ) -> None:
-    committed = {output: (generator.SOURCE / output).read_text() for output in generator.OUTPUTS}
+    outputs = [output for proto in generator.PROTOS for output in generator.outputs(proto)]
+    committed = {output: (generator.SOURCE / output).read_text() for output in outputs}
     made_with = {text.split("grpcio-tools ")[1].split(".\n")[0] for text in committed.values()}
-    assert len(made_with) == 1, "all four files come from one run"
+    assert len(made_with) == 1, "all files come from one run"
     if made_with != {generator.generator()}:
         pytest.skip(f"the code was made with grpcio-tools {made_with}, installed is {generator.generator()}")
     generator.generate(tmp_path)
-    assert {output: (tmp_path / output).read_text() for output in generator.OUTPUTS} == committed
+    assert {output: (tmp_path / output).read_text() for output in outputs} == committed
 
 
-def test_the_committed_descriptor_is_the_proto_whatever_the_generators_version(generator: ModuleType) -> None:
+@pytest.mark.parametrize(("proto", "module"), [(API, api_pb2), (PODRESOURCES, podresources_pb2)])
+def test_the_committed_descriptor_is_the_proto_whatever_the_generators_version(
+    generator: ModuleType, proto: str, module: ModuleType
+) -> None:
     committed = FileDescriptorProto()
-    api_pb2.DESCRIPTOR.CopyToProto(committed)
-    compiled = generator.describe()
+    module.DESCRIPTOR.CopyToProto(committed)
+    compiled = generator.describe(proto)
     for message in compiled.message_type:
         for field in message.field:
             field.ClearField("json_name")  # protoc fills it in, the generated code leaves it out
@@ -74,30 +83,55 @@ def _version(text: str) -> tuple[int, ...]:
 def test_every_message_field_type_and_method_is_the_kubelets_own(
     generator: ModuleType, tmp_path: Path
 ) -> None:
-    upstream_file = _upstream_proto(tmp_path)
-    # Upstream's proto imports gogoproto for options of its Go generator, which say nothing of the wire.
-    text = re.sub(
-        r'(?m)^import "[^"]*gogo[^"]*";$|^option \(gogoproto\.[^;]*;$', "", upstream_file.read_text()
-    )
-    text = re.sub(r"\s*\[\s*\(gogoproto\.[^\]]*\]", "", text)
-    (tmp_path / "upstream.proto").write_text(text)
-    theirs = generator.describe("upstream.proto", tmp_path)
-    ours = generator.describe()
+    theirs, ours = _upstream(generator, tmp_path, "api"), generator.describe(API)
     assert theirs.package == ours.package
     missing = dict(_facts(theirs)).items() - dict(_facts(ours)).items()
     assert not missing, "the kubelet's proto has these, or has them otherwise"
 
 
 def test_nothing_is_in_our_proto_that_the_kubelets_lacks(generator: ModuleType, tmp_path: Path) -> None:
-    upstream_file = _upstream_proto(tmp_path)
-    text = upstream_file.read_text()
-    for name, _ in _facts(generator.describe()):
+    text = _upstream_proto(tmp_path, "api").read_text()
+    for name, _ in _facts(generator.describe(API)):
         assert re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", text), name
 
 
-def _upstream_proto(tmp_path: Path) -> Path:
-    """The proto of Debian's package, or of the file that DEVHOST_UPSTREAM_PROTO names."""
-    if given := os.environ.get("DEVHOST_UPSTREAM_PROTO"):
+def test_what_podresources_has_is_exactly_as_the_kubelet_has_it(
+    generator: ModuleType, tmp_path: Path
+) -> None:
+    theirs, ours = _upstream(generator, tmp_path, "podresources"), generator.describe(PODRESOURCES)
+    assert theirs.package == ours.package
+    assert not dict(_facts(ours)).items() - dict(_facts(theirs)).items()
+
+
+def test_podresources_has_the_numbers_of_the_published_contract(generator: ModuleType) -> None:
+    found = dict(_facts(generator.describe(PODRESOURCES)))
+    numbers = {name: int(fact.split()[0]) for name, fact in found.items() if fact[0].isdigit()}
+    assert numbers == {
+        "ListPodResourcesResponse.pod_resources": 1,
+        "PodResources.name": 1,
+        "PodResources.namespace": 2,
+        "PodResources.containers": 3,
+        "ContainerResources.name": 1,
+        "ContainerResources.devices": 2,
+        "ContainerDevices.resource_name": 1,
+        "ContainerDevices.device_ids": 2,
+    }
+    assert "PodResourcesLister.List" in found
+
+
+def _upstream(generator: ModuleType, tmp_path: Path, name: str) -> FileDescriptorProto:
+    """The kubelet's own proto, compiled."""
+    # It imports gogoproto for options of its Go generator, which say nothing of the wire.
+    text = _upstream_proto(tmp_path, name).read_text()
+    text = re.sub(r'(?m)^import "[^"]*gogo[^"]*";$|^option \(gogoproto\.[^;]*;$', "", text)
+    (tmp_path / "upstream.proto").write_text(re.sub(r"\s*\[\s*\(gogoproto\.[^\]]*\]", "", text))
+    compiled: FileDescriptorProto = generator.describe("upstream.proto", tmp_path)
+    return compiled
+
+
+def _upstream_proto(tmp_path: Path, name: str) -> Path:
+    """The proto of Debian's package, or of the file that DEVHOST_UPSTREAM_PROTO names (for ``api``)."""
+    if name == "api" and (given := os.environ.get("DEVHOST_UPSTREAM_PROTO")):
         return Path(given)
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         pytest.skip("no apt-get and dpkg to fetch the kubelet's own proto with")
@@ -113,7 +147,7 @@ def _upstream_proto(tmp_path: Path) -> Path:
         last = (fetch.stderr.strip().splitlines() or ["no package came"])[-1]
         pytest.skip(f"apt-get cannot fetch {UPSTREAM_PACKAGE} here: {last}")
     subprocess.run(["dpkg", "-x", packages[0], tmp_path / "package"], check=True, timeout=50)
-    return next((tmp_path / "package").rglob(UPSTREAM_PROTO))
+    return next((tmp_path / "package").rglob(UPSTREAM_PROTOS[name]))
 
 
 def _facts(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:

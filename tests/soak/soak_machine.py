@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from grpc import StatusCode
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from soak_node import Node, Tally
@@ -14,7 +15,7 @@ from soak_toys import BACKENDS, JUNK, MODES
 from soak_verdict import descriptors, leftovers, quiet
 
 from devhost.model import HEALTHY, Device, Health, unhealthy
-from devhost.testing.kubelet import Point, answer, cut, delay, disturbances, fail
+from devhost.testing.kubelet import Point, answer, cut, delay, disturbances, fail, refuse
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "example.com/toy-{model}": ("backend: toy, where: {index: '4-9'}",),
@@ -53,6 +54,7 @@ FAULTS = {
     "already connected": fail("device plugin already connected: /path"),
     "cut": cut,
     "delayed": delay(0.1),
+    "throttled": refuse(StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit"),
     "wrong answer": answer(b"\xff\xff\xff"),
     "strange answer": answer(b"\x0a\x03abc"),
 }
@@ -202,6 +204,14 @@ class Soak(RuleBasedStateMachine):
         self.did("pod over")
         self.at.release(number)
 
+    @rule(resource=resources, number=numbers, over=st.booleans(), pause=pauses)
+    def unplug_held(self, resource: str, number: int, over: bool, pause: float) -> None:
+        self.did("held device unplugged", f"{resource}{', its pod over' if over else ''}")
+        self.at.admit(resource, 1)
+        self.run(asyncio.sleep(pause))
+        self.at.unplug_held(number, over)
+        self.run(asyncio.sleep(pause))
+
     # Configuration
 
     @rule(choice=configs, pause=pauses)
@@ -267,8 +277,10 @@ class Soak(RuleBasedStateMachine):
         times=st.integers(1, 4),
     )
     def inject(self, point: Point, fault: str, resource: str, times: int) -> None:
-        if "answer" in fault:
+        if "answer" in fault and point is not Point.POD_RESOURCES:
             point = Point.REGISTER
+        if point is Point.POD_RESOURCES:
+            resource = ""
         self.did(f"kubelet {point} {fault}", f"{resource or 'any'} x{times}")
         action = self.at.gate().wait if fault == HANG else FAULTS[fault]
         self.at.kubelet.faults.inject(point, action, resource, times)
@@ -284,11 +296,17 @@ class Soak(RuleBasedStateMachine):
             self.at.loosen(strangers())
         self.run(asyncio.sleep(pause))
 
-    @rule(what=st.sampled_from(("kubelet.sock lost", "sockets wiped", "directory replaced")), pause=pauses)
+    @rule(
+        what=st.sampled_from(
+            ("kubelet.sock lost", "podresources lost", "sockets wiped", "directory replaced")
+        ),
+        pause=pauses,
+    )
     def lose_files(self, what: str, pause: float) -> None:
         self.did(what)
         act = {
             "kubelet.sock lost": disturbances.lose_socket,
+            "podresources lost": disturbances.lose_pod_resources,
             "sockets wiped": disturbances.wipe,
             "directory replaced": disturbances.replace_directory,
         }[what]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +56,7 @@ class Node:
         self.toys = {name: Toy(self.nodes) for name in BACKENDS}
         self.config = self.directory / "devhost.yaml"
         self.kubelet = KubeletSimulator(
-            self.directory / "kubelet", profile, dial_timeout=0.5, seed=0, keep_events=4000
+            self.directory / "device-plugins", profile, dial_timeout=0.5, seed=0, keep_events=4000
         )
         self.kubelet.events.listen(self._heard)
         self.host: Host | None = None
@@ -64,7 +64,6 @@ class Node:
         self.complaints: list[str] = []
         self.lines: deque[str] = deque(maxlen=60)
         self.candidates: list[Settings] = []
-        self.sent: defaultdict[str, set[str]] = defaultdict(set)
         self.held: dict[tuple[str, str], ResourceService] = {}
         self.loose: set[asyncio.Task[None]] = set()
         self.gates: list[Gate] = []
@@ -127,7 +126,6 @@ class Node:
             loaded = self.load()
         except ConfigError:
             return
-        self.sent.clear()
         self.held.clear()
         self.candidates = [loaded.settings]
         self.host = Host(self.config, loaded, self.load, self.kubelet.directory)
@@ -167,6 +165,13 @@ class Node:
         """An event of this backend."""
         if self.host is not None and name in self.host.discoveries:
             self.host.discoveries[name].look()
+
+    @property
+    def pod_resources(self) -> Path:
+        """The kubelet's podresources socket."""
+        path = self.kubelet.pod_resources
+        assert path is not None
+        return path
 
     def sockets(self) -> list[Path]:
         """The sockets of plugins in the kubelet's directory."""
@@ -232,9 +237,22 @@ class Node:
         if held:
             self.kubelet.release(held[number % len(held)].pod)
 
+    def unplug_held(self, number: int, over: bool) -> None:
+        """The devices of some pod go; with ``over`` the pod goes, too."""
+        held = self.kubelet.allocations() if self.kubelet.running else ()
+        if not held:
+            return
+        allocation = held[number % len(held)]
+        service = self.host.services.get(allocation.resource) if self.host is not None else None
+        if service is not None:
+            for name in allocation.device_ids:
+                self.toys[service.entry.backend].devices.pop(name.partition("::")[0], None)
+            self.look(service.entry.backend)
+        if over:
+            self.kubelet.release(allocation.pod)
+
     def _heard(self, event: ev.Event) -> None:
         if isinstance(event, ev.AllocateSent):
-            self.sent[event.resource].update(event.device_ids)
             services = self.host.services if self.host is not None else {}
             self._serving[event.pod] = services.get(event.resource)
         elif isinstance(event, ev.Allocated):

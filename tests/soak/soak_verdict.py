@@ -46,7 +46,7 @@ async def quiet(node: Node, *, all_well: bool) -> list[str]:
     node.mend(backends=all_well)
     if not node.kubelet.running:
         await node.kubelet.start()
-    elif not node.kubelet.socket.exists():
+    elif not (node.kubelet.socket.exists() and node.pod_resources.exists()):
         await node.kubelet.restart()
     if node.valid() is None and all_well:
         node.write(node.good_config)
@@ -147,17 +147,18 @@ def _resource(node: Node, host: Host, name: str, planned: PlannedResource) -> It
 
 
 def _vanished(node: Node, host: Host, name: str, extra: set[str]) -> Iterator[str]:
-    """Tokens without a device: those a pod got stay, Unhealthy; all others leave."""
-    healthy = node.kubelet.healthy(name)
+    """Tokens without a device: those a pod holds stay, Unhealthy; all others leave."""
+    healthy, in_use = node.kubelet.healthy(name), node.kubelet.in_use(name)
     for gone in sorted(extra):
         if gone in healthy:
             yield f"{name}: {gone} does not exist and is Healthy"
-        if gone not in node.sent[name]:
-            yield f"{name}: {gone} does not exist, no pod ever got it, and it is listed"
+        if gone not in in_use:
+            yield f"{name}: {gone} does not exist, no pod holds it, and it is listed"
     listed = {device.id for device in node.kubelet.devices(name)}
     for (resource, device), service in node.held.items():
-        if resource == name and service is host.services.get(name) and device not in listed:
-            yield f"{name}: a pod got {device}, and it is not listed"
+        same = resource == name and service is host.services.get(name)
+        if same and device in in_use and device not in listed:
+            yield f"{name}: a pod holds {device}, and it is not listed"
 
 
 def _others(node: Node, host: Host, plan: Plan) -> Iterator[str]:
@@ -196,7 +197,7 @@ def _backends(node: Node, host: Host) -> Iterator[str]:
 
 
 def _tasks(node: Node, host: Host) -> Iterator[str]:
-    wanted = {"kubelet", "config"} | {f"resource {name}" for name in host.services}
+    wanted = {"kubelet", "config", "holders"} | {f"resource {name}" for name in host.services}
     for name in host.discoveries:
         wanted |= {f"look {name}"} | ({f"watch {name}"} if name == "other" else set())
     if set(host._tasks) != wanted:
@@ -218,9 +219,15 @@ def _document(node: Node, host: Host) -> Iterator[str]:
             yield f"{name}: status says {resource['allocatable']} of {resource['capacity']}"
         if (resource["state"], resource["streams"], resource["lastError"]) != ("registered", 1, ""):
             yield f"{name}: status says {resource['state']}, {resource['lastError']!r}"
+        holders = {d["id"]: d["holder"] and d["holder"]["pod"] for d in resource["devices"] if d["allocated"]}
+        pods = {d: a.pod for a in node.kubelet.allocations() if a.resource == name for d in a.device_ids}
+        if holders != {device: pod for device, pod in pods.items() if device in shown}:
+            yield f"{name}: status says {holders} hold it, and {pods} do"
         unexplained = [d["id"] for d in resource["devices"] if (d["health"] == HEALTHY) is bool(d["reason"])]
         if unexplained:
             yield f"{name}: {unexplained} are unhealthy without a reason, or healthy with one"
+    if not document["kubelet"]["podResources"]["known"]:
+        yield f"status says: {document['kubelet']['podResources']['reason']}"
     if sorted(r["name"] for r in document["resources"]) != sorted(host.services):
         yield "status does not show every resource"
 
@@ -240,7 +247,7 @@ async def pods_run(node: Node) -> list[str]:
         finally:
             node.kubelet.release("probe")
         (chosen,) = allocation.device_ids
-        device = service.inventory.snapshot.entries[chosen].device.id
+        device = service.inventory.snapshot.entries[chosen].unit
         if dict(allocation.response.envs) != {"DEVICES": device}:
             wrong.append(f"{name}: a pod for {chosen} got {dict(allocation.response.envs)}")
     return wrong + node.complaints

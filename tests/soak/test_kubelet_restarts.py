@@ -8,6 +8,7 @@ import random
 from contextlib import suppress
 
 import pytest
+from soak_hurry import shortened
 from soak_machine import device, every_resource
 from soak_node import Node, Tally
 from soak_verdict import descriptors, leftovers, quiet
@@ -45,7 +46,7 @@ async def churn(node: Node, chance: random.Random) -> None:
 async def test_kubelet_restarts_in_a_row_during_churn_leave_every_resource_right(profile):
     chance = random.Random(RESTARTS)
     before = descriptors()
-    with Node(profile, Tally(), every_resource) as node:
+    with shortened("devhost.holding"), Node(profile, Tally(), every_resource) as node:
         for name in TOYS:
             for number in range(6):
                 node.toys[name].devices[f"d{number}"] = device(number)

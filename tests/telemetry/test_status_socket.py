@@ -39,7 +39,11 @@ class Source:
                 "generation": self.generation,
                 "lastReload": {"at": "2026-11-20T12:00:00Z", "result": "ok", "complaints": []},
             },
-            "kubelet": {"dir": self._dir, "socket": "present"},
+            "kubelet": {
+                "dir": self._dir,
+                "socket": "present",
+                "podResources": {"socket": "", "known": True, "reason": "", "listed": None},
+            },
             "resources": [],
             "backends": [],
             "refusals": [],
@@ -445,5 +449,5 @@ def test_every_key_of_the_document_is_documented() -> None:
     text = DOC.read_text()
     kinds = [kind for kind in vars(document).values() if hasattr(kind, "__required_keys__")]
     keys = {key for kind in kinds for key in kind.__required_keys__}
-    assert len(kinds) == 9
+    assert len(kinds) == 12
     assert sorted(key for key in keys if f"`{key}" not in text) == []

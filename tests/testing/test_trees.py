@@ -30,3 +30,26 @@ def test_removing_a_device_takes_what_hangs_on_it_and_all_links_to_it(tmp_path: 
     assert tree.remove(card) == Event("pci", "remove", card)
     left = [path for path in tmp_path.rglob("*") if path.is_symlink() or path.is_file()]
     assert left == []
+
+
+def test_a_device_of_a_class_links_to_the_device_it_hangs_on(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    card = tree.device("pci0000:00/0000:00:02.0/net/eth0", "net")
+    tree.device("virtual/net/lo", "net")
+    tree.pci("pci0000:00/0000:00:02.0")
+    assert (tmp_path / card.lstrip("/") / "device").resolve().name == "0000:00:02.0"
+    assert (tmp_path / "sys/class/net/eth0/device/vendor").read_text() == "0x8086\n"
+    assert not (tmp_path / "sys/class/net/lo/device").is_symlink()
+
+
+def test_virtual_functions_and_their_physical_function_link_to_each_other(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    physical, *virtual = (tree.pci(f"pci0000:3b/0000:3b:00.{number}") for number in (0, 2, 3))
+    tree.virtual_functions(physical, *virtual, total=8)
+    functions = tmp_path / "sys/bus/pci/devices"
+    assert (functions / "0000:3b:00.0/sriov_totalvfs").read_text() == "8\n"
+    assert (functions / "0000:3b:00.0/sriov_numvfs").read_text() == "2\n"
+    assert (functions / "0000:3b:00.0/virtfn1").readlink() == Path("../0000:3b:00.3")
+    assert (functions / "0000:3b:00.2/physfn").resolve().name == "0000:3b:00.0"
+    tree.remove(virtual[1])
+    assert not (functions / "0000:3b:00.0/virtfn1").is_symlink()

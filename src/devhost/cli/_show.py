@@ -45,7 +45,7 @@ async def show(config: Path) -> None:
         ConfigError: the configuration is wrong.
     """
     with tempfile.TemporaryDirectory(prefix="devhost-demo-") as directory:
-        async with _running(config, Path(directory)) as (kubelet, host):
+        async with _running(config, Path(directory) / "device-plugins") as (kubelet, host):
             click.echo(f"A kubelet (simulated, {kubelet.profile}) and devhost with {config}:\n")
             _show_resources(host)
             await _run_pod(kubelet, host)
@@ -84,8 +84,8 @@ def _show_resources(host: Host) -> None:
     rows = []
     for name, service in sorted(host.services.items()):
         entries = service.inventory.snapshot.entries.values()
-        found = dict.fromkeys(entry.device.id for entry in entries)
-        nodes = sorted({node for entry in entries for node in entry.device.numa_nodes})
+        found = service.inventory.snapshot.devices()
+        nodes = sorted({node for entry in entries for node in entry.numa_nodes})
         shown = ", ".join(list(found)[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
         healthy = service.inventory.snapshot.healthy
         rows.append((name, f"{healthy}/{len(entries)}", ",".join(map(str, nodes)), shown))

@@ -24,6 +24,7 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False) -
         "\n".join(_header(document, now)),
         _resources(document, now),
         _devices(document, now, everything),
+        _together(document),
         _backends(document, now),
         _refusals(document, everything),
     ]
@@ -53,6 +54,8 @@ def _header(document: StatusDocument, now: datetime) -> Iterable[str]:
     yield f"devhost {printable(host['version'])}  pid {host['pid']}  up {up or '?'}"
     socket = "" if kubelet["socket"] == "present" else "  (kubelet.sock is absent: waiting for the kubelet)"
     yield f"kubelet {printable(kubelet['dir'])}{socket}"
+    if not kubelet["podResources"]["known"]:
+        yield f"pods    unknown: {printable(kubelet['podResources']['reason'])}"
     yield f"config  {printable(host['config'])}  generation {host['generation']}  {_reload(host, now)}"
     if host["lastReload"]["result"] == "rejected":
         yield from (f"        {printable(complaint)}" for complaint in host["lastReload"]["complaints"])
@@ -101,22 +104,55 @@ def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:
         left_out = f"{left_out} devices not shown (--all shows them)" if left_out else ""
     if not shown:
         return left_out
-    headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "ALLOCATED", "REASON")
-    rows = [_device(name, device, now) for name, device in shown]
+    headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "HELD BY", "REASON")
+    known = document["kubelet"]["podResources"]["known"]
+    rows = [_device(name, device, now, _held_by(device, known)) for name, device in shown]
     text = _with_remarks(headers, rows)
     return f"{text}\n{left_out}" if left_out else text
 
 
-def _device(name: str, device: DeviceStatus, now: datetime) -> _Row:
+def _held_by(device: DeviceStatus, known: bool) -> str:
+    """The container that holds a device; empty if none does, as far as the kubelet's word is ``known``."""
+    given = "" if device["given"] in ([], [device["device"]]) else f" with {_few(device['given'])}"
+    if holder := device["holder"]:
+        return f"{holder['namespace']}/{holder['pod']}/{holder['container']}{given}"
+    if device["allocated"]:
+        return f"a pod, unknown which{given}"
+    return "" if known else "unknown"
+
+
+def _few(devices: Sequence[str]) -> str:
+    more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
+    return ", ".join(devices[:3]) + more
+
+
+def _device(name: str, device: DeviceStatus, now: datetime, held_by: str) -> _Row:
     return (
         name,
         device["id"],
         device["health"],
         age(device["since"], now),
         ",".join(map(str, device["numaNodes"])),
-        "yes" if device["allocated"] else "",
+        held_by,
         device["reason"],
     )
+
+
+def _together(document: StatusDocument) -> str:
+    """What each token gives of a resource whose devices are handed out together."""
+    rows: list[_Row] = [
+        (
+            resource["name"],
+            member["device"],
+            member["health"],
+            ",".join(map(str, member["numaNodes"])),
+            member["reason"],
+        )
+        for resource in document["resources"]
+        for member in resource["together"]
+    ]
+    headers = ("RESOURCE", "TOGETHER", "HEALTH", "NUMA", "REASON")
+    return _with_remarks(headers, rows) if rows else ""
 
 
 def _backends(document: StatusDocument, now: datetime) -> str:

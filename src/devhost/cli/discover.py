@@ -12,6 +12,8 @@ import click
 from devhost.errors import UsageError
 from devhost.loading import load_or_everything
 from devhost.model import Device
+from devhost.plan import Offer, PlannedResource
+from devhost.settings import Of
 from devhost.survey import Survey, survey
 from devhost.where import show
 
@@ -60,7 +62,7 @@ def _chosen(found: Survey, resource: str | None) -> list[str]:
 
 def _print(found: Survey, names: list[str], everything: bool) -> None:
     rows = [
-        (name, offer.device.id, *_facts(offer.device), offer.replicas)
+        (name, offer.device.id, *_facts(offer.device), _times(found.plan.resources[name], offer))
         for name in names
         for offer in found.plan.resources[name].offers
     ]
@@ -100,6 +102,11 @@ def _unmatched(found: Survey) -> list[tuple[str, Device]]:
     return [item for item in found.devices() if (item[0], item[1].id) not in taken | refused]
 
 
+def _times(resource: PlannedResource, offer: Offer) -> str:
+    together = ", all together" if resource.entry.share.of is Of.ALL else ""
+    return f"{offer.replicas}{together}"
+
+
 def _facts(device: Device) -> tuple[str, str]:
     health = "Healthy" if device.health.healthy else f"Unhealthy: {device.health.reason}"
     return health, ",".join(map(str, device.numa_nodes))
@@ -117,6 +124,7 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
                 "name": resource.name,
                 "backend": resource.entry.backend,
                 "entry": f"resources[{resource.entry.index}]",
+                "of": resource.entry.share.of.value,
                 "devices": [
                     {**as_json(resource.entry.backend, offer.device), "replicas": offer.replicas}
                     for offer in resource.offers

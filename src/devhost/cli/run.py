@@ -21,6 +21,13 @@ from ._lean import import_without_openssl
     metavar="DIR",
     help="The kubelet's device plugin directory.  [default: /var/lib/kubelet/device-plugins]",
 )
+@click.option(
+    "--pod-resources",
+    type=click.Path(path_type=Path),
+    metavar="SOCKET",
+    help="Where the kubelet tells which pod holds which device; differs where its root directory is moved."
+    "  [default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
+)
 @_options.root
 @click.option(
     "--listen",
@@ -51,6 +58,7 @@ from ._lean import import_without_openssl
 def command(
     config: Path | None,
     kubelet_dir: Path | None,
+    pod_resources: Path | None,
     root: Path,
     listen: str,
     status_socket: Path | None,
@@ -70,6 +78,11 @@ def command(
     from devhost.loading import DEFAULT
 
     options = daemon.Options(
-        config or DEFAULT, kubelet_dir or Path(PLUGIN_DIRECTORY), root, listen, status_socket
+        config or DEFAULT,
+        kubelet_dir or Path(PLUGIN_DIRECTORY),
+        root,
+        listen,
+        status_socket,
+        pod_resources,
     )
     asyncio.run(daemon.serve(options))

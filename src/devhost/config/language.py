@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
-from devhost.settings import CDI_DIRECTORY, MAX_REPLICAS, Inject, Prefer, WhenEmpty
+from devhost.settings import CDI_DIRECTORY, MAX_REPLICAS, Inject, Of, Prefer, WhenEmpty
 
 from .annotation import Bounds, Raw
 
@@ -31,12 +31,26 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How often each device of a resource is handed out."""
+    """How often the devices of a resource are handed out, and whether one by one or together."""
 
-    replicas: Replicas = option(1, "How often each device is handed out.", example=100)
+    replicas: Replicas = option(
+        1, "How often each device is handed out; with `of: all`, how often all of them are.", example=100
+    )
+    of: Of = option(
+        Of.EACH, "What a container gets for one: `each`, one device; `all`, every device of the resource."
+    )
     overrides: list[Override] = option(
         [], "Other numbers for some devices; the first one whose `where` takes the device decides."
     )
+
+    def __post_init__(self) -> None:
+        if self.of is Of.ALL and self.overrides:
+            hint = "remove them, or make entries of their own for devices that need another number"
+            raise OptionError(
+                "has no meaning with of: all, where no device has a number of its own",
+                key="overrides",
+                hint=hint,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,11 @@ class Resource:
     )
     backend: str = option(meaning="The backend whose devices serve this resource.", example="udev")
     where: Raw = option(None, "Which devices of the backend; all of them if absent.")
-    share: Sharing = option(Sharing(), "How often each device is handed out.", example={"replicas": 100})
+    share: Sharing = option(
+        Sharing(),
+        "How often devices are handed out, and whether one by one or together.",
+        example={"replicas": 100},
+    )
     prefer: Prefer = option(Prefer.TOPOLOGY, "Which of the free devices a container gets first.")
     inject: Inject = option(Inject.DIRECT, "How a container gets its devices.")
     exclusive: bool = option(

@@ -72,7 +72,7 @@ def _entry(
         ReplicaOverride(_override_where(override, backend, place, n), override.replicas)
         for n, override in enumerate(sharing.overrides)
     ]
-    share = Share(sharing.replicas, tuple(overrides))
+    share = Share(sharing.replicas, tuple(overrides), sharing.of)
     return ResourceSettings(index=index, name=name or "", backend=kind, where=where, share=share, **values)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from devhost.backend import Attribute, Backend
 from devhost.catalog import Catalog
+from devhost.settings import Of
 
 from .annotation import LISTS, MAPPINGS, Bounds, Raw, choices, keys, members, required
 from .language import File, Resource
@@ -140,6 +141,9 @@ def options_of(backend: type[Backend]) -> Schema:
 
 def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     found = of_dataclass(Resource)
+    # what Sharing refuses: overrides beside `of: all`
+    together = {"of": {"const": Of.ALL.value}, "overrides": {"minItems": 1}}
+    found["properties"]["share"] |= {"allOf": [{"not": {"properties": together, "required": [*together]}}]}
     if not backends:
         return found  # neither an empty `enum` nor an empty `allOf` is good JSON schema
     found["properties"]["backend"] |= {"enum": list(backends)}

@@ -239,7 +239,8 @@ class PluginServer:
         return response
 
     def _tell_allocated(self, tokens: Sequence[str]) -> None:
-        log.info("allocated", resource=self._supply.name, devices=",".join(tokens))
+        given = self._supply.given(tokens)
+        log.info("allocated", resource=self._supply.name, devices=",".join(tokens), given=",".join(given))
 
     async def _prepare(
         self, request: pb.PreStartContainerRequest, context: Any

@@ -34,7 +34,7 @@ def device_list(snapshot: Snapshot) -> pb.ListAndWatchResponse:
     add = response.devices.add  # in place: a list of messages would be copied, at twice the time
     for name, entry in snapshot.entries.items():
         device = add(ID=name, health=HEALTHY if entry.health.healthy else UNHEALTHY)
-        for node in entry.device.numa_nodes:
+        for node in entry.numa_nodes:
             device.topology.nodes.add(ID=node)
     return response
 

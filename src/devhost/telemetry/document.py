@@ -28,18 +28,52 @@ class HostStatus(TypedDict):
     lastReload: Reload
 
 
+class PodResourcesStatus(TypedDict):
+    """The kubelet's word on who holds what: while it is not ``known``, ``reason`` says why.
+
+    ``listed`` is when it was last heard.
+    """
+
+    socket: str
+    known: bool
+    reason: str
+    listed: str | None
+
+
 class KubeletStatus(TypedDict):
     """The kubelet's device plugin directory, and whether ``kubelet.sock`` is in it."""
 
     dir: str
     socket: Literal["present", "absent"]
+    podResources: PodResourcesStatus
+
+
+class HolderStatus(TypedDict):
+    """The container that holds a device."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+class MemberStatus(TypedDict):
+    """One of the devices that a resource hands out together (``share: {of: all}``)."""
+
+    device: str
+    health: Literal["Healthy", "Unhealthy"]
+    reason: str
+    numaNodes: list[int]
 
 
 class DeviceStatus(TypedDict):
     """One device of a resource.
 
-    ``id`` is what the kubelet calls it, ``device`` the backend's own id (they differ for replicas).
-    ``since`` is when it took on its present health.
+    ``id`` is what the kubelet calls it, ``device`` the backend's own id (they differ for replicas), or
+    ``all`` where it stands for all devices of the resource. ``given`` are the backend's ids of what the
+    container got which has it; empty where that is not known.
+    ``since`` is when it took on its present health. It is ``allocated`` from Allocate, or from the kubelet's
+    first word that it is held, until it is released; ``holder`` is ``None`` while the kubelet does not say
+    who has it, and is what was last said where the kubelet has fallen silent.
     """
 
     id: str
@@ -49,13 +83,16 @@ class DeviceStatus(TypedDict):
     since: str
     numaNodes: list[int]
     allocated: bool
+    given: list[str]
+    holder: HolderStatus | None
 
 
 class ResourceStatus(TypedDict):
     """One resource name.
 
     ``entry`` is its place in the configuration (``resources[2]``), ``socket`` the file name of its
-    plugin server, ``lastError`` empty while all is well.
+    plugin server, ``lastError`` empty while all is well. ``together`` are the devices behind each of its
+    ``devices`` where all of them are handed out together; else it is empty.
     """
 
     name: str
@@ -71,6 +108,7 @@ class ResourceStatus(TypedDict):
     lastRegistration: str | None
     lastError: str
     devices: list[DeviceStatus]
+    together: list[MemberStatus]
 
 
 class RefusedDevice(TypedDict):

@@ -50,9 +50,16 @@ class Tree:
         if not (link.is_symlink() and str(link.readlink()) == relative):
             link.symlink_to(relative)
 
-    def node(self, path: str) -> None:
-        """A device node: a plain, empty file."""
-        self._place(path).touch()
+    def node(self, path: str, number: str = "") -> None:
+        """A device node: a plain file.
+
+        ``number`` (``c10:229``) makes it a node of its own, as those are that exist before their module is
+        loaded. A node that sysfs declares needs none.
+        """
+        if number:
+            self.file(path, number)
+        else:
+            self._place(path).touch()
 
     def device(
         self,
@@ -82,6 +89,10 @@ class Tree:
         (self.root / listing.lstrip("/")).mkdir(parents=True, exist_ok=True)
         self.link(f"{sys_path}/subsystem", listing)
         self.link(f"{listing}/devices/{name}" if subsystem in BUSES else f"{listing}/{name}", sys_path)
+        parent, _, above = path.rpartition("/")[0].rpartition("/")
+        if subsystem not in BUSES and above == subsystem and parent != "virtual":
+            # the kernel puts a device of a class below a directory named after it, and links past that
+            self.link(f"{sys_path}/device", f"/sys/devices/{parent}")
         if driver := uevent.get("DRIVER"):
             self.link(f"{sys_path}/driver", f"/sys/bus/{subsystem}/drivers/{driver}")
             (self.root / f"sys/bus/{subsystem}/drivers/{driver}").mkdir(parents=True, exist_ok=True)
@@ -117,6 +128,20 @@ class Tree:
             self.link(f"{group}/devices/{address}", sys_path)
             self.link(f"{sys_path}/iommu_group", group)
         return sys_path
+
+    def virtual_functions(self, physical: str, *virtual: str, total: int = 0) -> None:
+        """Makes PCI functions the virtual functions of another (sysfs-bus-pci, ``physfn``, ``virtfn<N>``).
+
+        Args:
+            physical: the ``sys_path`` of the physical function.
+            virtual: the ``sys_path`` of each of its virtual functions, in the order of their numbers.
+            total: how many the hardware can have; at least those that there are.
+        """
+        self.file(f"{physical}/sriov_totalvfs", str(max(total, len(virtual))))
+        self.file(f"{physical}/sriov_numvfs", str(len(virtual)))
+        for number, path in enumerate(virtual):
+            self.link(f"{physical}/virtfn{number}", path)
+            self.link(f"{path}/physfn", physical)
 
     def udev_record(self, key: str, *lines: str) -> None:
         """What udevd knows of a device: ``/run/udev/data/<key>``, with lines such as ``E:ID_BUS=usb``."""

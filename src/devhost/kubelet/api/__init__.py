@@ -1,7 +1,8 @@
-"""The device plugin API v1beta1: messages, stubs and the constants that are not part of the proto.
+"""What kubelets speak: the device plugin API v1beta1, podresources v1, and the constants of both.
 
-``api_pb2`` and ``api_pb2_grpc`` are generated from ``api.proto`` by ``tools/generate_protocol.py``.
-The constants are those of the kubelet's own ``pkg/apis/deviceplugin/v1beta1/constants.go``.
+``api_pb2`` and ``podresources_pb2`` with their stubs are generated from ``api.proto`` and
+``podresources.proto`` by ``tools/generate_protocol.py``. The constants are those of the kubelet's own
+``pkg/apis/deviceplugin/v1beta1/constants.go`` and ``pkg/kubelet/apis/podresources``.
 """
 
 from __future__ import annotations
@@ -32,3 +33,9 @@ RECEIVE_LIMIT = 4 * 1024 * 1024
 
 MAX_SOCKET_PATH = 107
 """Bytes of the longest unix socket path Linux can bind, without the closing NUL."""
+
+POD_RESOURCES_DIRECTORY = "pod-resources"
+"""Name of the directory in the kubelet's root directory where podresources is served, on ``kubelet.sock``."""
+
+POD_RESOURCES_RECEIVE_LIMIT = 16 * 1024 * 1024
+"""Bytes of the largest podresources answer that the kubelet's own client takes."""

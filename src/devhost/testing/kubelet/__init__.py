@@ -8,7 +8,7 @@ from __future__ import annotations
 from .admission import ContainerStartError, Role, UnexpectedAdmissionError
 from .checkpoint import Allocation
 from .events import Event, EventLog, ListedDevice
-from .faults import Fault, Faults, Gate, Point, answer, cut, delay, fail, hang
+from .faults import Fault, Faults, Gate, Point, answer, cut, delay, fail, hang, refuse
 from .registry import Profile
 from .simulator import KubeletSimulator
 
@@ -31,4 +31,5 @@ __all__ = [
     "delay",
     "fail",
     "hang",
+    "refuse",
 ]

@@ -113,7 +113,7 @@ class Admission:
         numa_nodes: Collection[int] | None,
     ) -> Allocation:
         async with self._turn:
-            allocation = await self._admit(pod, container, resource, count, numa_nodes)
+            allocation = await self._admit(pod, container, resource, count, role, numa_nodes)
             reusable = self._reusable.setdefault((pod, resource), set())
             if role == "init":
                 reusable.update(allocation.device_ids)
@@ -122,7 +122,13 @@ class Admission:
             return allocation
 
     async def _admit(
-        self, pod: str, container: str, resource: str, count: int, numa_nodes: Collection[int] | None
+        self,
+        pod: str,
+        container: str,
+        resource: str,
+        count: int,
+        role: Role,
+        numa_nodes: Collection[int] | None,
     ) -> Allocation:
         held = self._allocations.get((pod, container, resource))
         if held is not None and len(held.device_ids) != count:
@@ -144,7 +150,7 @@ class Admission:
             return held
         device_ids = await self._select(pod, container, resource, count, numa_nodes)
         response = await self._allocate(pod, container, resource, device_ids)
-        allocation = Allocation(pod, container, resource, device_ids, response)
+        allocation = Allocation(pod, container, resource, device_ids, response, listed=role != "init")
         self._allocations[pod, container, resource] = allocation
         self._changed()
         self._record(

@@ -22,13 +22,17 @@ _WRITER = "devhost kubelet simulator"
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Devices of one resource that one container of a pod has, with the plugin's answer for them."""
+    """Devices of one resource that one container of a pod has, with the plugin's answer for them.
+
+    ``listed`` is whether podresources names them: not those of init containers that end.
+    """
 
     pod: str
     container: str
     resource: str
     device_ids: tuple[str, ...]
     response: ContainerAllocateResponse
+    listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def save(path: Path, resources: Iterable[str], allocations: Iterable[Allocation]
                 "resource": allocation.resource,
                 "deviceIDs": allocation.device_ids,
                 "response": base64.b64encode(allocation.response.SerializeToString()).decode(),
+                "listed": allocation.listed,
             }
             for allocation in allocations
         ],
@@ -97,4 +102,5 @@ def _allocation(entry: dict[str, object]) -> Allocation:
         str(entry["resource"]),
         tuple(map(str, device_ids)),
         ContainerAllocateResponse.FromString(base64.b64decode(str(entry["response"]))),
+        bool(entry["listed"]),
     )

@@ -20,6 +20,12 @@ def lose_socket(kubelet: KubeletSimulator) -> None:
     kubelet.socket.unlink(missing_ok=True)
 
 
+def lose_pod_resources(kubelet: KubeletSimulator) -> None:
+    """Somebody deletes the podresources socket: nobody can ask any more until the kubelet restarts."""
+    if kubelet.pod_resources is not None:
+        kubelet.pod_resources.unlink(missing_ok=True)
+
+
 def wipe(kubelet: KubeletSimulator) -> tuple[str, ...]:
     """Somebody deletes every socket in the directory, the kubelet's too; returns their names."""
     return wire.wipe(kubelet.directory)

@@ -209,6 +209,15 @@ class PodReleased(Event):
     pod: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsListed(Event):
+    """Somebody asked podresources: so many pods were named, or there is a ``reason`` why none were."""
+
+    kind: ClassVar[str] = "pods-listed"
+    pods: int
+    reason: str
+
+
 E = TypeVar("E", bound=Event)
 
 Record = Callable[..., None]

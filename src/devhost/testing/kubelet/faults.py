@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+import grpc
+
 Action = Callable[[], Awaitable[None]]
 
 
@@ -39,13 +41,24 @@ class Point(StrEnum):
     PRE_START = "pre-start"
     """Before PreStartContainer."""
 
+    POD_RESOURCES = "pod-resources"
+    """Somebody asks podresources for the list of pods; a fault refuses it. It belongs to no resource."""
+
 
 class Fault(Exception):
     """A step fails with this text."""
 
 
+class Refusal(Fault):
+    """A call is refused with this code; only for :attr:`Point.POD_RESOURCES`, elsewhere it is any fault."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class WrongAnswer(Exception):
-    """Register is answered with these bytes; only for :attr:`Point.REGISTER`."""
+    """The answer is these bytes; only for :attr:`Point.REGISTER` and :attr:`Point.POD_RESOURCES`."""
 
     def __init__(self, reply: bytes) -> None:
         super().__init__(f"an answer of {len(reply)} bytes")
@@ -135,8 +148,20 @@ class Gate:
         self._opened.set()
 
 
+def refuse(code: grpc.StatusCode, text: str) -> Action:
+    """List of podresources is refused with this code: ``RESOURCE_EXHAUSTED`` for asking too often."""
+
+    async def action() -> None:
+        raise Refusal(code, text)
+
+    return action
+
+
 def answer(reply: bytes) -> Action:
-    """Register is answered OK with ``reply`` for a message, and the plugin is not registered."""
+    """Register, or List of podresources, is answered OK with ``reply`` for a message, and does nothing.
+
+    No bytes are the answer of a kubelet that knows no pods.
+    """
 
     async def action() -> None:
         raise WrongAnswer(reply)

@@ -139,3 +139,8 @@ def _(event: events.AdmissionFailed | events.StartFailed) -> list[str]:
 @lines.register
 def _(event: events.PodReleased) -> list[str]:
     return [event.pod]
+
+
+@lines.register
+def _(event: events.PodsListed) -> list[str]:
+    return [event.reason or f"{event.pods} pods"]

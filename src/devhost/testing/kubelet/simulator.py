@@ -15,16 +15,20 @@ from typing import TypeVar
 import grpc.aio
 
 from devhost.errors import DevhostError, EnvironmentFailure
-from devhost.kubelet.api import CHECKPOINT, RECEIVE_LIMIT, api_pb2
+from devhost.kubelet.api import CHECKPOINT, POD_RESOURCES_DIRECTORY, RECEIVE_LIMIT, api_pb2
 
 from . import checkpoint, events, wire
 from .admission import Admission, Role
 from .checkpoint import Allocation
 from .faults import Faults
+from .podresources import PodLister
 from .registration import Registrar
 from .registry import PROFILES, Profile, Registry
 
 T = TypeVar("T")
+
+DIRECTORY = "device-plugins"
+"""What a kubelet calls its plugin directory; beside one of this name, podresources is served."""
 
 
 class KubeletSimulator:
@@ -47,6 +51,8 @@ class KubeletSimulator:
         keep_checkpoint: whether allocations and resource names survive a restart.
         seed: picks free devices at random, as kubelets do; in order of their ids by default.
         keep_events: number of latest events to remember; all by default.
+        pod_resources: the directory in which podresources is served. By default ``pod-resources`` beside a
+            plugin directory that is called ``device-plugins`` as a kubelet's is, and nowhere beside another.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class KubeletSimulator:
         keep_checkpoint: bool = True,
         seed: int | None = None,
         keep_events: int | None = None,
+        pod_resources: Path | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
         self.profile = profile
@@ -72,6 +79,9 @@ class KubeletSimulator:
         self._receive_limit = receive_limit
         self._keep_checkpoint = keep_checkpoint
         self._seed = seed
+        if pod_resources is None and self.directory.name == DIRECTORY:
+            pod_resources = self.directory.with_name(POD_RESOURCES_DIRECTORY)
+        self._pod_resources = pod_resources
         self._removed: set[str] = set()
         self._run: _Run | None = None
 
@@ -88,6 +98,11 @@ class KubeletSimulator:
     def socket(self) -> Path:
         """Where plugins register."""
         return wire.socket_path(self.directory)
+
+    @property
+    def pod_resources(self) -> Path | None:
+        """Where podresources is served; ``None`` if nowhere."""
+        return self._pod_resources and wire.socket_path(self._pod_resources)
 
     @property
     def running(self) -> bool:
@@ -130,8 +145,13 @@ class KubeletSimulator:
         )
         server = grpc.aio.server(options=(("grpc.max_receive_message_length", RECEIVE_LIMIT),))
         server.add_generic_rpc_handlers((registrar.rpcs(),))
-        self._run = _Run(registry, registrar, admission, server)
+        lister = None
+        if self.pod_resources is not None:
+            lister = PodLister(self.pod_resources, lambda: admission.allocations, self.faults, self._record)
+        self._run = _Run(registry, registrar, admission, server, lister)
         try:
+            if lister is not None:
+                await lister.start()
             wire.listen(server, self.socket)
             await asyncio.sleep(delay_serving)
             await server.start()
@@ -152,6 +172,8 @@ class KubeletSimulator:
         await run.server.stop(None)
         if not crash:
             self.socket.unlink(missing_ok=True)
+        if run.lister is not None:
+            await run.lister.stop(crash)
         await run.admission.close()
         await run.registrar.close()
         self._record(events.Stopped, crash=crash)
@@ -306,3 +328,4 @@ class _Run:
     registrar: Registrar
     admission: Admission
     server: grpc.aio.Server
+    lister: PodLister | None

@@ -1,0 +1,116 @@
+"""Keeps every inventory told of who holds its devices, by asking the kubelet now and then.
+
+What a list means is decided in :mod:`devhost.holding`, when to ask in :mod:`.timetable`. Where the
+kubelet does not answer, nothing changes: what was allocated counts as held, and the status says that, and
+why, it is not known who holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from devhost.inventory import Inventory
+from devhost.kubelet.podresources import PodResources, Unanswered
+from devhost.kubelet.timetable import Timetable
+from devhost.telemetry.log import get
+
+log = get(__name__)
+
+BELIEVED = 2
+"""Failures in a row after which the kubelet counts as silent: a restart costs one or two."""
+
+
+@dataclass(slots=True)
+class Hearing:
+    """What there is to say of podresources; ``last`` is the wall-clock time of the last answer.
+
+    ``reason`` is empty exactly while the kubelet answers.
+    """
+
+    reason: str = "the kubelet has not been asked yet"
+    last: float | None = None
+
+
+class Holders:
+    """Asks for as long as :meth:`run` runs.
+
+    Args:
+        source: the kubelet's service.
+        inventories: those who want to know, by the name of their resource.
+        changed: called when somebody else holds a device than before, or the hearing is another.
+    """
+
+    def __init__(
+        self,
+        source: PodResources,
+        inventories: Callable[[], Iterable[tuple[str, Inventory]]],
+        changed: Callable[[], None],
+    ) -> None:
+        self.source = source
+        self.hearing = Hearing()
+        self._inventories = inventories
+        self._changed = changed
+        self._timetable = Timetable()
+        self._failures = 0
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something may be wanted sooner than before: a container got devices, a held one vanished."""
+        self._wake.set()
+
+    def restarted(self) -> None:
+        """There is another kubelet."""
+        self._timetable.restarted(time.monotonic())
+        self._wake.set()
+
+    def due(self) -> float | None:
+        """When the kubelet is asked next, in monotonic seconds; ``None`` while there is nothing to learn."""
+        last = self._timetable.last
+        wishes = [inventory.list_due(last) for _, inventory in self._inventories()]
+        return self._timetable.due(min((wish for wish in wishes if wish is not None), default=None))
+
+    async def run(self) -> None:
+        """Asks whenever it is due, for ever; asleep while it is not."""
+        while True:
+            self._wake.clear()
+            due = self.due()
+            if due is None or (wait := due - time.monotonic()) > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if due is None else wait):
+                        await self._wake.wait()
+            else:
+                await self._ask()
+
+    async def _ask(self) -> None:
+        asked = time.monotonic()
+        try:
+            listing = await self.source.list()
+        except Unanswered as error:
+            self._timetable.failed(asked, time.monotonic())
+            self._silent(error.message)
+            return
+        self._timetable.answered(asked, listing.kubelet)
+        self._failures = 0
+        self.hearing.last = time.time()
+        news = bool(self.hearing.reason)
+        if news:
+            self.hearing.reason = ""
+            log.info("the kubelet tells who holds which device", socket=str(self.source.socket))
+        for name, inventory in self._inventories():
+            news = inventory.heard(listing, name) or news
+        if news:
+            self._changed()
+
+    def _silent(self, reason: str) -> None:
+        self._failures += 1
+        if self._failures < BELIEVED:
+            return
+        if self._failures == BELIEVED:
+            log.warning("who holds which device is unknown", reason=reason)
+        if reason != self.hearing.reason:
+            self.hearing.reason = reason
+            self._changed()

@@ -1,0 +1,123 @@
+"""Asks the kubelet which container holds which device: the client of podresources v1.
+
+Each question has a channel of its own. Questions are rare, and a kubelet that has restarted serves on
+another socket of the same name, to which an old channel would come back only after its own back-off.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from devhost.errors import DevhostError
+from devhost.holding import Holder, Kubelet, Listing
+from devhost.kubelet.api import (
+    KUBELET_SOCKET,
+    POD_RESOURCES_DIRECTORY,
+    POD_RESOURCES_RECEIVE_LIMIT,
+    podresources_pb2,
+)
+
+DEADLINE = 5.0
+"""Seconds the kubelet has to answer."""
+
+METHOD = "/v1.PodResourcesLister/List"
+
+_OPTIONS = (
+    ("grpc.default_authority", "localhost"),  # the socket's path, the default, is not a legal one
+    ("grpc.use_local_subchannel_pool", 1),  # a new kubelet must not inherit the old one's back-off
+    ("grpc.http2.bdp_probe", 0),  # it pings, and kubelets count pings as abuse
+    ("grpc.max_receive_message_length", POD_RESOURCES_RECEIVE_LIMIT),
+)
+
+
+class Unanswered(DevhostError):
+    """Who holds what cannot be told now; the message says why."""
+
+
+def beside(kubelet_dir: Path) -> Path:
+    """Where a kubelet serves podresources whose device plugin directory is ``kubelet_dir``.
+
+    Both lie in the kubelet's root directory, unless that is moved: the plugin directory does not follow.
+    """
+    return kubelet_dir.absolute().parent / POD_RESOURCES_DIRECTORY / KUBELET_SOCKET
+
+
+class PodResources:
+    """The podresources service of the kubelet that has ``socket``.
+
+    Args:
+        clock: monotonic seconds, for the times in a listing.
+    """
+
+    def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.socket = socket
+        self._clock = clock
+
+    async def list(self) -> Listing:
+        """The kubelet's answer: every device that a container holds.
+
+        Raises:
+            Unanswered: there is none, or it cannot be used.
+        """
+        kubelet, began = self._identity(), self._clock()
+        try:
+            answer = podresources_pb2.ListPodResourcesResponse.FromString(await self._ask())
+        except DecodeError:
+            raise Unanswered("the kubelet's answer is no message of podresources v1") from None
+        if self._identity() != kubelet:
+            raise Unanswered("the kubelet restarted while it was asked")
+        return Listing(kubelet, began, len(answer.pod_resources), _holders(answer))
+
+    async def _ask(self) -> bytes:
+        """The answer as it came: gRPC would log a traceback where it cannot be decoded."""
+        async with grpc.aio.insecure_channel(f"unix:{self.socket}", options=_OPTIONS) as channel:
+            call = channel.unary_unary(METHOD, bytes, bytes)
+            try:
+                answer: bytes = await call(b"", timeout=DEADLINE)
+            except grpc.aio.AioRpcError as error:
+                raise Unanswered(_reason(error)) from error
+            return answer
+
+    def _identity(self) -> Kubelet:
+        try:
+            stat = os.stat(self.socket)  # noqa: PTH116 - one call, no Path object per question
+        except FileNotFoundError:
+            raise Unanswered(f"{self.socket} does not exist") from None
+        except OSError as error:
+            raise Unanswered(f"{self.socket} cannot be reached: {error.strerror}") from None
+        return stat.st_dev, stat.st_ino, stat.st_ctime_ns
+
+
+def _reason(error: grpc.aio.AioRpcError) -> str:
+    code, details = error.code(), error.details() or "no reason given"
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        # Both sides use this code: the kubelet for too many questions, gRPC for too long an answer.
+        if "larger than max" in details:
+            return f"the kubelet's answer is longer than {POD_RESOURCES_RECEIVE_LIMIT >> 20} MiB"
+        return f"the kubelet wants to be asked less often: {details}"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"the kubelet did not answer within {DEADLINE:g} s"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return "the kubelet does not serve podresources v1"
+    return f"the kubelet did not answer: {details}"
+
+
+def _holders(answer: podresources_pb2.ListPodResourcesResponse) -> dict[str, dict[str, Holder]]:
+    """Who holds what. A token that is named twice, which no kubelet does, is the first one's."""
+    holders: dict[str, dict[str, Holder]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            holder = None
+            for devices in container.devices:
+                holder = holder or Holder(pod.namespace, pod.name, container.name)
+                tokens = holders.setdefault(devices.resource_name, {})
+                for token in devices.device_ids:
+                    tokens.setdefault(token, holder)
+    return holders

@@ -1,0 +1,118 @@
+"""The simulated kubelet's podresources service: which container holds which device, from its own book."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from devhost.errors import EnvironmentFailure
+from devhost.kubelet.api import podresources_pb2 as pb
+from devhost.kubelet.api import podresources_pb2_grpc
+
+from . import events, wire
+from .checkpoint import Allocation
+from .faults import Fault, Faults, Point, Refusal, WrongAnswer
+
+NAMESPACE = "default"
+"""The namespace of every pod that is admitted."""
+
+BYSTANDER = ("kube-system", "kube-proxy", "kube-proxy")
+"""Namespace, pod and container of one that holds nothing: nodes run such pods, and kubelets list them."""
+
+Context = grpc.aio.ServicerContext[pb.ListPodResourcesRequest, pb.ListPodResourcesResponse]
+
+
+class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
+    """Serves List on ``socket`` for one run of a kubelet.
+
+    Args:
+        allocations: what each container holds now.
+        record: takes an event's type and fields, and logs it.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        allocations: Callable[[], Iterable[Allocation]],
+        faults: Faults,
+        record: events.Record,
+    ) -> None:
+        self._socket = socket
+        self._allocations = allocations
+        self._faults = faults
+        self._record = record
+        self._server = grpc.aio.server()
+        self._server.add_generic_rpc_handlers((self._rpcs(),))
+
+    async def start(self) -> None:
+        """Makes the socket, in place of one that an earlier run left, and serves.
+
+        Raises:
+            EnvironmentFailure: its directory cannot be used.
+        """
+        try:
+            self._socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._socket.unlink(missing_ok=True)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot make {self._socket}: {error.strerror}", "choose a directory you may write beside"
+            ) from error
+        wire.listen(self._server, self._socket)
+        await self._server.start()
+
+    async def stop(self, crash: bool) -> None:
+        """Ends every call; a ``crash`` leaves the socket file behind."""
+        await self._server.stop(None)
+        if not crash:
+            with suppress(OSError):  # its directory may have gone, or have never been one
+                self._socket.unlink()
+
+    def _rpcs(self) -> grpc.GenericRpcHandler[pb.ListPodResourcesRequest, bytes]:
+        """The service as a server takes it. Answers are bytes: a fault may want them to be wrong."""
+        listing = grpc.unary_unary_rpc_method_handler(
+            self._answer, pb.ListPodResourcesRequest.FromString, response_serializer=None
+        )
+        return grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": listing})
+
+    async def _answer(self, request: pb.ListPodResourcesRequest, context: Context) -> bytes:
+        try:
+            return (await self.List(request, context)).SerializeToString()
+        except WrongAnswer as wrong:
+            self._record(events.PodsListed, pods=0, reason=str(wrong))
+            return wrong.reply
+
+    async def List(
+        self, request: pb.ListPodResourcesRequest, context: Context
+    ) -> pb.ListPodResourcesResponse:
+        try:
+            await self._faults.reached(Point.POD_RESOURCES, "")
+        except Fault as fault:
+            self._record(events.PodsListed, pods=0, reason=str(fault))
+            code = fault.code if isinstance(fault, Refusal) else grpc.StatusCode.UNKNOWN
+            await context.abort(code, str(fault))
+        answer = _listed(self._allocations())
+        self._record(events.PodsListed, pods=len(answer.pod_resources), reason="")
+        return answer
+
+
+def _listed(allocations: Iterable[Allocation]) -> pb.ListPodResourcesResponse:
+    """Pods in the order they came. A container that ends before the others start is left out."""
+    answer = pb.ListPodResourcesResponse()
+    namespace, pod, container = BYSTANDER
+    answer.pod_resources.add(name=pod, namespace=namespace).containers.add(name=container)
+    pods: dict[str, pb.PodResources] = {}
+    containers: dict[tuple[str, str], pb.ContainerResources] = {}
+    for a in allocations:
+        if a.pod not in pods:
+            pods[a.pod] = answer.pod_resources.add(name=a.pod, namespace=NAMESPACE)
+        if not a.listed:
+            continue
+        if (a.pod, a.container) not in containers:
+            containers[a.pod, a.container] = pods[a.pod].containers.add(name=a.container)
+        for device in a.device_ids:  # one entry for each, as for devices of as many NUMA nodes
+            containers[a.pod, a.container].devices.add(resource_name=a.resource, device_ids=[device])
+    return answer

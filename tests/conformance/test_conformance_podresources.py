@@ -1,0 +1,193 @@
+"""What podresources is good for: knowing who holds what, and when it is released."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from devhost import holding
+from devhost.host import Host
+from devhost.kubelet import timetable
+from devhost.model import Device
+from devhost.pace import Backoff
+from devhost.report import status
+from devhost.telemetry.document import DeviceStatus
+from devhost.testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
+
+TOY, TOY_LINE = "example.com/toy", "name: example.com/toy, backend: toy"
+WAIT = 20
+THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asks ten times as often as on a node, and believes a release ten times as soon."""
+    for module, name in (
+        (holding, "APART"),
+        (holding, "RELAXED"),
+        (holding, "MISSED"),
+        (timetable, "GAP"),
+        (timetable, "FIRST"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+    monkeypatch.setattr(
+        timetable, "Backoff", lambda first, cap, draw: Backoff(first / 10, cap / 10, draw=draw)
+    )
+
+
+def shown(host: Host) -> Iterator[DeviceStatus]:
+    for resource in status(host)["resources"]:
+        yield from resource["devices"]
+
+
+def holders(host: Host) -> dict[str, str]:
+    """Device → pod, as the status has it; ``?`` where a pod has it and nobody knows which."""
+    return {
+        device["id"]: device["holder"]["pod"] if device["holder"] else "?"
+        for device in shown(host)
+        if device["allocated"]
+    }
+
+
+def listed(kubelet: KubeletSimulator) -> dict[str, str]:
+    return {device.id: device.health for device in kubelet.devices(TOY)}
+
+
+async def ready(kubelet: KubeletSimulator, count: int) -> None:
+    await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == count, WAIT)
+
+
+@pytest.mark.conformance(60)
+async def test_a_vanished_device_leaves_the_list_when_its_pod_has_released_it(rig, kubelet, devices):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await ready(kubelet, 2)
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: holders(host) == {"d0": "pod"}, WAIT)
+        rig.change("toy", devices(2)[1:])
+        await kubelet.wait_for(lambda: listed(kubelet) == {"d0": "Unhealthy", "d1": "Healthy"}, WAIT)
+        kubelet.release("pod")
+        await kubelet.wait_for(lambda: listed(kubelet) == {"d1": "Healthy"}, WAIT)
+        assert kubelet.capacity()[TOY] == 1
+
+
+@pytest.mark.conformance(60)
+async def test_a_live_device_that_is_released_is_not_shown_as_held_any_more(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await ready(kubelet, 2)
+        await kubelet.admit("one", "main", TOY, 1)
+        await kubelet.admit("two", "main", TOY, 1)
+        await rig.until(lambda: holders(host) == {"d0": "one", "d1": "two"}, WAIT)
+        kubelet.release("one")
+        await rig.until(lambda: holders(host) == {"d1": "two"}, WAIT)
+        assert listed(kubelet) == {"d0": "Healthy", "d1": "Healthy"}
+
+
+@pytest.mark.conformance(60, 19)
+async def test_a_device_held_since_before_devhost_started_stays_when_it_vanishes(
+    rig, kubelet, devices, monkeypatch
+):
+    monkeypatch.setattr("devhost.inventory.GRACE", 0.2)
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await ready(kubelet, 2)
+        await kubelet.admit("pod", "main", TOY, 1)
+    async with rig.running() as host:
+        await ready(kubelet, 2)
+        await rig.until(lambda: holders(host) == {"d0": "pod"}, WAIT)
+        rig.change("toy", [])
+        await kubelet.wait_for(lambda: listed(kubelet) == {"d0": "Unhealthy"}, WAIT)
+        kubelet.release("pod")
+        await kubelet.wait_for(lambda: listed(kubelet) == {}, WAIT)
+
+
+@pytest.mark.conformance(60)
+@pytest.mark.parametrize(
+    "fault",
+    [THROTTLED, hang, cut, answer(b"\xff\xff\xff")],
+    ids=["throttled", "hangs", "cut", "garbage"],
+)
+async def test_who_holds_what_is_unknown_and_nothing_is_released_while_the_kubelet_does_not_tell(
+    rig, kubelet, devices, fault, monkeypatch
+):
+    monkeypatch.setattr("devhost.kubelet.podresources.DEADLINE", 0.2)
+    monkeypatch.setattr("devhost.inventory.GRACE", 0.2)
+    kubelet.faults.inject(Point.POD_RESOURCES, fault, times=None)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await ready(kubelet, 2)
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: "asked yet" not in host.holders.hearing.reason, WAIT)
+        kubelet.release("pod")
+        rig.change("toy", devices(2)[1:])
+        await kubelet.wait_for(lambda: listed(kubelet)["d0"] == "Unhealthy", WAIT)
+        asked = len(kubelet.events.of(events.PodsListed))
+        await rig.until(lambda: len(kubelet.events.of(events.PodsListed)) > asked or fault is hang, WAIT)
+        assert holders(host) == {"d0": "?"}
+        kubelet.faults.clear()
+        await rig.until(lambda: status(host)["kubelet"]["podResources"]["known"], WAIT)
+
+
+@pytest.mark.conformance(60)
+async def test_an_absent_socket_is_waited_for_and_devices_are_served_meanwhile(rig, kubelet):
+    disturbances.lose_pod_resources(kubelet)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await ready(kubelet, 2)
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: "does not exist" in host.holders.hearing.reason, WAIT)
+        assert holders(host) == {"d0": "?"}
+        await kubelet.restart()
+        await ready(kubelet, 2)
+        await rig.until(lambda: holders(host) == {"d0": "pod"}, WAIT)
+
+
+@pytest.mark.conformance(60)
+async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothing(
+    rig, kubelet, devices, monkeypatch
+):
+    monkeypatch.setattr("devhost.inventory.GRACE", 0.2)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await ready(kubelet, 2)
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: holders(host) == {"d0": "pod"}, WAIT)
+        rig.change("toy", devices(2)[1:])
+        await kubelet.wait_for(lambda: listed(kubelet)["d0"] == "Unhealthy", WAIT)
+        await kubelet.stop()
+        kubelet.faults.inject(Point.POD_RESOURCES, answer(b""), times=None)
+        await kubelet.start()
+        before = len(kubelet.events.of(events.PodsListed))
+        await kubelet.wait_for(lambda: len(kubelet.events.of(events.PodsListed)) >= before + 4, WAIT)
+        assert holders(host) == {"d0": "pod"}
+        await kubelet.wait_for(lambda: listed(kubelet) == {"d0": "Unhealthy", "d1": "Healthy"}, WAIT)
+        kubelet.faults.clear()
+        kubelet.release("pod")
+        asked = len(kubelet.events.of(events.PodsListed))
+        await kubelet.wait_for(lambda: len(kubelet.events.of(events.PodsListed)) >= asked + 2, WAIT)
+        assert holders(host) == {"d0": "pod"}  # this kubelet never named it: that takes PATIENCE
+
+
+@pytest.mark.conformance(60)
+async def test_one_list_serves_all_resources_and_none_is_asked_for_while_nothing_is_held(
+    rig, kubelet, monkeypatch
+):
+    monkeypatch.setattr("devhost.kubelet.timetable.PATIENCE", 0.0)  # a kubelet of good standing
+    rig.scripts["toy"].devices = [Device(id=f"d{n}", attributes={"index": n}) for n in range(30)]
+    rig.write(*(f"name: example.com/r{n}, backend: toy, where: {{index: {n}}}" for n in range(30)))
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: sum(kubelet.allocatable().values()) == 30, WAIT)
+        await rig.until(lambda: host.holders.hearing.last, WAIT)
+        asked = len(kubelet.events.of(events.PodsListed))
+        assert asked <= 2
+        await asyncio.gather(*(kubelet.admit(f"pod-{n}", "main", f"example.com/r{n}", 1) for n in range(30)))
+        await rig.until(lambda: len(holders(host)) == 30 and "?" not in holders(host).values(), WAIT)
+        assert len(kubelet.events.of(events.PodsListed)) - asked < 30
+        for n in range(30):
+            kubelet.release(f"pod-{n}")
+        await rig.until(lambda: not holders(host), WAIT)
+        assert host.holders.due() is None

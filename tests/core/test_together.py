@@ -1,0 +1,309 @@
+"""`share: {of: all}`: tokens that stand for every device, of use as long as one of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
+from devhost.inventory import GRACE, NAMED_ILL, Inventory
+from devhost.kubelet import wire
+from devhost.model import HEALTHY, Health, unhealthy
+from devhost.plan import Offer, units
+from devhost.settings import Of, Prefer
+from devhost.source import Source
+from devhost.supply import MissingPath, SickDevice, Supply
+
+promise = settings(deadline=None, derandomize=True)
+
+
+class Rig:
+    """A resource whose devices are handed out together, twice unless told otherwise."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.now = 100.0
+        self.sick: dict[str, str] = {}
+        self.absent: set[str] = set()
+        self.inventory = Inventory(lambda: 1e9 + self.now, lambda: self.now)
+        self.asked: list[list[str]] = []
+        self.prepared: list[list[str]] = []
+        self.denied: dict[str, list[str]] = {}
+        self.looks = 0
+        self.refuse: Callable[[Sequence[Device]], object] = lambda devices: None
+        if root is not None:
+            (root / "dev").mkdir()
+            self._serve(root)
+
+    def _serve(self, root: Path) -> None:
+        rig = self
+
+        class Card(Backend):
+            name = "card"
+
+            def discover(self) -> list[Device]:
+                return []
+
+            def allocate(self, devices: Sequence[Device]) -> Edits:
+                rig.asked.append([device.id for device in devices])
+                rig.refuse(devices)
+                nodes = tuple(DeviceNode(f"/dev/{device.id}") for device in devices)
+                return Edits(nodes, env={"CARDS": ",".join(device.id for device in devices)})
+
+            def prepare(self, devices: Sequence[Device]) -> None:
+                rig.prepared.append([device.id for device in devices])
+
+        self.root = root
+        self.source = Source(Card, NoOptions(), root)
+
+        def denied(device: str, missing: Sequence[str]) -> None:
+            rig.denied[device] = list(missing)
+
+        def look() -> None:
+            rig.looks += 1
+
+        self.supply = Supply("example.com/hca", self.inventory, self.source, Prefer.TOPOLOGY, denied, look)
+
+    def plug(self, names: str) -> None:
+        for name in names:
+            (self.root / "dev" / name).touch()
+
+    def show(
+        self,
+        names: str,
+        replicas: int = 2,
+        of: Of = Of.ALL,
+        numa: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> bool:
+        offers = [Offer(Device(name, numa_nodes=numa.get(name, ())), replicas) for name in names]
+        return self.inventory.update(units(of, offers), self.verdict, lambda device: f"{device} is gone")
+
+    def verdict(self, device: Device) -> Health:
+        reason = self.sick.get(device.id)
+        return unhealthy(reason) if reason else HEALTHY
+
+    def health(self) -> dict[str, str]:
+        return {name: e.health.reason for name, e in self.inventory.snapshot.entries.items()}
+
+    async def allocate(self, *tokens: str) -> str:
+        await self.source.look([])
+        granted = await self.supply.allocate(tokens)
+        assert [node.path for node in granted.edits.nodes] == [
+            f"/dev/{name}" for name in granted.edits.env["CARDS"].split(",")
+        ]
+        return granted.edits.env["CARDS"]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    made.plug("abc")
+    yield made
+    made.source.close()
+
+
+def test_there_are_as_many_tokens_as_the_file_says_however_many_devices() -> None:
+    for names in ("a", "abc"):
+        rig = Rig()
+        rig.show(names)
+        assert rig.health() == {"all::0": "", "all::1": ""}
+
+
+def test_a_single_token_keeps_its_name_when_there_are_more() -> None:
+    rig = Rig()
+    rig.show("ab", replicas=1)
+    assert rig.health() == {"all::0": ""}
+    rig.show("ab", replicas=2)
+    assert rig.health() == {"all::0": "", "all::1": ""}
+
+
+def test_tokens_are_healthy_while_one_device_is_and_name_the_ill_when_none_is() -> None:
+    rig = Rig()
+    rig.sick["a"] = "port 1 is down"
+    rig.show("ab")
+    assert rig.health() == {"all::0": "", "all::1": ""}
+    rig.sick["b"] = "too hot"
+    assert rig.show("ab")
+    reason = "none of its devices is healthy: a: port 1 is down; b: too hot"
+    assert rig.health() == {"all::0": reason, "all::1": reason}
+    del rig.sick["a"]
+    assert rig.show("ab")
+    assert set(rig.health().values()) == {""}
+
+
+def test_of_many_ill_devices_the_reason_names_some_and_counts_the_rest() -> None:
+    rig, names = Rig(), "abcdefgh"
+    rig.sick = dict.fromkeys(names, "down")
+    rig.show(names)
+    (reason,) = set(rig.health().values())
+    assert reason.count("down") == NAMED_ILL and reason.endswith("; and 4 more")
+
+
+def test_devices_that_come_and_go_make_no_new_list() -> None:
+    rig = Rig()
+    rig.show("ab", numa={"a": (0,), "b": (1,)})
+    for names in ("a", "abc", "c", "bc"):
+        assert not rig.show(names, numa={"a": (0,), "b": (1,)})
+    assert wire.device_list(rig.inventory.snapshot).devices[0].topology.nodes == []
+
+
+def test_the_tokens_leave_when_the_last_device_does_and_come_back_with_the_first() -> None:
+    rig = Rig()
+    rig.show("ab")
+    rig.show("")
+    assert set(rig.health().values()) == {"a is gone; b is gone"}
+    rig.now += GRACE
+    rig.show("")
+    assert rig.health() == {}
+    rig.show("c")
+    assert rig.health() == {"all::0": "", "all::1": ""}
+
+
+def test_from_one_by_one_to_together_and_back_the_old_tokens_leave() -> None:
+    rig = Rig()
+    rig.show("ab", of=Of.EACH)
+    rig.inventory.allocated(["a::1"])
+    rig.show("ab", of=Of.ALL)
+    rig.now += GRACE
+    rig.show("ab", of=Of.ALL)
+    assert rig.health() == {"all::0": "", "all::1": "", "a::1": "a is gone"}
+    rig.show("ab", of=Of.EACH)
+    rig.now += GRACE
+    rig.show("ab", of=Of.EACH)
+    assert sorted(rig.health()) == ["a::0", "a::1", "b::0", "b::1"]
+    assert set(rig.health().values()) == {""}
+
+
+def test_an_unchanged_token_is_the_same_object() -> None:
+    rig, offers = Rig(), [Offer(Device("a"), 3), Offer(Device("b"), 3)]
+    for _ in range(2):
+        before = rig.inventory.snapshot.entries
+        rig.inventory.update(units(Of.ALL, offers), rig.verdict, str)
+    after = rig.inventory.snapshot.entries
+    assert [after[name] is before[name] for name in after] == [True] * 3
+    assert len({id(entry.members) for entry in after.values()}) == 1
+
+
+States = st.dictionaries(st.sampled_from("abcd"), st.booleans())
+
+
+@promise
+@given(st.lists(st.tuples(States, st.sampled_from([0.0, 1.0, 5.0])), max_size=10))
+def test_a_new_list_comes_only_when_the_kubelet_would_see_a_difference(
+    history: list[tuple[dict[str, bool], float]],
+) -> None:
+    rig = Rig()
+    rig.show("")
+    for step, wait in history:
+        rig.now += wait
+        before = rig.inventory.snapshot
+        rig.sick = {name: "hot" for name, well in step.items() if not well}
+        told = rig.show("".join(sorted(step)), numa={name: (ord(name) % 2,) for name in step})
+        seen = [
+            sorted(wire.device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.inventory.snapshot)
+        ]
+        assert told == (seen[0] != seen[1])
+        if step:
+            assert rig.inventory.snapshot.healthy == (2 if any(step.values()) else 0)
+            assert rig.inventory.snapshot.devices().items() >= step.items()
+
+
+async def test_one_token_gives_every_healthy_device_and_several_give_the_same_once(rig: Rig) -> None:
+    rig.sick["b"] = "port 1 is down"
+    rig.show("abc")
+    assert await rig.allocate("all::0") == "a,c"
+    assert await rig.allocate("all::0", "all::1") == "a,c"
+    assert rig.inventory.given("all::1") == ("a", "c")
+    assert rig.supply.given(["all::0", "all::1"]) == ["a", "c"]
+    assert rig.asked == [["a", "c"], ["a", "c"]]
+
+
+async def test_a_device_that_appears_is_given_from_then_on(rig: Rig) -> None:
+    rig.show("a")
+    assert await rig.allocate("all::0") == "a"
+    rig.show("ab")
+    assert await rig.allocate("all::1") == "a,b"
+    assert rig.inventory.given("all::0") == ("a",)
+
+
+async def test_no_pod_fails_because_one_device_lacks_its_node(rig: Rig) -> None:
+    (rig.root / "dev/b").unlink()
+    rig.show("abc")
+    assert await rig.allocate("all::0") == "a,c"
+    assert rig.denied == {"b": ["/dev/b"]}
+    assert rig.inventory.given("all::0") == ("a", "c")
+    assert rig.looks == 1
+
+
+async def test_no_pod_fails_because_the_backend_refuses_one_device(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(devices: Sequence[Device]) -> None:
+        if any(device.id == "b" for device in devices):
+            raise AllocationError("b is in another network namespace")
+
+    rig.refuse = refuse
+    rig.show("abc")
+    assert await rig.allocate("all::1") == "a,c"
+    assert rig.looks == 1
+    (record,) = caplog.records
+    assert record.getMessage() == "a container goes without a device"
+
+
+async def test_a_pod_is_refused_when_no_device_can_be_given(rig: Rig) -> None:
+    for name in "abc":
+        (rig.root / "dev" / name).unlink()
+    rig.show("abc")
+    with pytest.raises(MissingPath, match="/dev/a, /dev/b, /dev/c does not exist"):
+        await rig.allocate("all::0")
+    assert rig.denied.keys() == {"a", "b", "c"}
+    assert not rig.inventory.is_allocated("all::0")
+
+
+async def test_the_reasons_of_all_refusals_are_told_each_once(rig: Rig) -> None:
+    def refuse(devices: Sequence[Device]) -> None:
+        raise AllocationError(f"{devices[0].id.replace('c', 'b')} is busy")
+
+    rig.refuse = refuse
+    rig.show("abc")
+    with pytest.raises(AllocationError, match=r"^a is busy; b is busy$"):
+        await rig.allocate("all::0")
+
+
+async def test_what_only_the_whole_set_cannot_have_refuses_the_pod(rig: Rig) -> None:
+    def refuse(devices: Sequence[Device]) -> None:
+        if len(devices) > 1:
+            raise AllocationError("they do not go together")
+
+    rig.refuse = refuse
+    rig.show("abc")
+    with pytest.raises(AllocationError, match=r"^they do not go together$"):
+        await rig.allocate("all::0")
+
+
+async def test_tokens_without_a_healthy_device_are_refused_with_the_reason(rig: Rig) -> None:
+    rig.sick = {"a": "hot", "b": "hot"}
+    rig.show("ab")
+    with pytest.raises(SickDevice, match=r"all::0 is unhealthy: none of its devices .*a: hot; b: hot"):
+        await rig.allocate("all::0")
+
+
+async def test_a_container_that_starts_again_is_prepared_with_what_it_got(rig: Rig) -> None:
+    rig.show("ab")
+    await rig.allocate("all::0")
+    rig.sick["a"] = "hot"
+    rig.show("abc")
+    await rig.supply.prepare(["all::0"])
+    await rig.supply.prepare(["all::1"])  # of which nobody remembers an allocation
+    assert rig.prepared == [["a", "b"], ["b", "c"]]
+
+
+def test_which_of_the_tokens_is_preferred_makes_no_difference_and_is_always_the_same(rig: Rig) -> None:
+    rig.show("abc", replicas=12)
+    available: Any = [f"all::{number}" for number in (11, 2, 5, 0)]
+    assert rig.supply.prefer(available, ["all::5"], 3) == ["all::5", "all::0", "all::2"]

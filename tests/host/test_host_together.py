@@ -1,0 +1,111 @@
+"""`share: {of: all}` over real sockets: the list stays, what a pod gets follows the devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from devhost.backend import AllocationError
+from devhost.model import unhealthy
+from devhost.report import status
+from devhost.testing.kubelet import events as ev
+
+TOY = "example.com/toy"
+LINE = "name: example.com/toy, backend: toy, share: {replicas: 3, of: all}"
+TOKENS = {"all::0", "all::1", "all::2"}
+
+
+async def given(kubelet, pod: str, count: int = 1) -> str:
+    return (await kubelet.admit(pod, "main", TOY, count)).response.envs["DEVICES"]
+
+
+def lists(kubelet) -> int:
+    return len(kubelet.events.of(ev.ListReceived, TOY))
+
+
+async def test_every_pod_gets_every_device_and_the_number_of_pods_is_bounded(rig, kubelet):
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+        assert {device.id for device in kubelet.devices(TOY)} == TOKENS
+        assert all(device.numa_nodes == () for device in kubelet.devices(TOY))
+        assert await given(kubelet, "one") == "d0,d1"
+        assert await given(kubelet, "two", 2) == "d0,d1"
+        assert not kubelet.healthy(TOY) - kubelet.in_use(TOY)
+
+
+async def test_plugging_changes_what_a_pod_gets_and_not_the_list(rig, kubelet):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+        before, devices = lists(kubelet), rig.scripts["toy"].devices
+        rig.change("toy", [*devices, replace(devices[0], id="d2")])
+        await rig.until(lambda: "d2" in host.services[TOY].inventory.snapshot.devices())
+        assert await given(kubelet, "one") == "d0,d1,d2"
+        rig.change("toy", [devices[0], replace(devices[1], health=unhealthy("port 1 is down"))])
+        await rig.until(lambda: host.services[TOY].inventory.snapshot.devices() == {"d0": True, "d1": False})
+        assert await given(kubelet, "two") == "d0"
+        assert lists(kubelet) == before
+        (resource,) = status(host)["resources"]
+        assert [(m["device"], m["reason"]) for m in resource["together"]] == [
+            ("d0", ""),
+            ("d1", "port 1 is down"),
+        ]
+        got = {tuple(device["given"]) for device in resource["devices"]}
+        assert got == {("d0", "d1", "d2"), ("d0",), ()}
+        assert {device["device"] for device in resource["devices"]} == {"all"}
+
+
+async def test_a_device_that_cannot_be_had_is_left_out_and_told(rig, kubelet, caplog):
+    def refuse(devices):
+        if any(device.id == "d1" for device in devices):
+            raise AllocationError("the card is being reset")
+
+    rig.scripts["toy"].on_allocate = refuse
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+        assert await given(kubelet, "one") == "d0"
+    said = [r for r in caplog.records if r.getMessage() == "a container goes without a device"]
+    assert len(said) == 1
+
+
+async def test_sharing_together_or_one_by_one_can_be_changed_while_pods_run(rig, kubelet):
+    rig.write("name: example.com/toy, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        held = (await kubelet.admit("old", "main", TOY, 1)).device_ids[0]
+        rig.write(LINE)
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == TOKENS, 10)
+        await kubelet.wait_for(lambda: {d.id for d in kubelet.devices(TOY)} == TOKENS | {held}, 10)
+        assert await given(kubelet, "new") == "d0,d1"
+        rig.write("name: example.com/toy, backend: toy")
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"d0", "d1"}, 10)
+        assert host.services[TOY].registration.standing.registrations == 1
+
+
+@pytest.mark.parametrize("alike", [True, False])
+async def test_by_cdi_a_pod_gets_the_same(rig, kubelet, tmp_path, alike):
+    """Named one by one where that is the same, by a name of the set where it is not."""
+    rig.scripts["toy"].nodes = {"d0": "/dev/null", "d1": "/dev/zero", "d2": "/dev/full"}
+    if alike:
+        allocate = rig.classes["toy"].allocate
+        rig.classes["toy"].allocate = lambda self, devices: replace(allocate(self, devices), env={})
+    rig.write(LINE + ", inject: cdi")
+    rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {tmp_path / 'cdi'}}}\n")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+        response = (await kubelet.admit("pod", "main", TOY, 2)).response
+        names = [device.name for device in response.cdi_devices]
+        if alike:
+            assert names == [f"{TOY}=d0", f"{TOY}=d1"]
+        else:
+            assert len(names) == 1 and names[0] not in (f"{TOY}=d0", f"{TOY}=d1")
+        (file,) = (tmp_path / "cdi").iterdir()
+        rig.change("toy", rig.scripts["toy"].devices[:1])
+        await rig.until(lambda: host.services[TOY].inventory.snapshot.devices() == {"d0": True})
+        # another pod makes it write again: what the first one was told must still be there
+        await kubelet.admit("late", "main", TOY, 1)
+        text = file.read_text()
+        assert all(f'"{name.partition("=")[2]}"' in text for name in names)

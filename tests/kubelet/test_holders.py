@@ -1,0 +1,106 @@
+"""Whoever asks the kubelet says little, and sleeps while there is nothing to learn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from devhost.holding import Holder, Listing
+from devhost.inventory import Inventory
+from devhost.kubelet import timetable
+from devhost.kubelet.holders import BELIEVED, Holders
+from devhost.kubelet.podresources import PodResources, Unanswered
+from devhost.pace import Backoff
+
+TOY = "example.com/toy"
+POD = Holder("default", "pod", "main")
+
+
+class Scripted(PodResources):
+    """Fails with each reason of the script that is not empty, in turn; answers ever after."""
+
+    def __init__(self, reasons: Iterable[str] = ()) -> None:
+        super().__init__(Path("/nowhere"))
+        self.reasons = list(reasons)
+        self.asked = 0
+        self.held: dict[str, Holder] = {}
+
+    async def list(self) -> Listing:
+        self.asked += 1
+        if reason := self.reasons.pop(0) if self.reasons else "":
+            raise Unanswered(reason)
+        return Listing((1, 2, 3), asyncio.get_running_loop().time(), 1, {TOY: self.held})
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timetable, "GAP", 0.01)
+    monkeypatch.setattr(timetable, "FIRST", 0.01)
+    monkeypatch.setattr(timetable, "Backoff", lambda first, cap, draw: Backoff(0.01, 0.02, draw=draw))
+
+
+@asynccontextmanager
+async def running(source: Scripted) -> AsyncIterator[tuple[Holders, Inventory]]:
+    inventory = Inventory(lambda: 0.0, asyncio.get_running_loop().time, lambda: holders.wake())
+    holders = Holders(source, lambda: [(TOY, inventory)], lambda: None)
+    task = asyncio.create_task(holders.run())
+    try:
+        yield holders, inventory
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.levelname for record in caplog.records if record.name == "devhost.kubelet.holders"]
+
+
+async def test_silence_is_said_once_whatever_its_reasons_and_so_is_its_end(caplog) -> None:
+    caplog.set_level(logging.INFO, "devhost")
+    source = Scripted([f"reason {n % 3}" for n in range(9)])
+    async with running(source) as (holders, _):
+        await until(lambda: holders.hearing.reason == "reason 2")
+        await until(lambda: not holders.hearing.reason)
+    assert said(caplog) == ["WARNING", "INFO"]
+
+
+async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:
+    caplog.set_level(logging.INFO, "devhost")
+    source = Scripted(["", *["now and then", ""] * 8])
+    source.held = {"a": POD}
+    async with running(source) as (holders, inventory):
+        while source.reasons:
+            asked = source.asked
+            inventory.allocated(["a"])
+            await until(lambda asked=asked: source.asked > asked)
+        assert not holders.hearing.reason
+    assert said(caplog) == ["INFO"]
+    assert BELIEVED > 1
+
+
+async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes(monkeypatch) -> None:
+    monkeypatch.setattr(timetable, "PATIENCE", 0.0)
+    monkeypatch.setattr("devhost.holding.EAGER", 0.01)
+    source = Scripted()
+    async with running(source) as (holders, inventory):
+        await until(lambda: source.asked == 1)
+        for _ in range(20):
+            holders.wake()
+            holders.restarted()
+            await asyncio.sleep(0)
+        assert (source.asked, holders.due()) == (1, None)
+        source.held = {"a": POD}
+        inventory.allocated(["a"])
+        await until(lambda: inventory.holder("a") == POD)
+        assert source.asked >= 2
