@@ -13,6 +13,7 @@ from .model import Device
 from .plan import Plan, make_plan
 from .settings import Settings
 from .source import Source
+from .sysfs import natural
 from .telemetry.metrics import Metrics
 
 
@@ -25,8 +26,12 @@ class Survey:
     discoveries: Mapping[str, Discovery]
 
     def devices(self) -> list[tuple[str, Device]]:
-        """Every device with the name of its backend."""
-        return [(name, device) for name, d in self.discoveries.items() for device in d.devices.values()]
+        """Every device with the name of its backend, in an order that depends only on their ids."""
+        return [
+            (name, device)
+            for name, discovery in self.discoveries.items()
+            for device in sorted(discovery.devices.values(), key=lambda device: natural(device.id))
+        ]
 
 
 async def survey(loaded: Loaded, root: Path, *, everything: bool = False) -> Survey:

@@ -25,7 +25,11 @@ SYSFS_LIMIT = 4096
 RECORD_LIMIT = 64 * 1024
 """Bytes of a ``uevent`` file or of udevd's record of one device."""
 
+_LISTED = re.compile(r"/sys/(class/[^/]+|bus/[^/]+/devices)/[^/]+")
+
 _DIGITS = re.compile(r"(\d+)")
+
+_NODE = re.compile(r"[bc][0-9]{1,7}:[0-9]{1,7}")
 
 
 def prefix_of(root: Path) -> str:
@@ -35,6 +39,28 @@ def prefix_of(root: Path) -> str:
     """
     text = os.path.realpath(root)
     return "" if text == "/" else text
+
+
+def is_live(root: Path) -> bool:
+    """Whether ``/sys`` below ``root`` is the running kernel's: a machine's root seen from a container, say.
+
+    What is not can only be a recorded tree, of which the kernel's other interfaces know nothing.
+    """
+    try:
+        number = os.stat(f"{prefix_of(root)}/sys").st_dev  # noqa: PTH116 - a plain string path
+    except OSError:
+        return False
+    device = f"{os.major(number)}:{os.minor(number)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace")
+    except OSError:
+        return False
+    for line in mounts.splitlines():
+        # proc_pid_mountinfo(5): id parent major:minor root point options [tags] - type source options
+        before, _, after = line.partition(" - ")
+        if after.startswith("sysfs ") and before.split(" ")[2:3] == [device]:
+            return True
+    return False
 
 
 def read_bytes(path: str, limit: int = SYSFS_LIMIT) -> bytes | None:
@@ -78,6 +104,23 @@ def is_regular(path: str) -> bool:
         return False
 
 
+def node_number(path: str) -> str:
+    """The number of a device node as udevd writes it, ``c10:229`` or ``b8:0``; empty for anything else.
+
+    Only root can make device nodes, so a tree has plain files for them. Such a file may say its number as
+    its only line, and then counts as that node.
+    """
+    try:
+        status = os.lstat(path)
+    except (OSError, ValueError):
+        return ""
+    if stat.S_ISREG(status.st_mode):
+        text = read_line(path)
+        return text if _NODE.fullmatch(text) else ""
+    letter = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
+    return letter and f"{letter}{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+
+
 def link_target(path: str) -> str:
     """Where a symbolic link points, as written in it; empty when there is none."""
     try:
@@ -96,6 +139,12 @@ def natural(text: str) -> tuple[tuple[str, int], ...]:
 def pcie_path(sys_path: str) -> tuple[str, ...]:
     """PCI addresses from the root port down to the device at ``sys_path``; empty if it is not on PCI."""
     return tuple(part for part in sys_path.split("/") if BDF.fullmatch(part))
+
+
+def pci_path(sys_path: str) -> str:
+    """The directory of the PCI function that the device at ``sys_path`` is, or hangs on; empty if none."""
+    addresses = pcie_path(sys_path)
+    return sys_path[: sys_path.rindex(f"/{addresses[-1]}") + len(addresses[-1]) + 1] if addresses else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +213,20 @@ class Sysfs:
         except FileNotFoundError:
             return []
 
+    def identities(self, path: str) -> dict[str, int]:
+        """The names in a directory, in no order, each with its inode; none when it is not there.
+
+        sysfs never gives an inode again, so a device that went and came back under its name has another.
+
+        Raises:
+            OSError: it is there and cannot be listed, so that nobody takes silence for absence.
+        """
+        try:
+            with os.scandir(self.prefix + path) as entries:
+                return {entry.name: entry.inode() for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
     def exists(self, path: str) -> bool:
         """Whether there is such a path; any error means "no"."""
         return os.path.exists(self.prefix + path)  # noqa: PTH110 - a plain string path
@@ -172,8 +235,17 @@ class Sysfs:
         """The last name in what a link points to, as for ``driver`` and ``subsystem``; empty without one."""
         return link_target(self.prefix + path).rpartition("/")[2]
 
+    def link(self, path: str) -> str:
+        """Where a link points, as written in it; empty when there is none."""
+        return link_target(self.prefix + path)
+
     def device(self, path: str) -> str:
         """The directory ``/sys/devices/…`` that a link in a class or bus leads to; empty if to none."""
+        if _LISTED.fullmatch(path):
+            # what lists devices links to them in one step, so most links need no look at each directory
+            direct = os.path.normpath(f"{path}/../{link_target(self.prefix + path)}")
+            if direct.startswith(DEVICES) and self.exists(direct):
+                return direct
         there = os.path.realpath(self.prefix + path)
         inside = there[len(self.prefix) :] if there.startswith(f"{self.prefix}/") else ""
         return inside if inside.startswith(DEVICES) and self.exists(inside) else ""
@@ -192,17 +264,15 @@ class Sysfs:
 
     def pci(self, sys_path: str) -> PciFunction | None:
         """The PCI function that the device at ``sys_path`` is, or hangs on; ``None`` if it is not on PCI."""
-        addresses = pcie_path(sys_path)
-        if not addresses:
+        path = pci_path(sys_path)
+        if not path:
             return None
-        address = addresses[-1]
-        path = sys_path[: sys_path.rindex(f"/{address}") + len(address) + 1]
 
         def hexadecimal(name: str) -> str:
             return self.text(f"{path}/{name}").removeprefix("0x").lower()
 
         return PciFunction(
-            address=address,
+            address=path.rpartition("/")[2],
             path=path,
             vendor=hexadecimal("vendor"),
             device=hexadecimal("device"),

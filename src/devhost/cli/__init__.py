@@ -24,6 +24,7 @@ COMMANDS = {
     "import": "import_",
     "kubelet": "kubelet",
     "plugins": "plugins",
+    "record": "record",
     "run": "run",
     "schema": "schema",
     "status": "status",

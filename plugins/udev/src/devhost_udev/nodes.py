@@ -7,13 +7,12 @@ that sysfs does not know: those made at boot for modules that are loaded when so
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devhost.sysfs import prefix_of
+from devhost.sysfs import node_number, prefix_of
 
 DEV = "/dev"
 
@@ -32,7 +31,8 @@ again within the same stamp."""
 
 @dataclass(slots=True)
 class Listing:
-    """The names in one directory; ``special`` are those that are neither files, directories nor links.
+    """The names in one directory; ``special`` are those that may be nodes: neither directories nor links,
+    and plain files only in a tree.
 
     ``numbers`` fills up with the device numbers that were asked for.
     """
@@ -97,7 +97,9 @@ class NodeTree:
                     names.add(entry.name)
                     if entry.is_dir(follow_symlinks=False):
                         directories.append(f"{path}/{entry.name}")
-                    elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
+                    elif not entry.is_symlink() and (
+                        self._prefix or not entry.is_file(follow_symlinks=False)
+                    ):
                         special.add(entry.name)
         except OSError:
             return None
@@ -136,14 +138,6 @@ class NodeTree:
             for name in listing.special.difference(declared.get(directory, ())):
                 number = listing.numbers.get(name)
                 if number is None:
-                    number = listing.numbers[name] = self._number(f"{directory}/{name}")
+                    number = listing.numbers[name] = node_number(f"{self._prefix}{directory}/{name}")
                 if number:
                     yield f"{directory}/{name}", number
-
-    def _number(self, path: str) -> str:
-        try:
-            status = os.lstat(self._prefix + path)
-        except OSError:
-            return ""
-        letter = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
-        return letter and f"{letter}{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"

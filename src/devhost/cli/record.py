@@ -1,0 +1,76 @@
+"""``devhost record``: what the backends read of this machine, as a tree that can be sent away."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from devhost.loading import DEFAULT, load_or_everything
+from devhost.recording import MANIFEST, Recording, record
+from devhost.telemetry.printable import printable
+
+from . import _options
+
+SHOWN = 5
+"""Differences and omissions printed; all are in the description that lies in the tree."""
+
+
+@click.command("record")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@_options.config
+@_options.root
+def command(directory: Path, config: Path | None, root: Path) -> None:
+    """Records what the backends read of this machine in DIR, to send along with a bug report.
+
+    `devhost discover --root DIR` then shows elsewhere what it shows here. DIR is new, or empty. With a
+    configuration its backends are recorded, else every installed one. Root is not needed; what only some
+    users may read is left out in any case.
+
+    Serial numbers, MAC addresses and GUIDs are part of what is recorded. A backend that fails or hangs is
+    recorded as far as it got, and does not make the command fail.
+    """
+    configuration = config or (DEFAULT if DEFAULT.exists() else None)
+    for line in _lines(record(load_or_everything(config), directory, root, configuration), config):
+        click.echo(line)
+
+
+def _lines(made: Recording, config: Path | None) -> Iterator[str]:
+    backends = made.machine.discoveries
+    counts = (_of(made.files, "file"), _of(made.links, "link"), f"{-(-made.bytes // 1024)} KiB")
+    found = _of(len(made.machine.devices()), "device")
+    yield printable(
+        f"{made.directory}: {', '.join(counts)}; {found} of {', '.join(backends) or 'no backend'}"
+    )
+    for name, discovery in backends.items():
+        if discovery.condition.reason:
+            yield printable(f"backend {name} is {discovery.condition.state}: {discovery.condition.reason}")
+    if made.full:
+        yield f"incomplete: {made.full}"
+    yield from _some("not recorded", [f"{one.path}: {one.reason}" for one in made.omissions])
+    yield from _some("not as on the machine", made.differences)
+    if not made.differences:
+        yield "The backends find the same in it as on the machine."
+    yield "It holds serial numbers, MAC addresses and GUIDs. Look through it before you send it."
+    # the original: beside the copy are no drop-in backends
+    with_config = f" --config {_quoted(config)}" if config else ""
+    yield f"  look: devhost discover --root {_quoted(made.directory)}{with_config}"
+    archive = f"tar czf devhost-record.tgz -C {_quoted(made.directory.parent)} {_quoted(made.directory.name)}"
+    yield f"  pack: {archive}"
+
+
+def _some(title: str, texts: Sequence[str]) -> Iterator[str]:
+    for text in texts[:SHOWN]:
+        yield printable(f"{title}: {text}")
+    if len(texts) > SHOWN:
+        yield f"{title}: {len(texts) - SHOWN} more, all in {MANIFEST}"
+
+
+def _of(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _quoted(path: Path | str) -> str:
+    return printable(shlex.quote(str(path)))

@@ -1,0 +1,169 @@
+"""What backends look at while a recording runs.
+
+Python tells an audit hook of every ``open``, ``os.listdir`` and ``os.scandir``, from whatever thread and
+however the function was come by (PEP 578). It does not tell of questions about a path. So meanwhile
+``os.stat`` and its like are exchanged, wherever a module holds them, for functions that note the path first;
+``os.path``, ``glob`` and ``pathlib`` all end there. Neither sees a library that reads from C, nor a program
+that a backend starts.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
+
+_UNAUDITED = ("access", "lstat", "open", "readlink", "stat")
+"""Functions of ``os`` that ask about a path; and ``open``, whose ``dir_fd`` no audit event tells."""
+
+_LEFT_ALONE = frozenset({"posix", __name__})
+"""Modules that keep the functions: every import asks the one, by the thousand, and this is the other."""
+
+
+class Look(StrEnum):
+    """How a path was looked at."""
+
+    ASKED = "asked"
+    """Whether it exists, what it is, where a link leads."""
+    LISTED = "listed"
+    """Its names."""
+    READ = "read"
+    """Its content."""
+
+
+@dataclass
+class Trace:
+    """Every path that threads other than the one which made this looked at, in the order of the first time.
+
+    ``looks`` maps how and which path to the thread's name; paths are absolute, links in them not followed.
+    ``last`` is the newest path of each thread.
+    """
+
+    looks: dict[tuple[Look, str], str] = field(default_factory=dict)
+    last: dict[str, str] = field(default_factory=dict)
+    _own: int = field(default_factory=threading.get_ident)
+
+    def note(self, look: Look, path: object, directory: int | None = None) -> None:
+        """Notes one look, of a path or an open directory. Never raises: it runs inside strangers' calls."""
+        if threading.get_ident() == self._own:
+            return
+        text = _text(path, directory)
+        if text:
+            thread = threading.current_thread().name
+            self.looks.setdefault((look, text), thread)
+            self.last[thread] = text
+
+
+def _text(path: object, directory: int | None) -> str:
+    """The absolute path meant; empty where there is none."""
+    try:
+        if isinstance(path, int):
+            return _real_readlink(f"/proc/self/fd/{path}")
+        text = os.fsdecode(path)  # type: ignore[arg-type]  # whatever it is not made for, it refuses
+        if directory is not None:
+            text = f"{_real_readlink(f'/proc/self/fd/{directory}')}/{text}"
+        return text if text.startswith("/") or not text else f"{os.getcwd()}/{text}"  # noqa: PTH109 - a string
+    except (OSError, TypeError, ValueError):
+        return ""
+
+
+_real_readlink = os.readlink
+_current: Trace | None = None
+_hooked = False
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _current is None or event not in ("open", "os.listdir", "os.scandir"):
+        return
+    if event == "open":
+        path, _, flags = arguments
+        if isinstance(path, int) or (isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY):
+            return
+        _current.note(Look.READ, path)
+    else:
+        _current.note(Look.LISTED, "." if arguments[0] is None else arguments[0])
+
+
+def _noting(trace: Trace, original: Callable[..., Any]) -> Callable[..., Any]:
+    look = Look.READ if original is os.open else Look.ASKED
+
+    def ask(path: Any, *arguments: Any, **named: Any) -> Any:
+        directory = named.get("dir_fd")
+        # an open file says nothing new (fstat by another name)
+        if _current is trace and not isinstance(path, int) and (look is Look.ASKED or directory is not None):
+            trace.note(look, path, directory)
+        return original(path, *arguments, **named)
+
+    return ask
+
+
+def _holders() -> Iterator[tuple[ModuleType | type, dict[str, Any]]]:
+    """Whatever may have taken a function of ``os`` to itself: modules, and the classes of ``glob`` (3.13)."""
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and module.__name__ not in _LEFT_ALONE:
+            # vars() would load a module that is loaded lazily
+            yield module, ModuleType.__getattribute__(module, "__dict__")
+    for value in list(vars(glob).values()):
+        if isinstance(value, type):
+            yield value, dict(vars(value))
+
+
+@contextmanager
+def _exchanged(functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
+    """Puts each function's substitute wherever the function is held by name."""
+    before: list[tuple[ModuleType | type, str, Any]] = []
+    for holder, names in _holders():
+        for name, value in list(names.items()):
+            held = value.__func__ if isinstance(value, staticmethod) else value
+            if isinstance(held, BuiltinFunctionType) and held in functions:
+                before.append((holder, name, value))
+                substitute = functions[held]
+                setattr(holder, name, substitute if held is value else staticmethod(substitute))
+    try:
+        yield
+    finally:
+        for holder, name, value in before:
+            setattr(holder, name, value)
+
+
+@contextmanager
+def tracing() -> Iterator[Trace]:
+    """Notes what all other threads look at. One at a time in a process, which it slows down a little."""
+    global _current, _hooked
+    if not _hooked:
+        sys.addaudithook(_audit)  # for good: Python has no way to take one back
+        _hooked = True
+    trace = Trace()
+    originals = [getattr(os, name) for name in _UNAUDITED]
+    with _exchanged({original: _noting(trace, original) for original in originals}):
+        _current = trace
+        try:
+            yield trace
+        finally:
+            _current = None
+
+
+def of_python(path: str) -> bool:
+    """Whether ``path`` belongs to Python or to an installed package: what an import reads is no hardware."""
+    return path.startswith(_OF_PYTHON)
+
+
+_IMPORTED = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_OF_PYTHON = tuple(
+    {
+        f"{spelled}/"
+        for place in (*_IMPORTED, *sys.path)
+        if Path(place).is_absolute()
+        for spelled in (place, os.path.realpath(place))
+        if spelled != "/"
+    }
+)

@@ -1,0 +1,270 @@
+"""``devhost record``: what it prints, and that ``discover`` says of the tree what it says of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.testing.trees import Tree
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+INSTALLED = {point.name for point in entry_points(group="devhost")}
+
+DROP_IN = '''
+import os
+from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl, unhealthy
+
+
+class Lamp(Backend):
+    """Reads in a way of its own: a file, a listing, a link, and what exists."""
+
+    name = "lamp"
+    attributes = {
+        "colour": Attribute(str, "colour", "red"),
+        "driver": Attribute(str, "driver", "bulb"),
+        "parts": Attribute(list, "files beside it", ("colour",)),
+        "dimmed": Attribute(bool, "whether it can be dimmed", True),
+        "license": Attribute(bool, "whether there is a license", True),
+    }
+
+    def discover(self):
+        for entry in (self.context.root / "sys/class/lamp").iterdir():
+            node = self.context.root / "dev" / entry.name
+            try:
+                (entry / "key").read_text()
+            except OSError:
+                self.context.log.debug("no key")
+            health = {} if node.exists() else {"health": unhealthy("no node")}
+            yield Device(
+                entry.resolve().parents[1].name,
+                {
+                    "colour": (entry / "colour").read_text().strip(),
+                    "driver": os.path.basename(os.readlink(entry / "device/driver")),
+                    "parts": tuple(sorted(set(os.listdir(entry)) - {"key"})),
+                    "dimmed": (entry / "dim").exists(),
+                    "license": os.path.exists(self.context.root / "opt/lamp/license"),
+                },
+                **health,
+            )
+
+    def allocate(self, devices):
+        return Edits(nodes=(DeviceNode("/dev/null"),))
+
+
+@hookimpl
+def devhost_backends():
+    return [Lamp]
+'''
+
+CONFIG = """\
+version: 1
+backendPaths: [backends]
+resources:
+- {name: example.com/lamp, backend: lamp, where: {dimmed: true}}
+"""
+
+STRANGE = """
+class Strange(Lamp):
+    name = "strange"
+
+    def discover(self):
+        (self.context.root / "sys/class/lamp").exists()
+        raise OSError(5, "the lamp is dark")
+"""
+
+
+def devhost(*arguments: str | Path, code: int = 0) -> str:
+    """What a command prints; it must end with ``code``."""
+    command = [sys.executable, "-m", "devhost", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr if code else done.stdout
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two lamps, of which one has no node, a key that only root may read, and a disk."""
+    tree = Tree(tmp_path / "machine")
+    for number, slot in enumerate(("0000:3b:00.0", "0000:5e:00.0")):
+        path = f"pci0000:00/{slot}"
+        tree.pci(path, driver="bulb", numa_node=number)
+        lamp = tree.device(f"{path}/lamp/lamp{number}", "lamp", files={"colour": "red", "key": "hunter2"})
+        tree.link(f"{lamp}/device", f"/sys/devices/{path}")
+        (tree.root / lamp.lstrip("/") / "key").chmod(0o400)
+    tree.file(f"{lamp}/dim", "100")
+    tree.file("/opt/lamp/license", "hunter2")
+    tree.node("/dev/lamp0")
+    tree.device("virtual/block/sda", "block", "sda", "8:0", {"size": "100", "serial": "S1"}, DEVTYPE="disk")
+    tree.device("virtual/misc/fuse", "misc", "fuse", "10:229")
+    tree.node("/dev/net/tun", "c10:200")
+    tree.udev_record("b8:0", "E:ID_MODEL=Disk", "S:disk/by-id/disk-S1")
+    tree.file("/proc/self/mountinfo", "22 1 8:0 / / rw - ext4 /dev/sda rw")
+    return tree.root
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends/lamp.py").write_text(DROP_IN)
+    (tmp_path / "node.yaml").write_text(CONFIG)
+    return tmp_path / "node.yaml"
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Path:
+    return tmp_path / "recorded tree"
+
+
+def test_a_drop_in_backend_finds_the_same_in_the_tree(root: Path, config: Path, end: Path) -> None:
+    said = devhost("record", end, "--config", config, "--root", root)
+    for command in (("discover",), ("explain", "0000:5e:00.0"), ("explain", "red")):
+        asked = (*command, "--config", config, "--output", "json", "--root")
+        assert json.loads(devhost(*asked, end)) == json.loads(devhost(*asked, root))
+    assert said.startswith(f"{end}: ")
+    assert "2 devices of lamp" in said
+    assert "find the same in it as on the machine" in said
+    assert "serial numbers, MAC addresses and GUIDs" in said
+    assert (end / "devhost.yaml").read_text() == CONFIG
+    assert not any("hunter2" in file.read_text() for file in end.rglob("*") if file.is_file())
+
+
+def test_every_installed_backend_finds_the_same_in_the_tree(root: Path, end: Path) -> None:
+    devhost("record", end, "--root", root)
+    machine, tree = (json.loads(devhost("discover", "--output", "json", "--root", r)) for r in (root, end))
+    assert machine == tree
+    assert {one["name"] for one in tree["backends"]} == INSTALLED
+
+
+@pytest.mark.skipif("udev" not in INSTALLED, reason="the package devhost-udev is not installed")
+def test_a_node_that_sysfs_does_not_know_is_a_device_of_the_tree(root: Path, end: Path) -> None:
+    devhost("record", end, "--root", root)
+    (found,) = json.loads(devhost("explain", "/dev/net/tun", "--root", end, "--output", "json"))
+    assert (found["attributes"]["major"], found["attributes"]["minor"]) == (10, 200)
+    (disk,) = json.loads(devhost("explain", "/dev/sda", "--root", end, "--output", "json"))
+    assert (disk["attributes"]["system"], disk["attributes"]["ID_MODEL"]) == (True, "Disk")
+
+
+def test_the_commands_it_names_do_what_it_says(root: Path, config: Path, end: Path, tmp_path: Path) -> None:
+    lines = devhost("record", end, "--root", root, "--config", config).splitlines()
+    look, pack = (
+        next(line.split(": ", 1)[1] for line in lines if line.startswith(f"  {w}: "))
+        for w in ("look", "pack")
+    )
+    assert "example.com/lamp  0000:5e:00.0" in devhost(*shlex.split(look)[1:])
+    if shutil.which("tar") is None:
+        pytest.skip("there is no tar")
+    subprocess.run(shlex.split(pack), cwd=tmp_path, check=True, timeout=30)
+    (tmp_path / "elsewhere").mkdir()
+    subprocess.run(
+        ["tar", "xzf", "devhost-record.tgz", "-C", "elsewhere"], cwd=tmp_path, check=True, timeout=30
+    )
+    asked = ("discover", "--output", "json", "--root")
+    assert devhost(*asked, tmp_path / "elsewhere" / end.name) == devhost(*asked, end)
+
+
+def test_the_copied_configuration_works_with_the_drop_ins_beside_it(
+    root: Path, config: Path, end: Path
+) -> None:
+    devhost("record", end, "--root", root, "--config", config)
+    shutil.copytree(config.parent / "backends", end / "backends")
+    said = devhost("discover", "--root", end, "--config", end / "devhost.yaml")
+    assert said == devhost("discover", "--root", root, "--config", config)
+
+
+def test_a_recorded_tree_is_the_machine_of_a_contract_test_as_the_page_shows(tmp_path: Path) -> None:
+    for page in ("backends/testing.md", "record.md"):
+        text = (DOCS / page).read_text(encoding="utf-8")
+        for name, code in re.findall(r"<!-- file: (\S+\.py) -->\n```python\n(.*?)```", text, re.DOTALL):
+            (tmp_path / name).write_text(code)
+    tree = Tree(tmp_path / "machine")
+    for number, serial in enumerate(("A1", "B2")):
+        path = f"virtual/mycard/mycard{number}"
+        tree.device(path, "mycard", f"mycard{number}", f"240:{number}", {"serial": serial})
+    (tmp_path / "backends").mkdir()
+    shutil.copy(tmp_path / "mycard.py", tmp_path / "backends")
+    (tmp_path / "node.yaml").write_text("version: 1\nbackendPaths: [backends]\nresources: []\n")
+    devhost("record", tmp_path / "node7", "--root", tree.root, "--config", tmp_path / "node.yaml")
+    with tarfile.open(tmp_path / "two-cards.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "node7", arcname=".")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    ran = subprocess.run(
+        # two promises stand for all: they need the devices, and the others damage the tree one file at a time
+        [sys.executable, "-m", "pytest", "-q", "test_recorded.py", "-k", "accepts or allocated"],
+        cwd=tmp_path,
+        env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_a_backend_that_fails_does_not_keep_the_others_from_being_recorded(
+    root: Path, config: Path, end: Path
+) -> None:
+    (config.parent / "backends/lamp.py").write_text(
+        DROP_IN.replace("@hookimpl", f"{STRANGE}\n\n@hookimpl").replace("[Lamp]", "[Lamp, Strange]")
+    )
+    config.write_text(f"{CONFIG}- {{name: example.com/strange, backend: strange}}\n")
+    said = devhost("record", end, "--config", config, "--root", root)
+    assert "backend strange is degraded: backend strange failed: OSError: [Errno 5] the lamp is dark" in said
+    assert "2 devices of lamp, strange" in said
+    assert "find the same" in said
+
+
+def test_a_wrong_directory_is_one_line_and_exit_code_2(root: Path, end: Path) -> None:
+    end.mkdir()
+    (end / "file").touch()
+    assert devhost("record", end, "--root", root, code=2) == (
+        f"devhost: {end} is not empty (give the name of a new directory)\n"
+    )
+    said = devhost("record", end / "no/such", "--root", root, code=2)
+    assert said == f"devhost: {end / 'no'} is no directory (make it first)\n"
+    assert devhost("record", "/proc/x", "--root", root, code=3).count("\n") == 1
+    assert os.listdir(end) == ["file"]
+
+
+def test_a_wrong_configuration_makes_no_tree(root: Path, config: Path, end: Path) -> None:
+    config.write_text("version: 1\nresorces: []\n")
+    assert "resorces" in devhost("record", end, "--config", config, "--root", root, code=2)
+    assert not end.exists()
+
+
+def test_a_name_that_would_steer_the_terminal_is_written_out(
+    root: Path, config: Path, tmp_path: Path
+) -> None:
+    said = devhost("record", tmp_path / "a\x1b[31m b", "--config", config, "--root", root)
+    assert "\x1b" not in said
+    assert "a\\x1b[31m b" in said
+
+
+def _devices(*arguments: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
+    found = json.loads(devhost("discover", "--output", "json", *arguments))["unmatched"]
+    return {(one["backend"], one["id"]): one for one in found}
+
+
+@pytest.mark.skipif(not Path("/sys/class").is_dir(), reason="there is no /sys here")
+@pytest.mark.skipif(Path("/etc/devhost/devhost.yaml").exists(), reason="this machine has a configuration")
+def test_a_tree_of_this_machine_shows_what_this_machine_shows(end: Path) -> None:
+    before = _devices()
+    devhost("record", end)
+    after = _devices()
+    tree = _devices("--root", end)
+    stable = [key for key, device in before.items() if after.get(key) == device]
+    assert {key: tree.get(key) for key in stable} == {key: before[key] for key in stable}
+    assert before.keys() & after.keys() <= tree.keys() <= before.keys() | after.keys()
