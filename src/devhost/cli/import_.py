@@ -9,7 +9,7 @@ import click
 
 from devhost.config.complaints import Complaints
 from devhost.config.document import MAX_BYTES, read_file
-from devhost.importers import generic_device_plugin
+from devhost.importers import generic_device_plugin, rdma_shared_dev_plugin
 
 
 @click.group("import")
@@ -30,9 +30,26 @@ def generic(file: str, domain: str) -> None:
 
     FILE is its configuration file, or what its --device flag is given: one device or a list of them.
     """
-    data = sys.stdin.buffer.read(MAX_BYTES + 1) if file == "-" else read_file(Path(file), Complaints(file))
-    label = "<stdin>" if file == "-" else file
-    click.echo(generic_device_plugin.convert(data, label, domain), nl=False)
+    click.echo(generic_device_plugin.convert(*_read(file), domain), nl=False)
+
+
+@click.command("rdma-shared-dev-plugin")
+@click.argument("file")
+def rdma_shared(file: str) -> None:
+    """Reads the JSON of k8s-rdma-shared-dev-plugin; "-" reads standard input.
+
+    FILE is its configuration, a ConfigMap that holds it, or a NicClusterPolicy of NVIDIA's network operator
+    as kubectl prints them. The result offers the same resources, and says in comments what differs.
+    """
+    click.echo(rdma_shared_dev_plugin.convert(*_read(file)), nl=False)
+
+
+def _read(file: str) -> tuple[bytes, str]:
+    """The content of a file or of standard input, and what complaints call it."""
+    if file == "-":
+        return sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
+    return read_file(Path(file), Complaints(file)), file
 
 
 command.add_command(generic)
+command.add_command(rdma_shared)

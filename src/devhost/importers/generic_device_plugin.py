@@ -23,6 +23,9 @@ from devhost.config.scalar import WRONG, read_text
 from devhost.config.shape import read_dataclass
 from devhost.settings import MAX_REPLICAS
 
+from . import notation
+from .notation import embedded
+
 DEFAULT_DOMAIN = "squat.ai"
 """The domain of its resources unless it is told another."""
 
@@ -33,8 +36,6 @@ _OF_THE_PROCESS = frozenset(
 
 _USB_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
 _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
-_PLAIN = re.compile(r"[/A-Za-z][A-Za-z0-9_./-]*")
-_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,7 @@ def _devices(nodes: Sequence[Node], domain: str, place: Place) -> Iterator[_Devi
         here = place.item(index)
         if isinstance(node, Scalar) and node.text.lstrip().startswith(("{", "name:")):
             # what the flag takes: a device as JSON or YAML within a string
-            inner = Complaints(f"{place.complaints.file}:{node.mark.line}: {here.path}")
-            node, here = parse(node.text.encode(), inner), Place(inner)
+            node, here = embedded(node, here)
         device = read_dataclass(node, _Device, here)
         if here.complaints is not place.complaints and here.complaints.found:
             raise here.complaints.error()
@@ -209,9 +209,9 @@ def _written(devices: Sequence[_Device], domain: str, ignored: Sequence[str]) ->
 
 
 def _resource(device: _Device, domain: str) -> Iterator[str]:
-    yield f"  - name: {_text(f'{domain}/{device.name}')}"
+    yield f"  - name: {notation.text(f'{domain}/{device.name}')}"
     yield "    backend: udev"
-    yield f"    where: {{group: {_text(device.name)}}}"
+    yield f"    where: {{group: {notation.text(device.name)}}}"
     counts = [max(group.count, 1) for group in device.groups]
     if max(counts) > 1:
         yield "    share:"
@@ -224,7 +224,7 @@ def _resource(device: _Device, domain: str) -> Iterator[str]:
 
 
 def _group(name: str, group: _Group, uses: Counter[str]) -> Iterator[str]:
-    yield f"      - name: {_text(name)}"
+    yield f"      - name: {notation.text(name)}"
     nodes = [path for path in group.paths if path.type == "Device"]
     mounts = [path for path in group.paths if path.type == "Mount"]
     several = any(path.varies for path in group.paths)
@@ -245,14 +245,14 @@ def _group(name: str, group: _Group, uses: Counter[str]) -> Iterator[str]:
     for usb in group.usb:
         values = {"idVendor": json.dumps(usb.hex(usb.vendor)), "idProduct": json.dumps(usb.hex(usb.product))}
         if usb.serial:
-            values["serial"] = _text(usb.serial)
+            values["serial"] = notation.text(usb.serial)
         yield from _entry(values)
 
 
 def _member(path: _Path, *, shared: bool, several: bool) -> dict[str, str]:
-    values = {"path": _text(path.host)}
+    values = {"path": notation.text(path.host)}
     if path.mount_path:
-        values["containerPath"] = _text(path.mount_path)
+        values["containerPath"] = notation.text(path.mount_path)
     values["permissions"] = path.permissions or "mrw"
     limit = path.limit or 1
     if limit > 1 or (several and not path.varies):
@@ -265,9 +265,9 @@ def _member(path: _Path, *, shared: bool, several: bool) -> dict[str, str]:
 
 
 def _mount(path: _Path) -> dict[str, str]:
-    values = {"path": _text(path.host)}
+    values = {"path": notation.text(path.host)}
     if path.mount_path:
-        values["containerPath"] = _text(path.mount_path)
+        values["containerPath"] = notation.text(path.mount_path)
     values["readOnly"] = "true" if path.read_only else "false"
     if path.optional:
         values["optional"] = "true"
@@ -277,10 +277,3 @@ def _mount(path: _Path) -> dict[str, str]:
 def _entry(values: dict[str, str]) -> Iterator[str]:
     for n, (key, value) in enumerate(values.items()):
         yield f"          {'- ' if n == 0 else '  '}{key}: {value}"
-
-
-def _text(value: str) -> str:
-    """A string as YAML reads it back."""
-    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
-        return value
-    return json.dumps(value, ensure_ascii=False)

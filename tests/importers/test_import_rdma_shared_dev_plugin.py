@@ -1,0 +1,333 @@
+"""`devhost import rdma-shared-dev-plugin`: the same resources from the same HCAs, and words for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from devhost import catalog
+from devhost.cli.import_ import command
+from devhost.config import loads
+from devhost.loading import Loaded
+from devhost.settings import Of, ResourceSettings, WhenEmpty
+from devhost.survey import survey
+
+if "rdma" not in catalog.load().installed:
+    pytest.skip("the result is for the rdma backend", allow_module_level=True)
+
+MACHINES = Path(__file__).parents[2] / "plugins/rdma/tests/machines"
+
+README = """{
+  "configList": [{
+      "resourceName": "hca_shared_devices_a",
+      "rdmaHcaMax": 1000,
+      "devices": ["ib0", "ib1"]
+    },
+    {
+      "resourceName": "hca_shared_devices_b",
+      "rdmaHcaMax": 500,
+      "selectors": {
+        "vendors": ["15b3"],
+        "deviceIDs": ["1017"],
+        "ifNames": ["ib3", "ib4"]
+      }
+    }
+  ]
+}"""
+"""The example of the plugin's own documentation; its manifests hold the same in a ConfigMap."""
+
+OPERATOR = '{"configList": [{"resourceName": "rdma_shared_device_a", "rdmaHcaMax": 63, "selectors": %s}]}'
+"""The shape of the network operator's examples."""
+
+RELEASE = OPERATOR % '{"vendors": ["15b3"], "deviceIDs": ["101b"]}'
+"""Its complete example, from release 1.0 to 26.1."""
+
+BY_LINK = """{"periodicUpdateInterval": 300, "configList": [
+  {"resourceName": "shared_ib", "rdmaHcaMax": 63,
+   "selectors": {"vendors": ["15b3"], "linkTypes": ["infiniband"]}},
+  {"resourceName": "shared_eth", "resourcePrefix": "nvidia.com", "rdmaHcaMax": 8,
+   "selectors": {"vendors": ["15b3"], "linkTypes": ["ether"], "drivers": ["mlx5_core"]}}
+]}"""
+
+
+OPENSHIFT = """{
+  "configList": [
+    {
+      "resourceName": "rdma_shared_device_ib",
+      "rdmaHcaMax": 63,
+      "selectors": {
+        "ifNames": ["ib0"]
+      }
+    },
+    {
+      "resourceName": "rdma_shared_device_eth",
+      "rdmaHcaMax": 63,
+      "selectors": {
+        "ifNames": ["ens1f0np0"]
+      }
+    }
+  ]
+}"""
+"""As OpenShift's documentation has it, with the interfaces of the modelled machines."""
+
+
+def config_map(text: str, key: str = "config.json") -> str:
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "rdma-devices"}}
+    return json.dumps({**document, "data": {key: text}})
+
+
+def policy(text: str) -> str:
+    lines = "".join(f"      {line}\n" for line in text.splitlines())
+    return (
+        "apiVersion: mellanox.com/v1alpha1\nkind: NicClusterPolicy\nmetadata:\n  name: nic-cluster-policy\n"
+        "  creationTimestamp: 2026-11-20T12:00:00Z\nspec:\n  ofedDriver:\n    image: doca-driver\n"
+        f"  rdmaSharedDevicePlugin:\n    image: k8s-rdma-shared-dev-plugin\n    config: |\n{lines}"
+    )
+
+
+def run(text: str | bytes) -> Result:
+    return CliRunner().invoke(command, ["rdma-shared-dev-plugin", "-"], input=text)
+
+
+def loaded(text: str) -> Loaded:
+    """What the output stands for: it must be accepted as it is."""
+    done = run(text)
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = catalog.load()
+    return Loaded(loads(done.stdout, "converted.yaml", lambda paths: found), found)
+
+
+def converted(text: str) -> tuple[ResourceSettings, ...]:
+    return loaded(text).settings.resources
+
+
+def wheres(entries: tuple[ResourceSettings, ...]) -> dict[str, str]:
+    return {entry.name: str(entry.where[0]) for entry in entries}
+
+
+def one_of_a_list(text: str) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [json.loads(config_map(text))]})
+
+
+@pytest.mark.parametrize("wrap", [str, config_map, policy, one_of_a_list])
+def test_the_documented_example_is_kept_whatever_it_comes_in(wrap: Callable[[str], str]) -> None:
+    a, b = converted(wrap(README))
+    assert wheres((a, b)) == {
+        "rdma/hca_shared_devices_a": "netDevs: ib0 or ib1, pciBusID: *",
+        "rdma/hca_shared_devices_b": "vendor: 15b3, device: 1017, netDevs: ib3 or ib4",
+    }
+    assert [(e.share.replicas, e.share.of, e.when_empty) for e in (a, b)] == [
+        (1000, Of.ALL, WhenEmpty.REGISTER),
+        (500, Of.ALL, WhenEmpty.REGISTER),
+    ]
+
+
+def test_every_selector_and_the_prefix_are_kept() -> None:
+    assert wheres(converted(BY_LINK)) == {
+        "rdma/shared_ib": "vendor: 15b3, linkLayer: infiniband",
+        "nvidia.com/shared_eth": "vendor: 15b3, driver: mlx5_core, linkLayer: ethernet",
+    }
+    assert "# periodicUpdateInterval: 300 has no place here" in run(BY_LINK).stdout
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The rdma backend's modelled machines."""
+    if not MACHINES.is_dir():
+        pytest.skip("the machines of the rdma backend's tests are not here")
+    monkeypatch.syspath_prepend(str(MACHINES))
+    return importlib.import_module("rdma_connectx")
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "selected"),
+    [
+        (README, "connectx6_infiniband", {"rdma/hca_shared_devices_a": ["0000:3b:00.0"]}),
+        (RELEASE, "connectx6_infiniband", {"rdma/rdma_shared_device_a": ["0000:3b:00.0"]}),
+        (RELEASE, "connectx5_roce", {}),
+        (OPENSHIFT, "connectx6_infiniband", {"rdma/rdma_shared_device_ib": ["0000:3b:00.0"]}),
+        (OPENSHIFT, "connectx5_roce", {"rdma/rdma_shared_device_eth": ["0000:af:00.0"]}),
+        (BY_LINK, "connectx6_infiniband", {"rdma/shared_ib": ["0000:3b:00.0"]}),
+        (BY_LINK, "connectx5_roce", {"nvidia.com/shared_eth": ["0000:af:00.0", "0000:af:00.1"]}),
+    ],
+)
+def test_the_documented_examples_select_what_they_select_there(
+    tmp_path: Path, machines: ModuleType, text: str, machine: str, selected: dict[str, list[str]]
+) -> None:
+    getattr(machines, machine)(tmp_path)
+    found = asyncio.run(survey(loaded(text), tmp_path))
+    plan = {name: [offer.device.id for offer in r.offers] for name, r in found.plan.resources.items()}
+    assert {name: ids for name, ids in plan.items() if ids} == selected
+    assert plan.keys() == {entry.name for entry in found.settings.resources}
+    assert not found.plan.refusals
+
+
+def test_software_devices_on_an_interface_are_not_selected_as_there(
+    tmp_path: Path, machines: ModuleType
+) -> None:
+    importlib.import_module("rdma_machines").software(tmp_path)
+    text = OPERATOR % '{"ifNames": ["dum0", "dum1"]}'
+    found = asyncio.run(survey(loaded(text), tmp_path))
+    assert found.devices()
+    assert [resource.offers for resource in found.plan.resources.values()] == [()]
+
+
+def entries(*selectors: dict[str, Any]) -> str:
+    listed = [{"resourceName": f"r{n}", "rdmaHcaMax": 5, "selectors": s} for n, s in enumerate(selectors)]
+    return json.dumps({"configList": listed})
+
+
+def test_entries_that_may_select_one_hca_share_it_and_say_so() -> None:
+    text = entries(
+        {"vendors": ["15b3"]},
+        {"vendors": ["15b3"], "deviceIDs": ["1017"]},
+        {"vendors": ["8086"]},
+        {"linkTypes": ["ether"], "vendors": ["1d0f"]},
+    )
+    assert [entry.exclusive for entry in converted(text)] == [False, False, True, True]
+    assert "# An HCA may also be selected by rdma/r1: it then serves both, as there." in run(text).stdout
+
+
+def test_one_hca_in_two_pools_serves_both(tmp_path: Path, machines: ModuleType) -> None:
+    machines.connectx6_infiniband(tmp_path)
+    text = entries({"vendors": ["15b3"]}, {"ifNames": ["ib0"]})
+    found = asyncio.run(survey(loaded(text), tmp_path))
+    assert {name: len(resource.offers) for name, resource in found.plan.resources.items()} == {
+        "rdma/r0": 1,
+        "rdma/r1": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"ifNames": ["a"]}, {"ifNames": ["b"]}),
+        ({"linkTypes": ["ether"]}, {"linkTypes": ["infiniband"]}),
+        ({"vendors": ["15b3"], "drivers": ["x"]}, {"vendors": ["15b3"], "drivers": ["y"]}),
+    ],
+)
+def test_entries_that_cannot_meet_stay_exclusive(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert [entry.exclusive for entry in converted(entries(one, other))] == [True, True]
+
+
+def test_ids_that_never_matched_for_their_spelling_match_and_that_is_said() -> None:
+    text = OPERATOR % '{"vendors": ["0x15B3"], "deviceIDs": ["101B"]}'
+    assert wheres(converted(text)) == {"rdma/rdma_shared_device_a": "vendor: 15b3, device: 101b"}
+    assert '"0x15B3" matched nothing there, "15b3" does' in run(text).stdout
+
+
+def test_a_star_in_a_name_is_a_letter_as_it_is_there() -> None:
+    assert wheres(converted(OPERATOR % '{"ifNames": ["ib*"]}')) == {
+        "rdma/rdma_shared_device_a": "netDevs: ib[*], pciBusID: *"
+    }
+
+
+@pytest.mark.parametrize("name", ['a"b', "a: b", "# x", "no", "ü", "\\u0007", "\\u007f", "a\\nb", "'", "{x}"])
+def test_any_name_comes_through_as_it_is(name: str) -> None:
+    text = OPERATOR % json.dumps({"drivers": [json.loads(f'"{name}"') if "\\" in name else name]})
+    ((entry,),) = (converted(text),)
+    (term, _) = entry.where[0].terms
+    assert str(term) == f"driver: {json.loads(text)['configList'][0]['selectors']['drivers'][0]}"
+
+
+def test_a_resource_without_tokens_is_left_out_with_a_word() -> None:
+    text = '{"configList": [{"resourceName": "a", "devices": ["ib0"]}]}'
+    assert converted(text) == ()
+    assert "rdma/a has rdmaHcaMax 0, so no pod could ever get it" in run(text).stdout
+
+
+def test_what_the_plugin_ignores_is_ignored_and_said_with_the_likely_meaning() -> None:
+    text = (
+        '{"kubeletRootDir": "/var/lib/kubelet", "configList": [{"resourceName": "a", "rdmaHcaMax": 1,'
+        ' "isRdma": true, "selectors": {"vendors": ["15b3"], "deviceID": ["1017"]}}]}'
+    )
+    assert wheres(converted(text)) == {"rdma/a": "vendor: 15b3"}
+    said = run(text).stdout
+    assert "# kubeletRootDir: the plugin knows no such key" in said and "--kubelet-dir" in said
+    assert "# configList[0].isRdma: the plugin knows no such key and ignores it" in said
+    assert "# configList[0].selectors.deviceID: " in said and "(did you mean deviceIDs?)" in said
+
+
+def test_what_go_takes_is_taken() -> None:
+    """Keys in any case of letters, null for nothing, tabs between values, a byte order mark."""
+    text = (
+        '\ufeff{\t"CONFIGLIST":[\n\t\t{"resourcename":"a","RdmaHcaMax":7,"resourcePrefix":"","devices":null,'
+        '"selectors":{"vendors":["15b3"],"ifNames":null}}\n\t]}'
+    )
+    (entry,) = converted(text)
+    assert (entry.name, entry.share.replicas) == ("rdma/a", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "<stdin>: it is empty"),
+        ("{", "<stdin>:2:1: "),
+        (b"\xff\xfe\0", "<stdin>:1:"),
+        ("[]", "<stdin>:1:1: must be a mapping"),
+        ("{}", "<stdin>:1:1: the key configList is required"),
+        ('{"configList": []}', "configList: must be from 1 to 1000 members, not 0"),
+        ('{"configList": {}}', "configList: must be a list"),
+        ('{"configList": [3]}', "configList[0]: must be a mapping"),
+        ('{"configList": [{"rdmaHcaMax": 1, "devices": ["a"]}]}', "the key resourceName is required"),
+        ('{"configList": [{"resourceName": "a-b", "devices": ["a"]}]}', '"a-b" is not a name'),
+        ('{"configList": [{"resourceName": "_", "devices": ["a"]}]}', "illegal part"),
+        (
+            '{"configList": [{"resourceName": "a", "resourcePrefix": "x_y", "devices": ["a"]}]}',
+            "illegal domain",
+        ),
+        ('{"configList": [{"resourceName": "a"}]}', "it selects nothing: neither selectors nor devices"),
+        (
+            '{"configList": [{"resourceName": "a", "selectors": {"vendor": ["15b3"]}}]}',
+            "(did you mean vendors?)",
+        ),
+        (
+            '{"configList": [{"resourceName": "a", "devices": ["a"], "selectors": {"vendors": ["15b3"]}}]}',
+            "configList[0].devices: it has selectors as well (put the names into ifNames)",
+        ),
+        ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": -1}]}', "from 0 to 100000"),
+        ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": "1"}]}', "remove the quotes"),
+        ('{"configList": [{"resourceName": "a", "devices": "ib0"}]}', "put it in brackets"),
+        ('{"configList": [{"resourceName": "a", "devices": [""]}]}', "devices[0]: is empty"),
+        (OPERATOR % '{"vendors": [15]}', "put it in quotes"),
+        (OPERATOR % '{"vendors": ["mellanox"]}', 'vendors[0]: "mellanox" is not a PCI id'),
+        (OPERATOR % '{"linkTypes": ["ethernet"]}', "is not a link type (did you mean ether?)"),
+        (OPERATOR % '{"ifNames": [""]}', "ifNames[0]: is empty"),
+        ('{"periodicUpdateInterval": -1, "configList": []}', "periodicUpdateInterval: must be from 0"),
+        (
+            '{"configList": [{"resourceName": "a", "devices": ["a"]},'
+            ' {"resourceName": "a", "resourcePrefix": "x.io", "devices": ["b"]}]}',
+            '"a" stands twice',
+        ),
+        ("kind: DaemonSet", 'a "DaemonSet" holds no configuration (give it one ConfigMap'),
+        ("{kind: List, items: [{}, {}]}", 'a "List" holds no configuration'),
+        ("{kind: List}", "it has no items"),
+        ("kind: ConfigMap", "it has no data"),
+        ('{"kind": "ConfigMap", "data": {"a": "1", "b": "2"}}', "it has no data.config.json"),
+        ('{"kind": "ConfigMap", "data": {"a": 3}}', "data.a must be text"),
+        ('{"kind": "NicClusterPolicy", "spec": {}}', "it has no spec.rdmaSharedDevicePlugin"),
+        (config_map("["), "<stdin>:1: data.config.json:2:1: "),
+        (config_map('{"configList": [{}]}'), "<stdin>:1: data.config.json:1:17: configList[0]"),
+        (config_map("\ud800"), "found invalid Unicode character"),
+        (config_map("x", "a\nb"), "must be a mapping"),
+    ],
+)
+def test_what_the_plugin_refuses_is_refused_in_one_line_each(text: str | bytes, message: str) -> None:
+    done = run(text)
+    assert getattr(done.exception, "exit_code", None) == 2, done.exception
+    assert message in str(done.exception)
+    assert str(done.exception).replace("\n", "").isprintable()
+    assert done.stdout == ""
+
+
+def test_a_file_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, ["rdma-shared-dev-plugin", str(tmp_path / "none.json")])
+    assert "none.json: there is no such file" in str(done.exception)
