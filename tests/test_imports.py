@@ -21,14 +21,14 @@ LAYERS = (
     ("report", "testing"),
     ("host",),
     ("service",),
-    ("kubelet", "injection"),
+    ("kubelet", "injection", "recording"),
     ("survey", "supply", "importers"),
     ("inventory", "loading"),
     ("discovery", "plan", "affinity", "config", "reload"),
     ("settings", "source", "catalog", "events", "soundness", "cdi", "watchdog"),
     ("naming", "backend", "health", "worker"),
     ("where", "telemetry"),
-    ("model", "errors", "pace", "sysfs", "kubelet.api"),
+    ("model", "errors", "pace", "sysfs", "holding", "kubelet.api"),
 )
 """The modules and packages of ``src/devhost`` from the top to the bottom. What stands in one line may not
 import each other, only what stands in a lower line. ``docs/architecture.md`` prints the same table."""
@@ -52,6 +52,7 @@ PURE = {
     "model": set(),
     "errors": set(),
     "pace": set(),
+    "holding": set(),
     "where": {"model"},
     "naming": {"model", "where"},
     "settings": {"naming", "where"},
