@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from . import allocate, burst, footprint, isolation, latency, startup
+from . import allocate, burst, footprint, isolation, latency, rdma, startup
 from .measure import Result
 from .measures import MEASURES
 from .table import machine, render
@@ -23,6 +23,7 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "burst": burst.measure,
     "footprint": footprint.measure,
     "idle": footprint.idle,
+    "rdma": rdma.measure,
     "isolation": isolation.measure,
 }
 """What can be run alone. Each yields one or more lines of the table."""

@@ -26,6 +26,8 @@ ALLOCATE_RATIO = Measure("allocate-ratio", "Allocate p50 over empty handler p50"
 BURST = Measure("burst", "lists for a burst of 1 000 uevents", "lists", {MAX: 20}, (MAX,))
 MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices", "MB", {MAX: 48}, (MAX,))
 MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
+MEMORY_RDMA = Measure("memory-rdma", "resident memory, 8 shared RDMA adapters", "MB", {MAX: 56}, (MAX,))
+ADAPTERS = Measure("adapters", "first look at 256 RDMA adapters", "ms", {P50: 150}, (P50, MAX))
 IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
 
 ISOLATION = {
@@ -62,6 +64,8 @@ MEASURES = (
     BURST,
     MEMORY,
     MEMORY_BIG,
+    MEMORY_RDMA,
+    ADAPTERS,
     IDLE,
     *(measure for pair in ISOLATION.values() for measure in pair),
 )

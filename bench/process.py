@@ -100,8 +100,8 @@ async def workplace() -> AsyncIterator[tuple[Path, Recorder]]:
 
 
 @asynccontextmanager
-async def devhost(directory: Path, kubelet: Recorder, config: str) -> AsyncIterator[Running]:
-    """Runs devhost with this configuration until the end of the block.
+async def devhost(directory: Path, kubelet: Recorder, config: str, *options: str) -> AsyncIterator[Running]:
+    """Runs devhost with this configuration, and further options, until the end of the block.
 
     Raises:
         RuntimeError: it ended early or badly; the text is the end of its log.
@@ -111,7 +111,7 @@ async def devhost(directory: Path, kubelet: Recorder, config: str) -> AsyncItera
     command = [
         os.fspath(Path(sys.executable).with_name("devhost")),
         *("run", "--config", os.fspath(file), "--kubelet-dir", os.fspath(kubelet.directory)),
-        *("--status-socket", os.fspath(directory / "status.sock")),
+        *("--status-socket", os.fspath(directory / "status.sock"), *options),
     ]
     with log.open("ab") as sink:
         began = time.monotonic()

@@ -166,7 +166,12 @@ def test_a_disk_and_its_partition_are_never_offered_both(machine: Any) -> None:
     assert devices["nvme-A"].part_of == whole.part_of == {"pci:0000:3b:00.0"}
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in (CONFIG / "examples").glob("*.yaml")))
+OF_THIS_BACKEND = [
+    path.name for path in (CONFIG / "examples").glob("*.yaml") if "backend: udev" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("file", sorted(OF_THIS_BACKEND))
 def test_every_example_says_whom_it_is_for(file: str) -> None:
     first = (CONFIG / "examples" / file).read_text().splitlines()[0]
     assert first.startswith("# ")

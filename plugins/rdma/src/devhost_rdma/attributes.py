@@ -1,0 +1,128 @@
+"""What a configuration can say of an RDMA device: the declaration of its attributes, and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from devhost.backend import Attribute, AttributeValue
+
+from .function import Function
+from .hca import best_port
+from .nodes import Node, Role
+from .place import Kind
+from .scan import Unit
+
+ATTRIBUTES = {
+    "ibDevice": Attribute(
+        str, "the kernel's name of the RDMA device; of the main one where there are several", "mlx5_0"
+    ),
+    "ibDevices": Attribute(list, "the names of all RDMA devices of the function", ("mlx5_0", "smi1")),
+    "nodeType": Attribute(
+        str, "`ca`, `rnic`, `switch`, `router`, `usnic`, `usnic_udp` or `unspecified` (EFA)", "ca"
+    ),
+    "transport": Attribute(
+        str, "`ib` (InfiniBand and RoCE), `iwarp`, `usnic`, `usnic_udp` or `unspecified` (EFA)", "ib"
+    ),
+    "linkLayer": Attribute(
+        str, "`infiniband`, `ethernet` (RoCE, iWARP) or `unspecified` (EFA), of the first port", "infiniband"
+    ),
+    "vendor": Attribute(str, "vendor id of the PCI function", "15b3", hex=True),
+    "device": Attribute(str, "device id of the PCI function", "1021", hex=True),
+    "driver": Attribute(str, "driver of the function; `rdma_rxe` or `siw` of a software device", "mlx5_core"),
+    "fwVersion": Attribute(str, "version of the firmware", "28.39.1002"),
+    "boardId": Attribute(str, "the vendor's id of the board (PSID)", "MT_0000000838"),
+    "nodeGuid": Attribute(str, "GUID of the RDMA device", "0c42:a103:00f4:5b2e", hex=True),
+    "sysImageGuid": Attribute(
+        str, "GUID that all RDMA devices of one adapter share", "0c42:a103:00f4:5b2e", hex=True
+    ),
+    "portState": Attribute(
+        str,
+        "`active` if any port is; else of the first: `down`, `init`, `armed`, `active_defer`, `nop`",
+        "active",
+    ),
+    "physState": Attribute(
+        str, "physical state of the same port: `link_up`, `polling`, `disabled`, `sleep`, …", "link_up"
+    ),
+    "rate": Attribute(
+        int, "Gb/s of the fastest active port, rounded down; kept while no port is active", 400
+    ),
+    "ports": Attribute(int, "how many ports there are", 1),
+    "netDevs": Attribute(
+        list, "network interfaces of the function; kept while they are in a pod", ("ens1f0np0",)
+    ),
+    "pciBusID": Attribute(str, "address of the PCI function it is or lies on", "0000:3b:00.0", hex=True),
+    "numaNode": Attribute(int, "NUMA node the function is near", 0),
+    "isVf": Attribute(bool, "whether it is an SR-IOV virtual function", False),
+    "pfName": Attribute(
+        str, "first network interface of the function that a virtual or scalable function is of", "ens1f0np0"
+    ),
+    "hasUmad": Attribute(bool, "whether it has a `umad` node, for management datagrams", True),
+    "hasIssm": Attribute(bool, "whether it has an `issm` node, to be a subnet manager", True),
+    "hasRdmaCm": Attribute(bool, "whether the node has `rdma_cm`, for connections by address", True),
+    "netnsMode": Attribute(
+        str, "`shared` or `exclusive`, see `rdma system`; absent where the kernel cannot be asked", "shared"
+    ),
+}
+"""The declaration of the backend's attributes."""
+
+KEPT = ("rate", "netDevs", "pfName")
+"""Attributes whose absence only means that they cannot be seen now: they keep their last value."""
+
+
+def of_unit(unit: Unit, *, has_rdma_cm: bool, netns_mode: str | None) -> dict[str, AttributeValue]:
+    """All attributes of a function that is here."""
+    found = dict(_of_devices(unit))
+    found |= of_function(unit.function, unit.nodes, has_rdma_cm=has_rdma_cm, netns_mode=netns_mode)
+    if unit.function.place.kind is Kind.SOFTWARE:
+        found["driver"] = "siw" if unit.main.node_type == "rnic" else "rdma_rxe"
+        if unit.main.netdev:
+            found["netDevs"] = (unit.main.netdev,)
+    return found
+
+
+def of_function(
+    function: Function, nodes: tuple[Node, ...], *, has_rdma_cm: bool, netns_mode: str | None
+) -> dict[str, AttributeValue]:
+    """Those that can be told without seeing the RDMA devices themselves."""
+    texts = {
+        "vendor": function.vendor,
+        "device": function.device,
+        "driver": function.driver,
+        "pciBusID": function.place.address,
+        "pfName": function.parent_interface,
+        "netnsMode": netns_mode or "",
+    }
+    found: dict[str, AttributeValue] = {name: text for name, text in texts.items() if text}
+    if function.interfaces:
+        found["netDevs"] = function.interfaces
+    if function.numa_node is not None:
+        found["numaNode"] = function.numa_node
+    roles = {node.role for node in nodes}
+    found["isVf"] = function.is_virtual
+    found["hasUmad"] = Role.UMAD in roles
+    found["hasIssm"] = Role.ISSM in roles
+    found["hasRdmaCm"] = has_rdma_cm
+    return found
+
+
+def _of_devices(unit: Unit) -> Iterator[tuple[str, AttributeValue]]:
+    main = unit.main
+    yield "ibDevices", tuple(device.name for device in unit.devices)
+    yield "ports", len(main.ports)
+    port = best_port(main.ports)
+    texts = {
+        "ibDevice": main.name,
+        "nodeType": main.node_type,
+        "transport": main.transport,
+        "linkLayer": main.ports[0].link_layer if main.ports else "",
+        "fwVersion": main.firmware,
+        "boardId": main.board,
+        "nodeGuid": main.node_guid,
+        "sysImageGuid": main.image_guid,
+        "portState": port.state if port else "",
+        "physState": port.phys_state if port else "",
+    }
+    yield from ((name, text) for name, text in texts.items() if text)
+    # an idle port's rate is whatever the driver starts with: nothing to choose an adapter by
+    if port is not None and port.rate is not None and port.active:
+        yield "rate", port.rate

@@ -1,0 +1,196 @@
+"""The backend: joins what scan, presence and nodes know, and answers the core."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event, Health
+from devhost.sysfs import Sysfs, is_live, pcie_path
+
+from . import netlink
+from .attributes import ATTRIBUTES, of_function, of_unit
+from .deep import DeepProbe
+from .function import Function, FunctionReader
+from .hearing import hears_links, silent_ports
+from .linkwatch import LINK, PORT, link_events
+from .nodes import Node, Role, lack, rdma_cm_node, required
+from .options import RdmaOptions
+from .place import Place
+from .presence import Absent, Presence, why_not
+from .scan import CLASS, NETWORK, Scan, Unit, read_place
+from .verdict import verdict
+
+DEVICES_VARIABLE = "RDMA_DEVICES"
+"""What a container learns the names of its RDMA devices from, joined with commas."""
+
+
+_NARROWED = {LINK: replace(LINK, sys_path=NETWORK), PORT: replace(PORT, sys_path=CLASS)}
+"""What changes of ports concern: an event without a path would make the core ask for everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """All that a device is made of; ``lacking`` is what is said of a missing node, empty if none is."""
+
+    unit: Unit
+    lacking: str
+    has_rdma_cm: bool
+    netns_mode: str | None
+
+
+class Rdma(Backend):
+    """RDMA adapters: InfiniBand, RoCE, iWARP and EFA."""
+
+    name = "rdma"
+    Options = RdmaOptions
+    attributes = ATTRIBUTES
+    subsystems = (
+        "infiniband",
+        "infiniband_verbs",
+        "infiniband_mad",
+        "infiniband_cm",
+        "misc",
+        "net",
+        "pci",
+        "auxiliary",
+    )
+
+    def __init__(self, options: RdmaOptions, context: Context) -> None:
+        super().__init__(options, context)
+        self._sysfs = Sysfs(context.root)
+        self._scan = Scan(self._sysfs)
+        self._presence = Presence(self._sysfs)
+        self._deep = DeepProbe(options.verbs_probe, context.log)
+        self._netns_mode: str | None = None
+        self._hears = False
+        self._names: Mapping[str, str] = {}
+        self._made: dict[str, tuple[_Basis, Device]] = {}
+        # Replaced whole, never changed: allocate() and watch() read them on other threads.
+        self._places: Mapping[str, Place] = {}
+        self._absent: Mapping[str, Absent] = {}
+        self._silent: Sequence[str] = ()
+
+    def notice(self, event: Event) -> None:
+        """Hears an event; see :meth:`devhost_rdma.scan.Scan.notice` for what each kind concerns."""
+        self._scan.notice(event)
+
+    def discover(self) -> list[Device]:
+        """Every function with RDMA devices, here or in a pod.
+
+        Raises:
+            OSError: sysfs cannot be listed.
+        """
+        look = self._scan.look()
+        if look.everything:
+            self._netns_mode = self._ask_netns_mode()
+            self._hears = hears_links(self._sysfs)
+        rdma_cm = rdma_cm_node(self._sysfs)
+        self._made = {unit.function.place.id: self._make(unit, rdma_cm) for unit in look.units}
+        absent = self._presence.absent(look.units, look.strays, self._netns_mode)
+        self._absent = {away.place.id: away for away in absent}
+        seen = [
+            (basis.unit, device) for name, (basis, device) in self._made.items() if name not in self._absent
+        ]
+        self._presence.remember(seen, absent)
+        self._places = {unit.function.place.id: unit.function.place for unit, _ in seen}
+        self._names = {unit.function.place.id: unit.main.name for unit, _ in seen}
+        self._silent = [path for unit in look.units for path in silent_ports(unit, hears=self._hears)]
+        return [device for _, device in seen] + [self._absent_device(away, rdma_cm) for away in absent]
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        """The nodes of all RDMA devices of these functions, and the variable with their names.
+
+        Raises:
+            AllocationError: a device is gone or in another pod, or lacks a node.
+        """
+        rdma_cm = rdma_cm_node(self._sysfs)
+        nodes: dict[str, bool] = {}
+        names: dict[str, None] = {}
+        rdma_cm_needed = False
+        for device in devices:
+            place = self._places.get(device.id)
+            found, own = read_place(self._sysfs, place) if place else ([], [])
+            if not found:
+                raise AllocationError(why_not(self._absent, device.id))
+            if lacking := lack(found[0], own, rdma_cm, self._sysfs):
+                raise AllocationError(f"{device.id}: {lacking}")
+            needed = set(required(found[0]))
+            nodes.update({node.path: node.role in needed for node in own})
+            names.update(dict.fromkeys(one.name for one in found))
+            rdma_cm_needed |= Role.RDMA_CM in needed
+        if rdma_cm:
+            nodes[rdma_cm] = rdma_cm_needed
+        edits = tuple(DeviceNode(path, required=is_needed) for path, is_needed in nodes.items())
+        return Edits(edits, env={DEVICES_VARIABLE: ",".join(names)})
+
+    def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
+        """What opening each device showed, where pyverbs is installed.
+
+        Nothing where ``context.root`` is not this process's own: libibverbs knows no other.
+        """
+        return {} if self._sysfs.prefix else self._deep.probe(devices, self._names)
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """Changes of ports, which make no uevent."""
+        async for event in link_events(self.context, lambda: self._silent):
+            yield _NARROWED.get(event, event)
+
+    def _make(self, unit: Unit, rdma_cm: str) -> tuple[_Basis, Device]:
+        lacking = lack(unit.main, unit.nodes, rdma_cm, self._sysfs)
+        basis = _Basis(unit, lacking, bool(rdma_cm), self._netns_mode)
+        before = self._made.get(unit.function.place.id)
+        # an unchanged device is the same object, which costs the core nothing to compare
+        return before if before and before[0] == basis else (basis, self._device(basis))
+
+    def _device(self, basis: _Basis) -> Device:
+        unit, place = basis.unit, basis.unit.function.place
+        attributes = of_unit(unit, has_rdma_cm=basis.has_rdma_cm, netns_mode=basis.netns_mode)
+        return Device(
+            id=place.id,
+            attributes=self._presence.completed(unit, attributes),
+            claims=_claims(place, unit.nodes, [device.name for device in unit.devices]),
+            part_of=_part_of(place),
+            numa_nodes=_numa_nodes(unit.function),
+            pcie_path=pcie_path(place.path),
+            health=verdict(unit.main.ports, basis.lacking, ignore_ports=self.options.ignore_port_state),
+        )
+
+    def _absent_device(self, away: Absent, rdma_cm: str) -> Device:
+        if away.last is not None:
+            return away.last
+        function = FunctionReader(self._sysfs).read(away.place)
+        names = tuple(dict.fromkeys(node.ib_device for node in away.nodes))
+        attributes = of_function(function, away.nodes, has_rdma_cm=bool(rdma_cm), netns_mode=self._netns_mode)
+        if names:
+            attributes |= {"ibDevice": names[0], "ibDevices": names}
+        return Device(
+            id=away.place.id,
+            attributes=attributes,
+            claims=_claims(away.place, away.nodes, names),
+            part_of=_part_of(away.place),
+            numa_nodes=_numa_nodes(function),
+            pcie_path=pcie_path(away.place.path),
+        )
+
+    def _ask_netns_mode(self) -> str | None:
+        return netlink.netns_mode() if is_live(self.context.root) else None
+
+
+def _claims(place: Place, nodes: Iterable[Node], names: Iterable[str]) -> frozenset[str]:
+    return frozenset(
+        chain(
+            (f"rdma:{place.id}",),
+            (f"node:{node.path}" for node in nodes),
+            (f"ib:{name}" for name in names),
+        )
+    )
+
+
+def _part_of(place: Place) -> frozenset[str]:
+    return frozenset((f"pci:{place.address}",) if place.address else ())
+
+
+def _numa_nodes(function: Function) -> tuple[int, ...]:
+    return () if function.numa_node is None else (function.numa_node,)

@@ -1,0 +1,185 @@
+"""The device nodes of RDMA devices: which there are, which are needed, what is said of one that lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from enum import Enum
+
+from devhost.sysfs import Sysfs, natural
+
+from .hca import INFINIBAND, IbDevice
+
+DIRECTORY = "/dev/infiniband"
+"""Where the kernel's names (``infiniband/uverbs0``) lead."""
+
+_RDMA_CM = "/sys/class/misc/rdma_cm"
+
+_OWNER = re.compile(r"[^/\s]{1,64}")
+_NODE_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
+
+
+class Role(Enum):
+    """What a node is for: its name without the number, and the module that makes it."""
+
+    UVERBS = "uverbs", "ib_uverbs"
+    UMAD = "umad", "ib_umad"
+    ISSM = "issm", "ib_umad"
+    UCM = "ucm", "ib_ucm"
+    RDMA_CM = "rdma_cm", "rdma_ucm"
+
+    def __init__(self, word: str, module: str) -> None:
+        self.word = word
+        self.module = module
+
+
+CLASSES = {
+    "infiniband_verbs": (Role.UVERBS,),
+    "infiniband_mad": (Role.UMAD, Role.ISSM),
+    "infiniband_cm": (Role.UCM,),
+}
+"""The kernel's classes with the nodes of RDMA devices; ``infiniband_cm`` is gone since Linux 5.8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that the kernel made for an RDMA device; ``entry`` is its directory in its class."""
+
+    role: Role
+    path: str
+    ib_device: str
+    entry: str
+
+
+@dataclass(slots=True)
+class NodeTable:
+    """The nodes of all RDMA devices. An entry is read once: it keeps its inode as long as it is the same."""
+
+    sysfs: Sysfs
+    _known: dict[str, tuple[int, Node]] = field(default_factory=dict)
+
+    def refresh(self, settled: Collection[str]) -> Sequence[Node]:
+        """Every node there is now, in no order.
+
+        Args:
+            settled: RDMA devices that are those of the last call. Only their nodes need not be read again:
+                one that is renamed keeps its nodes, and its old name may already be another one's.
+
+        Raises:
+            OSError: a class cannot be listed.
+        """
+        known = self._known
+        fresh: dict[str, tuple[int, Node]] = {}
+        for role, path, inode in _entries(self.sysfs):
+            old = known.get(path)
+            if old is not None and old[0] == inode and old[1].ib_device in settled:
+                fresh[path] = old
+            elif owner := _owner(self.sysfs, path):
+                fresh[path] = inode, _node(self.sysfs, role, path, owner)
+        self._known = fresh
+        return [node for _, node in fresh.values()]
+
+
+def read_nodes(sysfs: Sysfs, owners: Collection[str], parents: Set[str]) -> dict[str, list[Node]]:
+    """The nodes of these RDMA devices as they are at this moment.
+
+    Args:
+        owners: the RDMA devices.
+        parents: names of the directories they hang on; nodes elsewhere are not even looked at.
+
+    Raises:
+        OSError: a class cannot be listed.
+    """
+    return by_owner(
+        _node(sysfs, role, path, owner)
+        for role, path, _ in _entries(sysfs)
+        if not parents.isdisjoint(sysfs.link(path).split("/")[:-2])
+        and (owner := _owner(sysfs, path)) in owners
+    )
+
+
+def by_owner(nodes: Iterable[Node]) -> dict[str, list[Node]]:
+    """The nodes of each RDMA device, in an order that does not depend on that of directories."""
+    found: dict[str, list[Node]] = {}
+    for node in nodes:
+        found.setdefault(node.ib_device, []).append(node)
+    for own in found.values():
+        own.sort(key=lambda node: (node.role.word, len(node.path), node.path))
+    return found
+
+
+def _entries(sysfs: Sysfs) -> Iterator[tuple[Role, str, int]]:
+    for name, roles in CLASSES.items():
+        for entry, inode in sysfs.identities(f"/sys/class/{name}").items():
+            for role in roles:
+                if entry.startswith(role.word):  # not so abi_version
+                    yield role, f"/sys/class/{name}/{entry}", inode
+
+
+def _owner(sysfs: Sysfs, path: str) -> str:
+    owner = sysfs.text(f"{path}/ibdev")
+    return owner if _OWNER.fullmatch(owner) else ""
+
+
+def _node(sysfs: Sysfs, role: Role, path: str, owner: str) -> Node:
+    return Node(role, node_path(sysfs, path, path.rpartition("/")[2]), owner, path)
+
+
+def node_path(sysfs: Sysfs, path: str, name: str) -> str:
+    """The node that the kernel names for the device at ``path`` in sysfs."""
+    kernel = sysfs.uevent(path).get("DEVNAME", "")
+    return f"/dev/{kernel}" if _NODE_NAME.fullmatch(kernel) else f"{DIRECTORY}/{name}"
+
+
+def rdma_cm_node(sysfs: Sysfs) -> str:
+    """The node that all RDMA devices share for connections by address; empty without module ``rdma_ucm``."""
+    return node_path(sysfs, _RDMA_CM, "rdma_cm") if sysfs.exists(_RDMA_CM) else ""
+
+
+def in_order(devices: Iterable[IbDevice], nodes: Mapping[str, Sequence[Node]]) -> list[IbDevice]:
+    """The RDMA devices of one function, those that programs open first.
+
+    The others are companions without verbs, such as the ``smi`` device beside an XDR adapter, which only
+    carries management datagrams.
+    """
+
+    def companion(device: IbDevice) -> bool:
+        return all(node.role is not Role.UVERBS for node in nodes.get(device.name, ()))
+
+    return sorted(devices, key=lambda device: (companion(device), natural(device.name)))
+
+
+def required(main: IbDevice) -> Iterator[Role]:
+    """The nodes without which the function of ``main`` is of no use.
+
+    Connections by address need an RDMA transport that the kernel's connection manager knows, so neither
+    EFA nor usNIC; an InfiniBand port cannot be used without asking the subnet manager, by datagrams.
+    """
+    yield Role.UVERBS
+    if main.transport in ("", "ib", "iwarp"):
+        yield Role.RDMA_CM
+    if any(port.link_layer == INFINIBAND for port in main.ports):
+        yield Role.UMAD
+
+
+def lack(main: IbDevice, nodes: Sequence[Node], rdma_cm: str, sysfs: Sysfs) -> str:
+    """What a required node's absence is called; empty when the function can be handed out.
+
+    Args:
+        main: the function's first RDMA device.
+        nodes: those of all its RDMA devices.
+        rdma_cm: the connection manager's node, empty without one.
+    """
+    for role in required(main):
+        if role is Role.RDMA_CM:
+            paths = [rdma_cm] if rdma_cm else []
+        else:
+            paths = [node.path for node in nodes if node.role is role]
+        if not paths:
+            return f"{role.word} missing: is module {role.module} loaded?"
+        for path in paths:
+            if not os.path.exists(sysfs.prefix + path):  # noqa: PTH110 - any error means "no"
+                return f"{path} missing: is udev running, or /dev mounted?"
+    return ""

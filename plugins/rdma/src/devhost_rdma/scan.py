@@ -1,0 +1,236 @@
+"""The RDMA devices that exist now, put together by what they hang on; read again only where needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from devhost.backend import Event
+from devhost.sysfs import Sysfs, natural
+
+from . import hca
+from .function import Function, FunctionReader
+from .hca import IbDevice, Port
+from .nodes import Node, NodeTable, by_owner, in_order, read_nodes
+from .place import VIRTUAL, Kind, Place, place_of
+
+CLASS = "/sys/class/infiniband"
+NETWORK = "/sys/class/net"
+
+PORTS = frozenset({CLASS, NETWORK})
+"""As the ``sys_path`` of an event: any port may have changed its state, and nothing else."""
+
+MOST_PATHS = 64
+"""Paths remembered between two looks; with more, everything is read again, which is then no dearer."""
+
+_SOFTWARE_IWARP = "Software iWARP stack"
+_INTERFACE = re.compile(r"[^/\s]{1,15}")
+_PORT_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one container gets: a function with all its RDMA devices, the main one first, and their nodes.
+
+    ``generation`` is another one when a driver has made the RDMA devices anew.
+    """
+
+    function: Function
+    devices: tuple[IbDevice, ...]
+    nodes: tuple[Node, ...]
+    generation: tuple[int, ...]
+
+    @property
+    def main(self) -> IbDevice:
+        """The RDMA device that programs open first."""
+        return self.devices[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All there is at one moment.
+
+    ``strays`` are nodes whose RDMA device is not visible from here: the kernel shows nodes in every network
+    namespace, devices only in their own (seen on kernel 6.12).
+    """
+
+    units: tuple[Unit, ...] = ()
+    strays: tuple[Node, ...] = ()
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    inode: int
+    device: IbDevice
+    place: Place
+
+
+class Scan:
+    """Looks at the tree below the root of ``sysfs``. Used by one thread."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._nodes = NodeTable(sysfs)
+        self._known: dict[str, _Known] = {}
+        self._functions: dict[str, Function] = {}
+        self._stale: set[str] = set()
+        self._ports_stale = False
+        self._everything = False
+
+    def notice(self, event: Event) -> None:
+        """Notes what the next look has to read again: all of it where the event names no device."""
+        if event.sys_path in PORTS:
+            self._ports_stale = True
+        elif not event.sys_path or len(self._stale) >= MOST_PATHS:
+            self._everything = True
+        else:
+            self._stale.add(event.sys_path.rstrip("/"))
+
+    def look(self) -> Look:
+        """Everything there is now. Without an event since the last look, anything may have changed.
+
+        Raises:
+            OSError: a class of devices cannot be listed.
+        """
+        everything = self._everything or not (self._stale or self._ports_stale)
+        listed = self._sysfs.identities(CLASS)
+        before = {} if everything else self._known
+        settled = {name for name, old in before.items() if listed.get(name) == old.inode}
+        nodes = self._nodes.refresh(settled)
+        known: dict[str, _Known] = {}
+        fresh: set[str] = set()
+        for name, inode in listed.items():
+            old = before.get(name)
+            if old is None or name not in settled or self._is_stale(old.place):
+                found = read_device(self._sysfs, name)
+                if found is None:
+                    continue
+                known[name] = _Known(inode, *found)
+                fresh.add(known[name].place.id)
+            elif self._ports_stale:
+                known[name] = replace(old, device=with_ports(self._sysfs, old.device))
+            else:
+                known[name] = old
+        reader = FunctionReader(self._sysfs)
+        functions: dict[str, Function] = {}
+        for entry in known.values():
+            name = entry.place.id
+            if name not in functions:
+                function = None if name in fresh else self._functions.get(name)
+                if function is None or self._has_new_parent(function):
+                    function = reader.read(entry.place)
+                functions[name] = function
+        self._known, self._functions = known, functions
+        self._stale, self._ports_stale, self._everything = set(), False, False
+        return _put_together(known, functions, nodes, everything=everything)
+
+    def _is_stale(self, place: Place) -> bool:
+        # nothing in the path of an interface tells which software devices run on it
+        if place.kind is Kind.SOFTWARE and self._stale:
+            return True
+        for path in self._stale:
+            if path.startswith(place.path) or place.path.startswith(f"{path}/"):
+                return True
+        return False
+
+    def _has_new_parent(self, function: Function) -> bool:
+        """Whether something happened to an interface of the function that this one is a part of."""
+        above = function.place.address if function.place.kind is Kind.SUBFUNCTION else function.parent
+        return bool(above) and any(f"/{above}/net/" in path for path in self._stale)
+
+
+def read_device(sysfs: Sysfs, name: str) -> tuple[IbDevice, Place] | None:
+    """One RDMA device and where it hangs; ``None`` when it is not there (any more)."""
+    path = sysfs.device(f"{CLASS}/{name}")
+    if not path:
+        return None
+
+    def text(file: str) -> str:
+        return sysfs.text(f"{path}/{file}")
+
+    node_type = hca.numbered(text("node_type"), hca.NODE_TYPES)
+    netdev = text("parent")
+    iwarp = node_type == "rnic" and (path.startswith(VIRTUAL) or text("node_desc") == _SOFTWARE_IWARP)
+    place = place_of(path, name, software=bool(netdev) or iwarp)
+    if iwarp and not netdev:
+        netdev = text("ports/1/gid_attrs/ndevs/0")
+    device = IbDevice(
+        name=name,
+        path=path,
+        node_type=node_type,
+        node_guid=hca.guid(text("node_guid")),
+        image_guid=hca.guid(text("sys_image_guid")),
+        firmware=hca.label(text("fw_ver")),
+        board=hca.label(text("board_id")),
+        ports=_ports(sysfs, path),
+        netdev=netdev if _INTERFACE.fullmatch(netdev) else "",
+    )
+    return (device, place) if node_type or sysfs.exists(path) else None
+
+
+def with_ports(sysfs: Sysfs, device: IbDevice) -> IbDevice:
+    """The same RDMA device with its ports as they are now."""
+    ports = _ports(sysfs, device.path)
+    return device if ports == device.ports else replace(device, ports=ports)
+
+
+def read_place(sysfs: Sysfs, place: Place) -> tuple[list[IbDevice], list[Node]]:
+    """The RDMA devices of one place with their nodes, as they are at this moment, the main one first.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    devices = []
+    below = f"/{place.path.rpartition('/')[2]}/"
+    for name in sysfs.identities(CLASS):
+        if below in sysfs.link(f"{CLASS}/{name}") or name == place.id:
+            found = read_device(sysfs, name)
+            if found is not None and found[1].id == place.id:
+                devices.append(found[0])
+    # nodes hang on what their RDMA device hangs on (kernel, ib_uverbs_add_one and ib_umad_init_port)
+    parents = {device.path.split("/")[-3] for device in devices}
+    nodes = read_nodes(sysfs, {device.name for device in devices}, parents)
+    devices = in_order(devices, nodes)
+    return devices, [node for device in devices for node in nodes.get(device.name, ())]
+
+
+def _ports(sysfs: Sysfs, path: str) -> tuple[Port, ...]:
+    return tuple(
+        _port(sysfs, f"{path}/ports/{number}", int(number))
+        for number in sysfs.names(f"{path}/ports")
+        if _PORT_NUMBER.fullmatch(number)
+    )
+
+
+def _port(sysfs: Sysfs, path: str, number: int) -> Port:
+    return Port(
+        number=number,
+        state=hca.numbered(sysfs.text(f"{path}/state"), hca.PORT_STATES),
+        phys_state=hca.numbered(sysfs.text(f"{path}/phys_state"), hca.PHYS_STATES),
+        link_layer=hca.link_layer(sysfs.text(f"{path}/link_layer")),
+        rate=hca.rate(sysfs.text(f"{path}/rate")),
+    )
+
+
+def _put_together(
+    known: Mapping[str, _Known], functions: Mapping[str, Function], nodes: Sequence[Node], *, everything: bool
+) -> Look:
+    by_device = by_owner(nodes)
+    members: dict[str, list[_Known]] = {}
+    for entry in known.values():
+        members.setdefault(entry.place.id, []).append(entry)
+    units = []
+    for name in sorted(members, key=natural):
+        devices = in_order((entry.device for entry in members[name]), by_device)
+        units.append(
+            Unit(
+                function=functions[name],
+                devices=tuple(devices),
+                nodes=tuple(node for device in devices for node in by_device.get(device.name, ())),
+                generation=tuple(sorted(entry.inode for entry in members[name])),
+            )
+        )
+    strays = [node for name, own in by_device.items() if name not in known for node in own]
+    return Look(tuple(units), tuple(sorted(strays, key=lambda node: natural(node.path))), everything)

@@ -1,0 +1,80 @@
+"""A machine seen below another root, from a container, is that machine; a recorded tree is not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+import rdma_connectx as connectx
+from devhost_rdma import Rdma, netlink
+from devhost_rdma.hearing import hears_links
+from devhost_rdma.options import RdmaOptions
+from rdma_tree import RdmaTree
+
+from devhost.source import ServiceContext
+from devhost.sysfs import Sysfs
+
+
+def backend(root: Path) -> Rdma:
+    return Rdma(RdmaOptions(), ServiceContext("rdma", root, ("*",)))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A root other than ``/`` below which the running kernel's sysfs is."""
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host/sys").symlink_to("/sys")
+    return tmp_path / "host"
+
+
+def test_the_kernel_is_asked_for_its_mode_wherever_its_sysfs_is_mounted(host, tmp_path, monkeypatch):
+    asked = []
+
+    def mode() -> str:
+        asked.append("once")
+        return "shared"
+
+    monkeypatch.setattr(netlink, "netns_mode", mode)
+    list(backend(host).discover())
+    assert asked == ["once"]
+    connectx.connectx5_roce(tmp_path / "tree")
+    found = list(backend(tmp_path / "tree").discover())
+    assert asked == ["once"]
+    assert all("netnsMode" not in device.attributes for device in found)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+async def test_links_are_listened_to_wherever_sysfs_is_mounted(recorded, host, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    root = RdmaTree(tmp_path / "tree").root if recorded else host
+
+    async def follow() -> None:
+        async for _ in backend(root).watch():
+            pass
+
+    task = asyncio.create_task(follow())
+    await asyncio.wait([task], timeout=0.1)
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert any("is a recorded tree" in message for message in caplog.messages) is recorded
+
+
+def test_rtnetlink_tells_of_the_interfaces_that_this_network_namespace_has(tmp_path, monkeypatch):
+    tree = RdmaTree(tmp_path)
+    for name in ("lo", "eth0"):
+        tree.netdev("virtual", name)
+    (tmp_path / "sys/class/net/bonding_masters").touch()
+    sysfs = Sysfs(tmp_path)
+    for own, hears in ((["lo", "eth0"], True), (["lo"], False), (["lo", "eth0", "eth1"], False)):
+        monkeypatch.setattr(socket, "if_nameindex", lambda own=own: list(enumerate(own, 1)))
+        assert hears_links(sysfs) is hears
+
+    def refused() -> list[tuple[int, str]]:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "if_nameindex", refused)
+    assert not hears_links(sysfs)

@@ -1,0 +1,504 @@
+"""What makes no uevent is heard: links that go down, RDMA notifications, states that only a poll shows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+from devhost_rdma import linkwatch, nl_socket
+from devhost_rdma.linkwatch import ANYTHING, LINK, PORT, link_events
+from devhost_rdma.nl_links import Links
+from devhost_rdma.nl_message import attribute, request
+
+from devhost.backend import Event
+
+DEADLINE = 10.0
+NEWLINK, DELLINK, NEWADDR = 16, 17, 20
+UP, RUNNING, PROMISC, LOWER_UP = 0x1, 0x40, 0x100, 0x10000
+MONITOR = 5 << 10 | 28
+
+
+def link(
+    index: int,
+    flags: int = UP | RUNNING | LOWER_UP,
+    *,
+    name: str = "",
+    operstate: int | None = None,
+    carrier: int | None = None,
+    kind: int = NEWLINK,
+    family: int = 0,
+    more: bytes = b"",
+) -> bytes:
+    """One message of the group of links, with the attributes given and no others."""
+    data = struct.pack("=BxHiII", family, 1, index, flags, 0)
+    if name:
+        data += attribute(3, name.encode() + b"\0")
+    if operstate is not None:
+        data += attribute(16, bytes([operstate]))
+    if carrier is not None:
+        data += attribute(33, bytes([carrier]))
+    return request(kind, 0, data + more)
+
+
+# --- which messages matter
+
+
+@pytest.fixture
+def links() -> Links:
+    """Links of a machine with one interface that is up."""
+    found = Links()
+    assert found.take(link(2, name="eth0", operstate=6, carrier=1))
+    return found
+
+
+def test_a_repeated_message_changes_nothing(links: Links) -> None:
+    assert not links.take(link(2, name="eth0", operstate=6, carrier=1))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        link(2, 0, name="eth0", operstate=2, carrier=0),
+        link(2, name="eth0", operstate=2, carrier=1),
+        link(2, name="eth0", operstate=6, carrier=0),
+        link(2, name="ens1", operstate=6, carrier=1),
+        link(2, UP, name="eth0", operstate=6, carrier=1),
+    ],
+)
+def test_a_link_that_goes_down_loses_carrier_or_is_renamed_matters(links: Links, changed: bytes) -> None:
+    assert links.take(changed)
+    assert not links.take(changed)
+
+
+def test_statistics_promiscuous_mode_and_queue_lengths_do_not_matter(links: Links) -> None:
+    noise = (
+        attribute(4, struct.pack("=I", 1400)) + attribute(13, struct.pack("=I", 77)) + attribute(7, bytes(96))
+    )
+    flags = UP | RUNNING | LOWER_UP | PROMISC
+    assert not links.take(link(2, flags, name="eth0", operstate=6, carrier=1, more=noise))
+
+
+def test_a_wireless_event_which_leaves_the_state_out_does_not_matter(links: Links) -> None:
+    assert not links.take(link(2, name="eth0", more=attribute(11, bytes(32))))
+    assert not links.take(link(2, name="eth0", operstate=6, carrier=1))
+
+
+def test_a_link_that_leaves_a_bridge_is_not_taken_for_one_that_is_gone(links: Links) -> None:
+    assert not links.take(link(2, kind=DELLINK, family=7))
+    assert not links.take(link(2, name="eth0", operstate=6, carrier=1))
+
+
+def test_a_link_that_comes_or_goes_matters_once(links: Links) -> None:
+    assert links.take(link(3, name="eth1"))
+    assert links.take(link(3, kind=DELLINK))
+    assert not links.take(link(3, kind=DELLINK))
+
+
+def test_messages_lost_mean_that_nothing_is_known_any_more(links: Links) -> None:
+    links.forget()
+    assert links.take(link(2, name="eth0", operstate=6, carrier=1))
+
+
+def test_one_change_in_a_datagram_of_many_messages_is_found(links: Links) -> None:
+    same = link(2, name="eth0", operstate=6, carrier=1)
+    assert links.take(same * 50 + link(2, 0, name="eth0", operstate=2) + same)
+
+
+def test_other_messages_and_malformed_ones_do_not_matter(links: Links) -> None:
+    assert not links.take(link(2, 0, kind=NEWADDR))
+    assert not links.take(request(NEWLINK, 0, b"short"))
+    assert not links.take(link(9)[:-3])
+    assert not links.take(b"")
+
+
+# --- the event source
+
+
+class FakeContext:
+    """What the core gives a backend."""
+
+    log = logging.getLogger("devhost.backend.rdma")
+    wanted = ()
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    async def run_blocking(self, call: Callable[..., object], *args: object, **kwargs: object) -> object:
+        return await asyncio.to_thread(call, *args, **kwargs)
+
+
+class Kernel:
+    """The kernel's ends of the subscriptions; what is said on one is heard on the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, core: Path) -> None:
+        self.core = core
+        self.refuses: dict[int, OSError] = {}
+        self.opened: list[tuple[int, int]] = []
+        self._ends: dict[int, list[socket.socket]] = {}
+        monkeypatch.setattr(linkwatch, "subscribe", self.subscribe)
+
+    def subscribe(self, protocol: int, groups: int) -> socket.socket:
+        self.opened.append((protocol, groups))
+        if protocol in self.refuses:
+            raise self.refuses[protocol]
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._ends.setdefault(protocol, []).append(ends[1])
+        return ends[0]
+
+    def say(self, datagram: bytes, protocol: int = nl_socket.ROUTE) -> None:
+        self._ends[protocol][-1].send(datagram)
+
+    def close(self) -> None:
+        for ends in self._ends.values():
+            for end in ends:
+                end.close()
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Kernel]:
+    """A kernel with the RDMA core, and pauses short enough for a test."""
+    core = tmp_path / "core"
+    core.mkdir()
+    monkeypatch.setattr(linkwatch, "SETTLE", 0.001)
+    monkeypatch.setattr(linkwatch, "PAUSE", 0.001)
+    monkeypatch.setattr(linkwatch, "LATE", 3600.0)
+    monkeypatch.setattr(linkwatch, "POLL", 0.005)
+    found = Kernel(monkeypatch, core)
+    yield found
+    found.close()
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    kernel: Kernel, root: Path = Path("/"), state_files: Callable[[], Sequence[str]] = tuple
+) -> AsyncIterator[asyncio.Queue[Event]]:
+    """Follows the events into a queue, from when the sockets are open."""
+    seen: asyncio.Queue[Event] = asyncio.Queue()
+
+    async def follow() -> None:
+        async with contextlib.aclosing(link_events(FakeContext(root), state_files)) as events:
+            async for event in events:
+                seen.put_nowait(event)
+
+    task = asyncio.ensure_future(follow())
+    try:
+        # the sockets are opened as soon as the task runs for the first time
+        await asyncio.sleep(0)
+        yield seen
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def heard(seen: asyncio.Queue[Event]) -> Event:
+    async with asyncio.timeout(DEADLINE):
+        return await seen.get()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what no event tells of."""
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - the code under test has no hook for a test to wait on
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def core_is_there(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources are made anew for each watch, and ask the class directory given here."""
+    monkeypatch.setattr(linkwatch, "CORE", str(kernel.core))
+
+
+async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:
+    async with listening(kernel) as seen:
+        kernel.say(link(2, name="eth0", operstate=6))
+        assert await heard(seen) == LINK
+        kernel.say(link(2, 0, name="eth0", operstate=2))
+        assert await heard(seen) == LINK
+
+
+async def test_a_notification_of_the_rdma_core_is_an_event(kernel: Kernel) -> None:
+    async with listening(kernel) as seen:
+        kernel.say(request(MONITOR, 0, attribute(102, b"\0")), nl_socket.RDMA)
+        assert await heard(seen) == PORT
+
+
+async def test_noise_is_no_event(kernel: Kernel) -> None:
+    async with listening(kernel) as seen:
+        kernel.say(link(2, name="eth0", operstate=6))
+        assert await heard(seen) == LINK
+        for _ in range(20):
+            kernel.say(link(2, name="eth0", operstate=6))
+        kernel.say(request(MONITOR, 0, attribute(102, b"\0")), nl_socket.RDMA)
+        # the only event after twenty repetitions is that of the other source
+        assert await heard(seen) == PORT
+        assert seen.empty()
+
+
+async def test_hundreds_of_messages_are_few_events(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linkwatch, "SETTLE", 0.2)
+    async with listening(kernel) as seen:
+        for round_ in range(3):
+            for index in range(100):
+                kernel.say(link(index, round_ % 2))
+                if index % 8 == 0:
+                    await asyncio.sleep(0)  # the loop's turn: a datagram socket holds few messages
+        assert await heard(seen) == LINK
+        while not seen.empty():
+            seen.get_nowait()
+        kernel.say(request(MONITOR, 0), nl_socket.RDMA)
+        events = [await heard(seen)]
+        while events[-1] != PORT:
+            events.append(await heard(seen))
+        assert len(events) <= 2
+
+
+async def test_a_port_that_follows_its_link_late_is_looked_at_once_more(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linkwatch, "LATE", 0.05)
+    async with listening(kernel) as seen:
+        kernel.say(link(2, 0, name="eth0"))
+        assert [await heard(seen), await heard(seen)] == [LINK, LINK]
+
+
+class Overflowing:
+    """A subscription whose receive buffer overflowed: the kernel says so once, in place of a message."""
+
+    def __init__(self, inner: socket.socket, error: int) -> None:
+        self._inner, self._error = inner, error
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def recv(self, size: int) -> bytes:
+        data = self._inner.recv(size)
+        if data == b"overflow":
+            raise OSError(self._error, os.strerror(self._error))
+        return data
+
+    def close(self) -> None:
+        self.closed = True
+        self._inner.close()
+
+
+async def test_lost_messages_mean_that_anything_may_have_changed(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe = kernel.subscribe
+    monkeypatch.setattr(linkwatch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.ENOBUFS))
+    async with listening(kernel) as seen:
+        kernel.say(link(2, name="eth0"))
+        assert await heard(seen) == LINK
+        kernel.say(b"overflow")
+        assert await heard(seen) == ANYTHING
+        # it listens on, and knows nothing of what it knew
+        kernel.say(link(2, name="eth0"))
+        assert await heard(seen) == LINK
+        assert kernel.opened.count((nl_socket.ROUTE, 1)) == 1
+
+
+async def test_a_socket_that_fails_is_opened_again(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscribe = kernel.subscribe
+    monkeypatch.setattr(linkwatch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.EIO))
+    async with listening(kernel) as seen:
+        kernel.say(b"overflow")
+        assert await heard(seen) == ANYTHING
+        await until(lambda: kernel.opened.count((nl_socket.ROUTE, 1)) == 2)
+        kernel.say(link(2, name="eth0"))
+        assert await heard(seen) == LINK
+    assert [record.getMessage() for record in caplog.records] == [
+        "listening to link changes failed: Input/output error"
+    ]
+
+
+async def test_a_refused_socket_is_said_once_and_the_other_works(
+    kernel: Kernel, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel.refuses[nl_socket.ROUTE] = PermissionError(errno.EPERM, "Operation not permitted")
+    ticks = 0
+
+    def files() -> Sequence[str]:
+        nonlocal ticks
+        ticks += 1
+        return ()
+
+    async with listening(kernel, state_files=files) as seen:
+        await until(lambda: ticks >= 5)
+        kernel.say(request(MONITOR, 0), nl_socket.RDMA)
+        assert await heard(seen) == PORT
+    assert kernel.opened.count((nl_socket.ROUTE, 1)) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot listen to link changes (Operation not permitted): what they tell of is seen at the resync"
+    ]
+
+
+async def test_the_rdma_core_is_listened_to_once_it_is_loaded_and_never_loaded_by_it(kernel: Kernel) -> None:
+    kernel.core.rmdir()
+    async with listening(kernel) as seen:
+        assert kernel.opened == [(nl_socket.ROUTE, 1)]
+        kernel.core.mkdir()
+        await until(lambda: (nl_socket.RDMA, 8) in kernel.opened)
+        kernel.say(request(MONITOR, 0), nl_socket.RDMA)
+        assert await heard(seen) == PORT
+
+
+async def test_in_a_recorded_tree_nothing_is_listened_to(
+    kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with listening(kernel, tmp_path) as seen:
+        await asyncio.sleep(0.03)
+        assert seen.empty()
+    assert kernel.opened == []
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path} is a recorded tree: its links cannot be listened to"
+    ]
+
+
+def state_file(root: Path, device: str, state: str) -> str:
+    """Writes a port's state; gives the path as the kernel has it."""
+    path = f"/sys/class/infiniband/{device}/ports/1/state"
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{state}\n")
+    return path
+
+
+async def test_a_polled_state_that_changes_is_an_event(kernel: Kernel, tmp_path: Path) -> None:
+    path = state_file(tmp_path, "mlx5_0", "4: ACTIVE")
+    reads = 0
+
+    def files() -> Sequence[str]:
+        nonlocal reads
+        reads += 1
+        return (path,)
+
+    async with listening(kernel, tmp_path, files) as seen:
+        await until(lambda: reads >= 3)
+        assert seen.empty()
+        state_file(tmp_path, "mlx5_0", "1: DOWN")
+        assert await heard(seen) == PORT
+        (tmp_path / path.lstrip("/")).unlink()
+        assert await heard(seen) == PORT
+
+
+async def test_a_port_that_is_new_to_the_poll_is_no_event(kernel: Kernel, tmp_path: Path) -> None:
+    paths: list[str] = []
+    reads = 0
+
+    def files() -> Sequence[str]:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            paths.append(state_file(tmp_path, "mlx5_0", "4: ACTIVE"))
+        return paths
+
+    async with listening(kernel, tmp_path, files) as seen:
+        await until(lambda: reads >= 6)
+        assert seen.empty()
+
+
+async def test_a_reading_that_fails_is_said_once_and_tried_again_later(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(linkwatch, "POLL_AFTER_FAILURE", 0.005)
+    calls = 0
+
+    def files() -> Sequence[str]:
+        nonlocal calls
+        calls += 1
+        raise OSError(errno.EIO, "Input/output error")
+
+    async with listening(kernel, state_files=files) as seen:
+        await until(lambda: calls >= 3)
+        kernel.say(link(2, name="eth0"))
+        assert await heard(seen) == LINK
+    assert [record.getMessage() for record in caplog.records] == [
+        "reading the state of RDMA ports failed: [Errno 5] Input/output error"
+    ]
+
+
+async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    async with listening(kernel):
+        assert len(os.listdir("/proc/self/fd")) > len(before)
+    kernel.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+# --- a real kernel, in network namespaces of our own
+
+REAL = """
+import asyncio, fcntl, logging, socket, struct, sys
+from pathlib import Path
+from devhost_rdma.linkwatch import LINK, link_events
+
+class Context:
+    log, root, wanted = logging.getLogger("rdma"), Path("/"), ()
+
+def loopback(up):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        asked = struct.pack("16sh22x", b"lo", int(up))
+        fcntl.ioctl(any_socket, 0x8914, asked)  # SIOCSIFFLAGS
+
+async def main():
+    events = link_events(Context())
+    async with asyncio.timeout(20):
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        for up in (True, False, True):
+            loopback(up)
+            assert await waiting == LINK
+            waiting = asyncio.ensure_future(anext(events))
+        waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await events.aclose()
+    print("heard, without pyroute2:", "pyroute2" not in sys.modules)
+
+asyncio.run(main())
+"""
+
+
+def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
+    """Runs :data:`REAL` in a network namespace of its own; skips where there can be none."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("unshare (util-linux) is not installed")
+    if subprocess.run([unshare, *flags, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"unshare {' '.join(flags)} is not allowed here")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.run(
+        [unshare, *flags, sys.executable, "-c", REAL],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_a_real_kernel_is_heard_without_any_privilege() -> None:
+    done = in_namespace("-Urn")
+    assert (done.stdout, done.stderr) == ("heard, without pyroute2: True\n", "")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace")
+def test_a_real_kernel_is_heard_as_root() -> None:
+    done = in_namespace("-n")
+    assert (done.stdout, done.stderr) == ("heard, without pyroute2: True\n", "")

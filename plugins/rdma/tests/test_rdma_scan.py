@@ -1,0 +1,268 @@
+"""What is read when: each event costs what it concerns, and bad files cost only what they describe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rdma_connectx as connectx
+import rdma_machines as machines
+from devhost_rdma import Rdma, scan
+from devhost_rdma.linkwatch import LINK, PORT
+from devhost_rdma.options import RdmaOptions
+from rdma_tree import EDR, HDR, RdmaTree, infiniband, roce
+
+from devhost.backend import Device, Event
+from devhost.source import ServiceContext
+from devhost.sysfs import Sysfs
+from devhost.testing.mischief import DAMAGES, damaged
+
+CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
+TWIN = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.1"
+LINKS = Event("net", "change", scan.NETWORK)
+
+Reads = Callable[[], Any]
+
+
+def start(root: Path) -> Rdma:
+    return Rdma(RdmaOptions(), ServiceContext("rdma", root, ("*",)))
+
+
+def look(backend: Rdma, *events: Event) -> dict[str, Device]:
+    for event in events or (Event(),):
+        backend.notice(event)
+    return {device.id: device for device in backend.discover()}
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The path of every text file that is read."""
+    seen: list[str] = []
+    text = Sysfs.text
+
+    def noted(self: Sysfs, path: str) -> str:
+        seen.append(path)
+        return text(self, path)
+
+    monkeypatch.setattr(Sysfs, "text", noted)
+    return seen
+
+
+def test_an_event_of_something_else_reads_no_device(tmp_path, reads):
+    connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    before = look(backend)
+    reads.clear()
+    after = look(
+        backend,
+        Event("net", "add", "/sys/devices/virtual/net/veth1"),
+        Event("misc", "add", "/sys/devices/virtual/misc/fuse"),
+        Event("pci", "bind", "/sys/devices/pci0000:00/0000:00:1f.2"),
+    )
+    assert reads == []
+    assert all(after[name] is before[name] for name in before)
+
+
+def test_a_change_of_links_reads_the_ports_and_nothing_else(tmp_path, reads):
+    tree = connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    before = look(backend)
+    reads.clear()
+    tree.file(f"{CARD}/infiniband/mlx5_0/ports/1/state", "1: DOWN")
+    after = look(backend, LINKS)
+    assert {path.split("/ports/")[0] for path in reads} == {
+        f"{CARD}/infiniband/mlx5_0",
+        f"{TWIN}/infiniband/mlx5_1",
+    }
+    assert not after["0000:af:00.0"].health
+    assert after["0000:af:00.1"] is before["0000:af:00.1"]
+
+
+def test_an_event_of_one_function_reads_that_one_again(tmp_path, reads):
+    tree = connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    before = look(backend)
+    reads.clear()
+    tree.netdev(CARD.removeprefix("/sys/devices/"), "rail0")
+    after = look(backend, Event("net", "add", f"{CARD}/net/rail0"))
+    assert after["0000:af:00.0"].attributes["netDevs"] == ("ens1f0np0", "rail0")
+    assert after["0000:af:00.1"] is before["0000:af:00.1"]
+    assert not any(path.startswith(TWIN) for path in reads)
+
+
+def test_the_removal_of_what_they_hang_on_concerns_all_below(tmp_path):
+    tree = connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    assert len(look(backend)) == 2
+    port = CARD.rpartition("/")[0]
+    assert look(backend, tree.remove(port)) == {}
+
+
+def test_a_device_that_came_back_under_its_name_is_read_anew_without_any_event_of_it(tmp_path):
+    tree = machines.broadcom(tmp_path)
+    backend = start(tmp_path)
+    look(backend)
+    card = "pci0000:40/0000:40:01.0/0000:41:00.0"
+    (tmp_path / "sys/class/infiniband/kept").symlink_to("nowhere")  # so that no inode is used twice
+    (tmp_path / "sys/class/infiniband/bnxt_re0").rename(tmp_path / "old")
+    shutil.rmtree(tmp_path / "sys/devices" / card / "infiniband/bnxt_re0")
+    tree.ibdev(card, "bnxt_re0", roce("enp65s0f0np0", HDR), files={"fw_ver": "230.0.0.0"}, uverbs=False)
+    (device,) = look(backend, LINKS).values()
+    assert device.attributes["fwVersion"] == "230.0.0.0"
+
+
+def test_without_an_event_anything_may_have_changed(tmp_path):
+    tree = connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    look(backend)
+    tree.file(f"{CARD}/infiniband/mlx5_0/fw_ver", "16.35.9999")
+    assert {d.attributes["fwVersion"] for d in look(backend, LINKS).values()} == {"16.35.4030"}
+    found = {device.id: device for device in backend.discover()}
+    assert found["0000:af:00.0"].attributes["fwVersion"] == "16.35.9999"
+
+
+def test_a_storm_of_events_is_one_full_look(tmp_path, reads):
+    connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    look(backend)
+    full = len(reads)
+    reads.clear()
+    look(backend, *(Event("pci", "add", f"/sys/devices/pci0000:00/0000:00:{n:02x}.0") for n in range(200)))
+    assert len(reads) == full
+
+
+def test_an_unchanged_machine_gives_the_same_objects(tmp_path):
+    backend = start(connectx.virtual_functions(tmp_path).root)
+    before = look(backend)
+    after = look(backend)
+    assert all(after[name] is before[name] for name in before)
+
+
+def test_a_software_device_follows_its_interface_to_a_new_name(tmp_path):
+    tree = machines.software(tmp_path)
+    backend = start(tmp_path)
+    assert look(backend)["rxe0"].attributes["netDevs"] == ("dum0",)
+    tree.file("/sys/class/infiniband/rxe0/parent", "fabric0")
+    after = look(backend, Event("net", "move", "/sys/devices/virtual/net/fabric0"))
+    assert after["rxe0"].attributes["netDevs"] == ("fabric0",)
+
+
+def test_a_class_that_cannot_be_listed_is_an_error_and_no_empty_list(tmp_path, monkeypatch):
+    connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    before = look(backend)
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if str(path).endswith("/infiniband"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", refused)
+        with pytest.raises(PermissionError):
+            look(backend)
+    assert look(backend) == before
+
+
+@contextmanager
+def vanishing(path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> Iterator[None]:
+    """Takes a directory away in the moment a file of it is read."""
+    text = Sysfs.text
+
+    def going(self: Sysfs, file: str) -> str:
+        found = text(self, file)
+        if file.endswith(after):
+            shutil.rmtree(path, ignore_errors=True)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sysfs, "text", going)
+        yield
+
+
+@pytest.mark.parametrize("after", ["mlx5_0/node_type", "mlx5_0/fw_ver", "ports/1/state", "uverbs0/ibdev"])
+def test_a_device_that_goes_while_it_is_read_takes_no_other_with_it(after, tmp_path, monkeypatch):
+    connectx.connectx5_roce(tmp_path)
+    backend = start(tmp_path)
+    expected = look(backend)["0000:af:00.1"]
+    for place in ("infiniband/mlx5_0", "infiniband_verbs/uverbs0"):
+        with vanishing(tmp_path / CARD.lstrip("/") / place, monkeypatch, after):
+            found = look(backend)
+        assert found["0000:af:00.1"] == expected
+    assert sorted(look(backend)) in (["0000:af:00.1"], ["0000:af:00.0", "0000:af:00.1"])
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_bad_files_of_one_device_change_no_other(what, tmp_path):
+    root = tmp_path / "root"
+    connectx.connectx5_roce(root)
+    expected = look(start(root))["0000:af:00.1"]
+    card = root / CARD.lstrip("/")
+    files = [path for path in card.rglob("*") if path.is_file() or path.is_symlink()]
+    assert len(files) > 30
+    for path in files:
+        with damaged(path, what, tmp_path / "kept"):
+            found = look(start(root))
+        assert found["0000:af:00.1"] == expected, path
+
+
+def test_a_card_in_switchdev_mode_has_its_own_interface_and_not_those_of_its_functions(tmp_path):
+    tree = connectx.virtual_functions(tmp_path)
+    card = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
+    for name, port in (("ens3f0np0", "p0"), ("aaa0", "pf0vf0"), ("aaa1", "c1pf0sf88"), ("aaa2", "1")):
+        tree.netdev(card, name)
+        tree.file(f"/sys/devices/{card}/net/{name}/phys_port_name", port)
+        tree.file(f"/sys/devices/{card}/net/{name}/phys_switch_id", "d42f7000039fb8b8")
+    found = look(start(tmp_path))
+    assert found["0000:3b:00.0"].attributes["netDevs"] == ("ens3f0np0",)
+    assert found["0000:3b:00.2"].attributes["pfName"] == "ens3f0np0"
+
+
+def test_what_hangs_on_no_pci_function_is_named_by_what_it_hangs_on(tmp_path):
+    tree = RdmaTree(tmp_path, "hns")
+    chip = tree.device("platform/HISI00D1:00", "platform", DRIVER="hns_roce").removeprefix("/sys/devices/")
+    tree.ibdev(chip, "hns_0", roce("eth0", EDR))
+    (device,) = look(start(tmp_path)).values()
+    assert device.id == "HISI00D1:00"
+    assert device.attributes["driver"] == "hns_roce"
+    assert device.claims >= {"rdma:HISI00D1:00", "ib:hns_0"}
+    assert device.part_of == frozenset()
+    assert not device.attributes.keys() & {"pciBusID", "vendor", "device", "numaNode", "pfName"}
+
+
+def test_ports_that_no_interface_tells_of_are_polled_and_others_are_not(tmp_path, monkeypatch):
+    tree = RdmaTree(tmp_path, "mlx5_core")
+    card = tree.function("0000:19:00.0", "mlx5_core", "15b3:1023")
+    tree.ibdev(card, "mlx5_0", infiniband(HDR))
+    other = tree.function("0000:1a:00.0", "mlx5_core", "15b3:1017")
+    tree.ibdev(other, "mlx5_1", roce("eth0", EDR))
+    tree.netdev(other, "eth0")
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
+    backend = start(tmp_path)
+    look(backend)
+    assert len(backend._silent) == 2, "sysfs shows no lo: this is another network namespace"
+    tree.netdev("virtual", "lo")
+    look(backend)
+    assert list(backend._silent) == [f"/sys/devices/{card}/infiniband/mlx5_0/ports/1/state"]
+    tree.remove(f"/sys/devices/{other}/net/eth0")
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo")])
+    look(backend)
+    assert len(backend._silent) == 2, "a pod has the interface"
+
+
+async def test_a_change_of_ports_is_no_reason_to_read_everything(tmp_path, monkeypatch):
+    async def told(*_: object) -> Any:
+        for event in (LINK, PORT, Event()):
+            yield event
+
+    monkeypatch.setattr("devhost_rdma.backend.link_events", told)
+    events = [event async for event in start(tmp_path).watch()]
+    assert [event.sys_path for event in events] == ["/sys/class/net", "/sys/class/infiniband", ""]
+    assert {event.subsystem for event in events[:2]} <= set(Rdma.subsystems)
