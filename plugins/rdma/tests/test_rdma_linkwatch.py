@@ -19,36 +19,13 @@ import pytest
 from devhost_rdma import linkwatch, nl_socket
 from devhost_rdma.linkwatch import ANYTHING, LINK, PORT, link_events
 from devhost_rdma.nl_links import Links
-from devhost_rdma.nl_message import attribute, request
+from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
 from devhost.backend import Event
 
 DEADLINE = 10.0
-NEWLINK, DELLINK, NEWADDR = 16, 17, 20
-UP, RUNNING, PROMISC, LOWER_UP = 0x1, 0x40, 0x100, 0x10000
+NEWADDR = 20
 MONITOR = 5 << 10 | 28
-
-
-def link(
-    index: int,
-    flags: int = UP | RUNNING | LOWER_UP,
-    *,
-    name: str = "",
-    operstate: int | None = None,
-    carrier: int | None = None,
-    kind: int = NEWLINK,
-    family: int = 0,
-    more: bytes = b"",
-) -> bytes:
-    """One message of the group of links, with the attributes given and no others."""
-    data = struct.pack("=BxHiII", family, 1, index, flags, 0)
-    if name:
-        data += attribute(3, name.encode() + b"\0")
-    if operstate is not None:
-        data += attribute(16, bytes([operstate]))
-    if carrier is not None:
-        data += attribute(33, bytes([carrier]))
-    return request(kind, 0, data + more)
 
 
 # --- which messages matter
@@ -117,7 +94,7 @@ def test_one_change_in_a_datagram_of_many_messages_is_found(links: Links) -> Non
 
 def test_other_messages_and_malformed_ones_do_not_matter(links: Links) -> None:
     assert not links.take(link(2, 0, kind=NEWADDR))
-    assert not links.take(request(NEWLINK, 0, b"short"))
+    assert not links.take(message(NEWLINK, payload=b"short"))
     assert not links.take(link(9)[:-3])
     assert not links.take(b"")
 
@@ -230,7 +207,7 @@ async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:
 
 async def test_a_notification_of_the_rdma_core_is_an_event(kernel: Kernel) -> None:
     async with listening(kernel) as seen:
-        kernel.say(request(MONITOR, 0, attribute(102, b"\0")), nl_socket.RDMA)
+        kernel.say(message(MONITOR, payload=attribute(102, b"\0")), nl_socket.RDMA)
         assert await heard(seen) == PORT
 
 
@@ -240,7 +217,7 @@ async def test_noise_is_no_event(kernel: Kernel) -> None:
         assert await heard(seen) == LINK
         for _ in range(20):
             kernel.say(link(2, name="eth0", operstate=6))
-        kernel.say(request(MONITOR, 0, attribute(102, b"\0")), nl_socket.RDMA)
+        kernel.say(message(MONITOR, payload=attribute(102, b"\0")), nl_socket.RDMA)
         # the only event after twenty repetitions is that of the other source
         assert await heard(seen) == PORT
         assert seen.empty()
@@ -257,7 +234,7 @@ async def test_hundreds_of_messages_are_few_events(kernel: Kernel, monkeypatch: 
         assert await heard(seen) == LINK
         while not seen.empty():
             seen.get_nowait()
-        kernel.say(request(MONITOR, 0), nl_socket.RDMA)
+        kernel.say(message(MONITOR), nl_socket.RDMA)
         events = [await heard(seen)]
         while events[-1] != PORT:
             events.append(await heard(seen))
@@ -339,7 +316,7 @@ async def test_a_refused_socket_is_said_once_and_the_other_works(
 
     async with listening(kernel, state_files=files) as seen:
         await until(lambda: ticks >= 5)
-        kernel.say(request(MONITOR, 0), nl_socket.RDMA)
+        kernel.say(message(MONITOR), nl_socket.RDMA)
         assert await heard(seen) == PORT
     assert kernel.opened.count((nl_socket.ROUTE, 1)) == 1
     assert [record.getMessage() for record in caplog.records] == [
@@ -353,7 +330,7 @@ async def test_the_rdma_core_is_listened_to_once_it_is_loaded_and_never_loaded_b
         assert kernel.opened == [(nl_socket.ROUTE, 1)]
         kernel.core.mkdir()
         await until(lambda: (nl_socket.RDMA, 8) in kernel.opened)
-        kernel.say(request(MONITOR, 0), nl_socket.RDMA)
+        kernel.say(message(MONITOR), nl_socket.RDMA)
         assert await heard(seen) == PORT
 
 

@@ -15,14 +15,10 @@ from dataclasses import dataclass
 ERROR = 2
 """Type of a message that answers a request with an errno (``NLMSG_ERROR``; 0 is an acknowledgement)."""
 
-DONE = 3
-"""Type of the message that ends a dump (``NLMSG_DONE``)."""
-
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERRNO = struct.Struct("=i")
 _REQUEST = 0x1
-_DUMP = 0x300
 # NLA_F_NESTED and NLA_F_NET_BYTEORDER share the field with the type
 _TYPE_MASK = 0x3FFF
 
@@ -37,16 +33,15 @@ class Message:
 
     @property
     def errno(self) -> int:
-        """The error an :data:`ERROR` or :data:`DONE` message tells of, positive; 0 for none."""
-        if self.kind not in (ERROR, DONE) or len(self.payload) < _ERRNO.size:
+        """The error an :data:`ERROR` message tells of, positive; 0 for none."""
+        if self.kind != ERROR or len(self.payload) < _ERRNO.size:
             return 0
         return abs(int(_ERRNO.unpack_from(self.payload)[0]))
 
 
-def request(kind: int, sequence: int, payload: bytes = b"", *, dump: bool = False) -> bytes:
-    """A request; ``dump`` asks for all objects of the kind instead of one."""
-    flags = _REQUEST | (_DUMP if dump else 0)
-    return _HEADER.pack(_HEADER.size + len(payload), kind, flags, sequence, 0) + payload
+def request(kind: int, sequence: int) -> bytes:
+    """A question that has no arguments."""
+    return _HEADER.pack(_HEADER.size, kind, _REQUEST, sequence, 0)
 
 
 def messages(datagram: bytes) -> Iterator[Message]:
@@ -58,18 +53,6 @@ def messages(datagram: bytes) -> Iterator[Message]:
             return
         yield Message(kind, sequence, datagram[at + _HEADER.size : at + length])
         at += _aligned(length)
-
-
-def attribute(kind: int, value: bytes) -> bytes:
-    """One attribute with its padding.
-
-    Raises:
-        ValueError: the value is longer than the 16 bits of the length field can say.
-    """
-    length = _ATTRIBUTE.size + len(value)
-    if length > 0xFFFF:
-        raise ValueError(f"a netlink attribute of {length} bytes")
-    return _ATTRIBUTE.pack(length, kind) + value + bytes(_aligned(length) - length)
 
 
 def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -99,11 +82,6 @@ def text(value: bytes | None) -> str:
     except UnicodeDecodeError:
         return ""
     return found if found.isprintable() else ""
-
-
-def u32(value: int) -> bytes:
-    """A number as the value of a 32-bit attribute."""
-    return struct.pack("=I", value)
 
 
 def _aligned(length: int) -> int:

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 
-from .nl_message import DONE, ERROR, Message, messages, request
+from .nl_message import ERROR, Message, messages, request
 
 ROUTE = 0
 """The protocol of links, addresses and routes (``NETLINK_ROUTE``, include/uapi/linux/netlink.h)."""
@@ -25,33 +25,27 @@ DATAGRAM = 64 * 1024
 RECEIVE_BUFFER = 4 * 1024 * 1024
 """Bytes a subscription may have waiting: thousands of messages, as when hundreds of pods start at once."""
 
-MAX_ANSWER = 4096
-"""Messages of one answer that are taken; a node with more RDMA devices does not exist."""
-
 _SO_RCVBUFFORCE = 33
 _SEQUENCE = 1
 
 
-def ask(
-    protocol: int, kind: int, payload: bytes = b"", *, dump: bool = False, timeout: float
-) -> list[Message]:
-    """Sends one request and gives back what the kernel answers, for a dump all of it.
+def ask(protocol: int, kind: int, *, timeout: float) -> Message | None:
+    """Asks one question without arguments; the kernel's answer, ``None`` when it has nothing to say.
 
     The kernel works while ``send`` runs, so a driver that hangs there is not bounded by ``timeout``
     seconds: call it where blocking hurts nobody.
 
     Raises:
-        TimeoutError: the answer is not complete in time.
+        TimeoutError: there is no answer in time.
         OSError: the protocol is not there (EPROTONOSUPPORT), or the kernel refuses.
     """
     deadline = time.monotonic() + timeout
-    found: list[Message] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as link:
         link.settimeout(timeout)
         link.bind((0, 0))
-        link.sendto(request(kind, _SEQUENCE, payload, dump=dump), (0, 0))
-        while len(found) < MAX_ANSWER:
-            link.settimeout(max(0.001, deadline - time.monotonic()))
+        link.sendto(request(kind, _SEQUENCE), (0, 0))
+        while (left := deadline - time.monotonic()) > 0:
+            link.settimeout(left)
             datagram, sender = link.recvfrom(DATAGRAM)
             if sender[0] != 0:
                 continue  # any process may send to a netlink socket; only port 0 is the kernel
@@ -60,14 +54,8 @@ def ask(
                     continue
                 if message.errno:
                     raise OSError(message.errno, os.strerror(message.errno))
-                if message.kind in (DONE, ERROR):
-                    return found
-                found.append(message)
-            if found and not dump:
-                return found
-            if time.monotonic() >= deadline:
-                raise TimeoutError("the kernel's answer does not end")
-    return found
+                return None if message.kind == ERROR else message
+    raise TimeoutError("the kernel does not answer")
 
 
 def subscribe(protocol: int, groups: int) -> socket.socket:
