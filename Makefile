@@ -10,7 +10,7 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 BIN := $(VENV)/bin
 PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
 
-.PHONY: help setup run test test-root test-all check bench e2e soak proto docs format clean
+.PHONY: help setup run test test-root test-all check bench e2e vm soak proto docs format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -52,7 +52,12 @@ e2e: setup ## as root: a real kubelet, scheduler and container runtime on real d
 	@PYTHONPATH=tests/e2e $(BIN)/python -m onenode.binaries
 	@DEVHOST_E2E=1 timeout --foreground --kill-after=60s 60m $(BIN)/pytest -v tests/e2e
 
-proto: setup ## regenerate the code of the kubelet's protocol from api.proto
+# TESTS="tests/vm/guest/test_vm_udev.py -k plugged" runs some of them; VM_SHELL=1 gives a shell in the machine: docs/vm.md.
+vm: setup ## as root: a virtual machine with real RDMA, SR-IOV, NVMe, DRM and FPGA devices, in software
+	@PYTHONPATH=tests/vm timeout --foreground --kill-after=60s $(if $(VM_SHELL),0,60m) \
+	  $(BIN)/python -m machine $(if $(VM_SHELL),--shell,$(TESTS))
+
+proto: setup ## regenerate the code of the kubelet's protocols from the .proto files
 	@$(BIN)/python tools/generate_protocol.py
 
 docs: setup ## regenerate docs/cli.md from the commands and docs/conformance.md from the tests

@@ -1,0 +1,8 @@
+"""Lets tests import the packages beside them: ``machine`` (on the host) and ``lab`` (in the machine)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,75 @@
+"""Runs inside the machine that ``make vm`` boots; elsewhere everything here skips."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from lab import kernel
+from lab.hotplug import Slots
+from lab.kernel import Messages, Udevd
+from lab.links import Links
+from lab.node import Node
+
+SWITCH = "DEVHOST_VM"
+TIMEOUT = 240
+"""Seconds for one test."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "vm: needs the virtual machine (make vm, as root)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.vm)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT))
+            if os.environ.get(SWITCH) != "1":
+                item.add_marker(pytest.mark.skip(reason="a virtual machine: run make vm"))
+
+
+@pytest.fixture(autouse=True)
+def calm_kernel() -> Iterator[Messages]:
+    """The kernel has nothing to complain of during a test."""
+    messages = Messages()
+    try:
+        yield messages
+        assert messages.complaints() == []
+    finally:
+        messages.close()
+
+
+@pytest.fixture
+async def slots() -> AsyncIterator[Slots]:
+    """Plugs PCI devices; they are gone after the test."""
+    async with Slots() as slots:
+        yield slots
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    """Makes network links, RDMA devices and namespaces; they are gone after the test."""
+    with Links() as links:
+        yield links
+    kernel.settle()
+
+
+@pytest.fixture
+def udevd() -> Iterator[Udevd]:
+    """The device daemon; it runs again after the test."""
+    udevd = Udevd()
+    yield udevd
+    if not Path("/run/udev/control").exists():
+        udevd.start()
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A kubelet; ``node.serve(…)`` starts devhost. Both have ended after the test."""
+    async with Node(tmp_path) as node:
+        yield node

@@ -1,0 +1,128 @@
+"""Plugging PCI devices into the machine, and pulling them out: QEMU's own interface, from inside.
+
+The port ``/dev/virtio-ports/qmp`` leads to QEMU's monitor (https://www.qemu.org/docs/master/interop/qmp-spec.html).
+Which ports and which spare disks there are says ``machine/hardware.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .waiting import until
+
+PORT = Path("/dev/virtio-ports/qmp")
+ANSWER_LIMIT = 30.0
+DEVICES = Path("/sys/bus/pci/devices")
+
+
+class Refused(Exception):
+    """QEMU does not do what it was asked to; its own words."""
+
+
+class Monitor:
+    """A connection to QEMU's monitor. There is only one port, and so one connection at a time."""
+
+    def __init__(self) -> None:
+        self._port = os.open(PORT, os.O_RDWR | os.O_NONBLOCK)
+        self._rest = b""
+        self._session = time.monotonic_ns()  # tells our answers from those to a program before us
+        self._number = 0
+        with suppress(Refused):  # QEMU does not notice that programs change: the one before us has said it
+            self("qmp_capabilities")
+
+    def close(self) -> None:
+        os.close(self._port)
+
+    def __call__(self, command: str, **arguments: object) -> Any:
+        """What QEMU answers to a command.
+
+        Raises:
+            Refused: the command failed.
+            TimeoutError: there was no answer.
+        """
+        self._number += 1
+        name = f"{self._session}/{self._number}"
+        message = {"execute": command, "id": name, **({"arguments": arguments} if arguments else {})}
+        os.write(self._port, json.dumps(message).encode() + b"\n")
+        deadline = time.monotonic() + ANSWER_LIMIT
+        while True:
+            answer = self._next(deadline)
+            if answer.get("id") != name:
+                continue  # an event, or the greeting
+            if "error" in answer:
+                raise Refused(f"{command}: {answer['error']['desc']}")
+            return answer["return"]
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        while b"\n" not in self._rest:
+            if not select.select([self._port], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutError(f"QEMU did not answer within {ANSWER_LIMIT:.0f} s")
+            self._rest += os.read(self._port, 65536)
+        line, _, self._rest = self._rest.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class Slots:
+    """Devices in the machine's ports. What was plugged is pulled at the end; what was pulled stays out."""
+
+    def __init__(self) -> None:
+        self.monitor = Monitor()
+        self._plugged: list[str] = []
+
+    async def __aenter__(self) -> Slots:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for name in list(self._plugged):
+                await self.pull(name)
+        finally:
+            self.monitor.close()
+
+    async def plug(self, driver: str, name: str, port: str, **properties: object) -> Path:
+        """Plugs a device in, and waits until the kernel has it: its directory in sysfs.
+
+        Args:
+            driver: QEMU's kind of device: ``nvme``, ``igb``, ``secondary-vga``.
+            port: ``free0`` and so on.
+            properties: QEMU's, such as ``serial`` and ``drive`` of an NVMe controller.
+
+        Raises:
+            Refused: QEMU does not want it.
+            TimeoutError: the kernel did not see it.
+        """
+        before = self.present()
+        self.monitor("device_add", driver=driver, id=name, bus=port, **properties)
+        self._plugged.append(name)
+        new = await until(f"{driver} in {port}", lambda: self.present() - before)
+        return (DEVICES / min(new)).resolve()
+
+    async def pull(self, name: str) -> None:
+        """Pulls a device out, and waits until it is gone.
+
+        Raises:
+            Refused: there is none of that name.
+            TimeoutError: it did not go; a driver may hold it.
+        """
+        self.monitor("device_del", id=name)
+        if name in self._plugged:
+            self._plugged.remove(name)
+        await until(f"{name} is gone", lambda: name not in self.names())
+
+    def names(self) -> set[str]:
+        """The names of all devices that have one."""
+        return {one["name"] for one in self.monitor("qom-list", path="/machine/peripheral")}
+
+    def present(self) -> set[str]:
+        """The addresses of all PCI functions, as the kernel sees them."""
+        return {entry.name for entry in DEVICES.iterdir()}

@@ -1,0 +1,91 @@
+"""The kernel the tests run on: programs that talk to it, its files, and its complaints."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+RUN_LIMIT = 60.0
+UDEVD = "/usr/lib/systemd/systemd-udevd"
+
+COMPLAINT = re.compile(
+    r"BUG:|Oops|WARNING: CPU|general protection|blocked for more than|refcount_t|Call Trace"
+)
+"""What the kernel says when something in it is wrong, and not just with a device."""
+
+
+def run(*command: str) -> str:
+    """Runs a program to its end; what it prints.
+
+    Raises:
+        AssertionError: it failed; the text has what it said.
+    """
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=RUN_LIMIT, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}"
+    return done.stdout
+
+
+def text(path: str | Path) -> str:
+    """A file of sysfs or procfs, without the white space around it; empty if it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def settle() -> None:
+    """Waits until udevd has worked through every event so far."""
+    run("udevadm", "settle", "--timeout=60")
+
+
+class Udevd:
+    """The device daemon of the machine, which a test may take away for a while."""
+
+    def stop(self) -> None:
+        """Ends it; nodes still come and go, which devtmpfs does, but rules and links do not."""
+        run("udevadm", "control", "--exit", "--timeout=30")
+
+    def start(self) -> None:
+        """Starts it and lets it see everything there is."""
+        run(UDEVD, "--daemon")
+        run("udevadm", "trigger", "--action=add")
+        settle()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+class Messages:
+    """The kernel's messages from a moment on."""
+
+    def __init__(self) -> None:
+        self._messages = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(self._messages, 0, os.SEEK_END)
+
+    def complaints(self) -> list[str]:
+        """Those since the last call, or since the beginning, that no healthy kernel has."""
+        return [message for message in self._new() if COMPLAINT.search(message)]
+
+    def close(self) -> None:
+        os.close(self._messages)
+
+    def _new(self) -> Iterator[str]:
+        while True:
+            try:
+                record = os.read(self._messages, 8192)
+            except OSError as error:
+                if (
+                    error.errno == errno.EPIPE
+                ):  # older ones were overwritten; the next read goes on after them
+                    continue
+                if error.errno == errno.EAGAIN:
+                    return
+                raise
+            yield record.decode(errors="replace").partition(";")[2].partition("\n")[0]

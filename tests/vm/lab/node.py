@@ -1,0 +1,190 @@
+"""A node: the kubelet simulator, and ``devhost run`` as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from devhost.loading import load
+from devhost.model import Device
+from devhost.survey import survey
+from devhost.telemetry import ask
+from devhost.testing.kubelet import Allocation, KubeletSimulator, events
+
+from .waiting import until
+
+STOP_LIMIT = 60.0
+
+WITHOUT_PYVERBS = "raise ModuleNotFoundError(\"No module named 'pyverbs'\", name='pyverbs')\n"
+
+
+class Node:
+    """Entered, a kubelet runs; ``serve`` starts devhost. Left, both have ended, and devhost ended well.
+
+    Args:
+        directory: for the configuration, the log and the kubelet's sockets.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.config = directory / "devhost.yaml"
+        self.log = directory / "devhost.log"
+        self.kubelet = KubeletSimulator(directory / "kubelet")
+        self._environment = dict(os.environ)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def __aenter__(self) -> Node:
+        await self.kubelet.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        code = await self.stop()
+        await self.kubelet.stop()
+        assert error is not None or code == 0, f"devhost ended with {code}: {self.said()}"
+
+    def hide_pyverbs(self) -> None:
+        """devhost will not find pyverbs, as on a machine where it is not installed."""
+        hidden = self._directory / "hidden"
+        hidden.mkdir()
+        # A directory on the path before Debian's own. That a module is there and cannot be imported is what a
+        # broken installation looks like, too.
+        (hidden / "pyverbs.py").write_text(WITHOUT_PYVERBS)
+        self._environment["PYTHONPATH"] = f"{hidden}:{self._environment['PYTHONPATH']}"
+
+    async def serve(self, *resources: Mapping[str, Any], backends: Mapping[str, Any] | None = None) -> None:
+        """Writes a configuration and starts devhost, or lets the running one take it over.
+
+        Args:
+            resources: as in the configuration; each must offer something now, or say ``whenEmpty: register``.
+
+        Raises:
+            TimeoutError: the kubelet was not told of all of them.
+        """
+        self.write(*resources, backends=backends)
+        if self._process is None:
+            self._start()
+        wanted = {str(resource["name"]) for resource in resources}
+        await until(
+            f"the kubelet knows {wanted}",
+            lambda: wanted <= self._listed() or self._ended(),
+            seen=lambda: f"{self._listed()}, {self.said()}",
+        )
+        assert not self._ended(), self.said()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
+        command += ["--kubelet-dir", str(self.kubelet.directory), "--log-level", "debug"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
+
+    def write(self, *resources: Mapping[str, Any], backends: Mapping[str, Any] | None = None) -> None:
+        """Writes the configuration; JSON is YAML too."""
+        document = {"version": 1, "backends": backends or {}, "resources": resources}
+        new = self.config.with_suffix(".new")
+        new.write_text(json.dumps(document, indent=1))
+        new.replace(self.config)
+
+    async def stop(self) -> int:
+        """Ends devhost by SIGTERM; its exit code, and 0 where it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(signal.SIGTERM)
+        try:
+            return await asyncio.to_thread(process.wait, STOP_LIMIT)
+        finally:
+            process.kill()
+            process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Of devhost."""
+        assert self._process is not None
+        return self._process.pid
+
+    def said(self) -> str:
+        """devhost's log so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    async def shows(self, resource: str, *, healthy: int, total: int | None = None) -> None:
+        """Waits until the kubelet has a list with so many devices, all of them healthy unless told otherwise.
+
+        Raises:
+            TimeoutError: it has not.
+        """
+        wanted = (healthy, healthy if total is None else total)
+        await until(
+            f"{resource} has {wanted[0]} of {wanted[1]} devices healthy",
+            lambda: self._counts(resource) == wanted,
+            seen=lambda: f"{self._counts(resource)}, {self.said()[-4000:]}",
+        )
+
+    async def device(self, resource: str, token: str) -> Mapping[str, Any]:
+        """What devhost's status says of a token.
+
+        Raises:
+            KeyError: devhost does not have it.
+        """
+        for one in (await self.status())["resources"]:
+            for device in one["devices"]:
+                if (one["name"], device["id"]) == (resource, token):
+                    found: Mapping[str, Any] = device
+                    return found
+        raise KeyError(token)
+
+    async def status(self) -> Mapping[str, Any]:
+        """devhost's status document."""
+        found: Mapping[str, Any] = await ask.fetch(await ask.find(self.kubelet.directory))
+        return found
+
+    async def admit(self, pod: str, resource: str, count: int = 1) -> Allocation:
+        """A pod that asks for devices; what its container gets."""
+        return await self.kubelet.admit(pod, "main", resource, count)
+
+    def lists(self, resource: str, since: int = 0) -> Sequence[events.ListReceived]:
+        """The lists that the kubelet received from a position in its events on."""
+        return [
+            one
+            for one in self.kubelet.events.of(events.ListReceived, since=since)
+            if one.resource == resource
+        ]
+
+    async def look(self, root: Path = Path("/")) -> Mapping[str, Device]:
+        """All devices that the configuration's backends find below ``root``, with all attributes, by id."""
+        found = await survey(load(self.config), root, everything=True)
+        return {device.id: device for _, device in found.devices()}
+
+    def open_files(self) -> list[str]:
+        """What devhost has open: paths, and sockets and the like as the kernel names them."""
+        found = []
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            try:
+                found.append(str(entry.readlink()))
+            except FileNotFoundError:
+                continue  # closed meanwhile
+        return sorted(found)
+
+    def threads(self) -> int:
+        """How many threads devhost has."""
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+
+    def _listed(self) -> set[str]:
+        return set(self.kubelet.capacity())
+
+    def _counts(self, resource: str) -> tuple[int, int]:
+        return self.kubelet.allocatable().get(resource, 0), self.kubelet.capacity().get(resource, 0)
+
+    def _ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None

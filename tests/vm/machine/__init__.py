@@ -1,0 +1,1 @@
+"""The virtual machine of ``make vm``: made, booted, and gone afterwards. Runs on the host."""

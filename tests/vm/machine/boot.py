@@ -1,0 +1,127 @@
+"""One run of the machine: boot, follow what the guest says, end. Nothing is left but files in ``run``."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import hardware
+from .command import BOUND
+from .hypervisor import Hypervisor
+from .image import Image
+
+BOOT_LIMIT = 240.0
+"""Seconds until the guest says its first word; an idle machine takes 15."""
+
+SUITE_LIMIT = 1200.0
+"""Seconds from there to the end of the tests."""
+
+LEAVE_LIMIT = 30.0
+"""Seconds to power off once the tests have ended."""
+
+TAIL = 15
+"""Lines of the console that a failed boot shows."""
+
+
+class Failed(Exception):
+    """The machine did not run its tests to their end; one line, and perhaps the end of the console."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that can be run once at a time.
+
+    Args:
+        run: a directory for the files of one run, emptied before the next.
+    """
+
+    hypervisor: Hypervisor
+    image: Image
+    project: Path
+    run: Path
+
+    @property
+    def console(self) -> Path:
+        """What kernel, udev and backends printed."""
+        return self.run / "console"
+
+    def tests(self, arguments: Sequence[str]) -> int:
+        """Runs pytest in the guest, shows what it says, and returns its exit status.
+
+        Raises:
+            Failed: there is no exit status.
+        """
+        self._prepare()
+        (self.run / "out/arguments").write_bytes(b"".join(one.encode() + b"\0" for one in arguments))
+        report, log = self.run / "report", (self.run / "qemu.log")
+        report.touch()
+        with log.open("wb") as errors, self._qemu("-serial", "file:console", output=errors) as qemu:
+            self._follow(qemu, report)
+        try:
+            return int((self.run / "out/status").read_text())
+        except (OSError, ValueError):
+            said = log.read_text(errors="replace").strip()
+            raise Failed(
+                f"it ended without a result (QEMU: {qemu.returncode}{said and f', {said}'})"
+            ) from None
+
+    def shell(self) -> None:
+        """Runs a shell on the guest's console, which is this terminal, until it is left."""
+        self._prepare()
+        with self._qemu("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console") as qemu:
+            qemu.wait()
+
+    def last_words(self) -> str:
+        """The end of the console."""
+        lines = self.console.read_text(errors="replace").splitlines() if self.console.exists() else []
+        return "\n".join(lines[-TAIL:])
+
+    def _prepare(self) -> None:
+        shutil.rmtree(self.run, ignore_errors=True)
+        (self.run / "out").mkdir(parents=True)
+
+    @contextmanager
+    def _qemu(self, *more: str, output: object = None) -> Iterator[subprocess.Popen[bytes]]:
+        command = [*BOUND, *self.hypervisor.command]
+        command += hardware.arguments(self.image, self.project, self.run / "out")
+        stdin = None if output is None else subprocess.DEVNULL
+        process = subprocess.Popen(
+            [*command, *more],
+            cwd=self.run,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,  # type: ignore[call-overload]
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def _follow(self, qemu: subprocess.Popen[bytes], report: Path) -> None:
+        """Shows the report as it grows, until QEMU ends."""
+        deadline, due = time.monotonic() + BOOT_LIMIT, "up"
+        status = self.run / "out/status"
+        with report.open("rb") as lines:
+            while True:
+                ended = qemu.poll() is not None
+                while said := lines.read(1 << 16):
+                    if due == "up":
+                        deadline, due = time.monotonic() + SUITE_LIMIT, "done with the tests"
+                    sys.stdout.write(said.decode(errors="replace").replace("\r\n", "\n"))
+                    sys.stdout.flush()
+                if ended:
+                    return
+                if due == "done with the tests" and status.exists():
+                    deadline, due = time.monotonic() + LEAVE_LIMIT, "off"
+                if time.monotonic() > deadline:
+                    if due == "off":  # the tests have ended, and that is what counts
+                        return
+                    raise Failed(f"it was not {due} in time")
+                time.sleep(0.1)

@@ -1,0 +1,58 @@
+"""Commands that make parts: each with a limit and a log, and none outlives whoever started it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from .store import CannotMake
+
+TAIL = 12
+"""Lines of a log that a failure shows."""
+
+BOUND = ("setpriv", "--pdeathsig", "KILL", "--")
+"""The kernel kills the command when this process ends, in whatever way."""
+
+ENCLOSED = (*BOUND, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+"""And with it everything that it started; what it mounted is seen by nobody else, and ends with it."""
+
+
+def run(
+    *command: str | Path,
+    log: Path,
+    limit: float,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    error: type[CannotMake] = CannotMake,
+) -> None:
+    """Runs a command to its end, in mount and pid namespaces of its own.
+
+    Args:
+        limit: seconds.
+        env: added to the environment.
+        error: what to raise.
+
+    Raises:
+        CannotMake: it failed, or took longer; or ``error``.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*ENCLOSED, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+        )
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise error(f"{Path(command[0]).name} took longer than {limit:.0f} s; {log}") from None
+        finally:
+            process.kill()
+            process.wait()
+    if code:
+        lines = log.read_text(errors="replace").splitlines()[-TAIL:]
+        raise error("\n".join([f"{Path(command[0]).name} ended with {code}; {log} ends so:", *lines]))
