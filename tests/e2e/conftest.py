@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from onenode import binaries, namespaces
+from onenode import binaries, probe
 from onenode.cluster import Cluster
 from onenode.offers import FUSE, SHARES, configuration
 from onenode.plugin import Devhost
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     reason = _why_not()
     for item in items:
-        if here in item.path.parents:
+        if here in item.path.parents and "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.e2e)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT))
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _why_not() -> str:
     if os.environ.get(SWITCH) != "1":
         return "a whole cluster: run make e2e"
-    if reason := namespaces.why_not():
+    if reason := probe.why_not():
         return reason
     try:
         binaries.find()

@@ -13,7 +13,13 @@ from onenode.plugin import Devhost
 from onenode.pods import Pod, Pods
 from onenode.settings import PLUGIN_DIRECTORY
 
+from devhost.testing.zram import Zram
+
 RESTARTS = int(os.environ.get("DEVHOST_E2E_RESTARTS", "10"))
+
+MANY = 10
+"""Shares during churn. A kubelet that starts counts the devices of pods that are gone as in use until it
+has seen all pods; so a turn needs its own and those of the turns before."""
 
 by_signal = pytest.mark.parametrize("kill", [False, True], ids=["SIGTERM", "SIGKILL"])
 
@@ -24,13 +30,16 @@ def pod(devhost: Devhost, pods: Pods) -> Pod:
     return pods.create("holder", {FUSE: 1}).running()
 
 
-def assert_all_is_well(cluster: Cluster, pods: Pods, *before: tuple[Pod, tuple[str, int]]) -> None:
+def assert_all_is_well(
+    cluster: Cluster, pods: Pods, *before: tuple[Pod, tuple[str, int]], shares: int = SHARES
+) -> None:
     """The node shows everything, old pods run on and have their device, and a new one gets what is left."""
-    cluster.shows(FUSE, SHARES)
+    cluster.refreshed()
+    cluster.shows(FUSE, shares)
     for pod, identity in before:
         assert pod.identity() == identity
         assert pod.opens("/dev/fuse")
-    new = pods.create("new", {FUSE: SHARES - len(before)}).running()
+    new = pods.create("new", {FUSE: shares - len(before)}).running()
     assert new.opens("/dev/fuse")
 
 
@@ -83,26 +92,47 @@ def test_a_rolling_update_with_two_instances_ends_with_all_devices(cluster, pods
 
 
 @pytest.mark.timeout(120 + 20 * RESTARTS)
-def test_many_kubelet_restarts_during_churn_leave_every_resource_right(cluster, devhost, pods, pod, zram):
+def test_many_kubelet_restarts_during_churn_leave_every_resource_right(cluster, pods, zram):
     """Devices and pods come and go while the kubelet is killed or restarted, again and again."""
-    identity = pod.identity()
-    chance = random.Random(RESTARTS)
-    for turn in range(RESTARTS):
-        churn = [zram.plug() for _ in range(chance.randrange(3))]
-        passing = pods.create(f"passing-{turn}", {FUSE: 1})
-        cluster.restart_kubelet(kill=chance.random() < 0.5)
-        for number in chance.sample(churn, chance.randint(0, len(churn))):
-            zram.unplug(number)
-        passing.delete()
+    with Devhost(cluster, configuration(shares=MANY)) as devhost:
+        cluster.shows(FUSE, MANY)
+        pod = pods.create("holder", {FUSE: 1}).running()
+        identity = pod.identity()
+        passing = [each for turn in range(RESTARTS) for each in churn(turn, cluster, devhost, pods, zram)]
+        for each in passing:
+            each.delete()
+        devhost.serving()
+        zram.plug()
+        cluster.shows(ZRAM, plugged())
+        status = {resource["name"]: resource for resource in devhost.status()["resources"]}
+        sockets = {path.name for path in cluster.namespaces.path(PLUGIN_DIRECTORY).glob("dh-*.sock")}
+        assert sockets == {resource["socket"] for resource in status.values()}, "one socket for each resource"
+        assert {name: (each["capacity"], each["allocatable"]) for name, each in status.items()} == {
+            FUSE: (MANY, MANY),
+            ZRAM: (plugged(), plugged()),
+        }
+        assert pods.create("disk", {ZRAM: 1}).running()
+        assert_all_is_well(cluster, pods, (pod, identity), shares=MANY)
+
+
+def churn(turn: int, cluster: Cluster, devhost: Devhost, pods: Pods, zram: Zram) -> list[Pod]:
+    """Restarts the kubelet amid devices and pods that come and go; the pods, on their way out.
+
+    The pod that is asked for just before may be rejected: by the kubelet that ends, which cuts off its
+    own calls, or by one that looks at its pods before devhost could register with it. The pod that is asked
+    for once devhost is served must run.
+    """
+    chance = random.Random(turn)
+    plugged_now = [zram.plug() for _ in range(chance.randrange(3))]
+    amid = pods.create(f"amid-{turn}", {FUSE: 1})
+    cluster.restart_kubelet(kill=chance.random() < 0.5)
+    for number in chance.sample(plugged_now, chance.randint(0, len(plugged_now))):
+        zram.unplug(number)
+    amid.settled()
     devhost.serving()
-    zram.plug()
-    cluster.shows(ZRAM, plugged())
-    status = {resource["name"]: resource for resource in devhost.status()["resources"]}
-    sockets = {path.name for path in cluster.namespaces.path(PLUGIN_DIRECTORY).glob("dh-*.sock")}
-    assert sockets == {resource["socket"] for resource in status.values()}, "one socket for each resource"
-    assert {name: (each["capacity"], each["allocatable"]) for name, each in status.items()} == {
-        FUSE: (SHARES, SHARES),
-        ZRAM: (plugged(), plugged()),
-    }
-    assert pods.create("disk", {ZRAM: 1}).running()
-    assert_all_is_well(cluster, pods, (pod, identity))
+    cluster.refreshed()
+    cluster.shows(FUSE, MANY)
+    after = pods.create(f"after-{turn}", {FUSE: 1}).running()
+    for pod in (amid, after):
+        pod.leave()
+    return [amid, after]

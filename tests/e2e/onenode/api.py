@@ -9,8 +9,8 @@ from typing import Any
 
 from .namespaces import Namespaces
 
-TIMEOUT = 10.0
-"""Seconds for one request."""
+TIMEOUT = 30.0
+"""Seconds for one request; it takes milliseconds, except where the machine is busy with other things."""
 
 Json = dict[str, Any]
 

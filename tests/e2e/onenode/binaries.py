@@ -1,6 +1,10 @@
 """Which programs the cluster is made of, where each comes from, and which versions they are.
 
-python -m onenode.binaries      finds or makes all of them, and prints their versions
+python -m onenode.binaries            finds or makes all of them, and prints their versions
+python -m onenode.binaries SECONDS    the same, and compiles for no longer than that
+
+The exit code is 77 where this machine or its network cannot give what a cluster needs, and 1 where something
+is wrong.
 """
 
 from __future__ import annotations
@@ -15,11 +19,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import debian, kubernetes, namespaces
+from . import debian, kubernetes, probe
+from .fetching import Unavailable, say
+
+UNAVAILABLE = 77
+"""The exit code that test drivers since Automake's take for "skipped"."""
 
 
 class Missing(Exception):
-    """Which program cannot be had, and how it could be; one line."""
+    """Which program is not there, and how it could be; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +63,44 @@ def variable(name: str) -> str:
     return name.upper().replace("-", "_")
 
 
-def find(*, make: bool = False) -> dict[str, Path]:
+def find() -> dict[str, Path]:
     """Every program by name: from the environment, else from the cache.
 
+    Raises:
+        Missing: one is not there.
+    """
+    found, wanted = _chosen()
+    return found | {name: _cached(name) for name in wanted}
+
+
+def make(limit: float = kubernetes.BUILD_LIMIT) -> dict[str, Path]:
+    """As :func:`find`, and fetches or builds what the cache lacks. Takes minutes the first time.
+
+    What takes seconds to fetch comes before what takes minutes to build, in case the former cannot be had.
+
     Args:
-        make: fetch or build what the cache lacks. Takes minutes the first time.
+        limit: seconds for compiling.
 
     Raises:
-        Missing: one cannot be had.
+        Missing: one is not there, or does not compile.
+        Unavailable: one cannot be had on this machine.
     """
-    found = {name: path for name in NAMES if (path := _chosen(name)) is not None}
-    packages = debian.Packages(cache() / "debian")
-    for name in NAMES:
-        if name not in found:
-            found[name] = _made(name, packages) if make else _cached(name)
+    found, wanted = _chosen()
+    to_build = [name for name in wanted if name not in PACKAGED]
+    name = wanted[0] if wanted else ""
+    try:
+        if to_build and not kubernetes.is_built(cache()) and (reason := kubernetes.why_not()):
+            raise Unavailable(reason)
+        packages = debian.Packages(cache() / "debian")
+        for name in [each for each in wanted if each in PACKAGED]:
+            program = PACKAGED[name]
+            found[name] = packages.program(program.package, program.path, program.check)
+        for name in to_build:
+            found[name] = kubernetes.build(cache(), limit)[name]
+    except Unavailable as error:
+        raise Unavailable(f"{error}; {variable(name)} can name a program to use") from None
+    except kubernetes.CannotBuild as error:
+        raise Missing(f"{error}; {variable(name)} can name a program to use") from None
     return found
 
 
@@ -90,14 +122,15 @@ def alone() -> Iterator[None]:
         yield
 
 
-def _chosen(name: str) -> Path | None:
-    value = os.environ.get(variable(name))
-    if not value:
-        return None
-    path = Path(value).absolute()
-    if not os.access(path, os.X_OK):
-        raise Missing(f"{variable(name)}={value} is not a program")
-    return path
+def _chosen() -> tuple[dict[str, Path], list[str]]:
+    """The programs that the environment names, and the names of those that it does not."""
+    found = {}
+    for name in NAMES:
+        if value := os.environ.get(variable(name)):
+            found[name] = Path(value).absolute()
+            if not os.access(found[name], os.X_OK):
+                raise Missing(f"{variable(name)}={value} is not a program")
+    return found, [name for name in NAMES if name not in found]
 
 
 def _cached(name: str) -> Path:
@@ -110,16 +143,6 @@ def _cached(name: str) -> Path:
     return path
 
 
-def _made(name: str, packages: debian.Packages) -> Path:
-    try:
-        if name not in PACKAGED:
-            return kubernetes.build(cache())[name]
-        wanted = PACKAGED[name]
-        return packages.program(wanted.package, wanted.path, wanted.check)
-    except (debian.CannotFetch, kubernetes.CannotBuild) as error:
-        raise Missing(f"{error}; set {variable(name)} to a program") from None
-
-
 def _version(name: str, path: Path) -> str:
     arguments = () if name in ("cni-ptp", "busybox") else ("--version",)
     done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=30, check=False)
@@ -127,20 +150,25 @@ def _version(name: str, path: Path) -> str:
     return lines[0].strip() if lines else "?"
 
 
-def main() -> None:
-    if reason := namespaces.why_not():
-        sys.exit(f"e2e: {reason}")
+def main(limit: str = str(kubernetes.BUILD_LIMIT)) -> None:
     began = time.monotonic()
-    sys.stdout.write("e2e: looking for programs; the first run builds Kubernetes and takes minutes\n")
-    sys.stdout.flush()
+    if reason := probe.why_not():
+        say(f"skipped, no node can be had here: {reason}")
+        sys.exit(UNAVAILABLE)
     try:
-        programs = find(make=True)
+        with alone():
+            programs = make(float(limit))
+    except BlockingIOError:
+        sys.exit(f"e2e: another run is using {cache()}")
+    except Unavailable as error:
+        say(f"skipped, a program cannot be had here: {error}")
+        sys.exit(UNAVAILABLE)
     except Missing as error:
         sys.exit(f"e2e: {error}")
     for name, version in versions(programs).items():
-        sys.stdout.write(f"  {name:<24} {version}\n")
-    sys.stdout.write(f"e2e: all programs there after {time.monotonic() - began:.0f} s\n")
+        say(f"{name:<24} {version}")
+    say(f"all programs there after {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

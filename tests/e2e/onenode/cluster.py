@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import image
+from . import cgroups, image
 from .api import Api, ApiError, Json
 from .namespaces import Namespaces
 from .settings import (
     ADDRESS,
     API_PORT,
-    CGROUP,
     CONTAINERD_SOCKET,
     NODE,
     PLUGIN_DIRECTORY,
@@ -57,7 +55,7 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.logs.mkdir(parents=True)
         with ExitStack() as stack:
-            stack.enter_context(cgroups())
+            stack.enter_context(cgroups.made())
             stack.enter_context(self.namespaces)
             self._settings.write()
             self._start_all()
@@ -204,39 +202,6 @@ def end(process: subprocess.Popen[bytes], *, kill: bool = False) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait(STOP_LIMIT)
-
-
-@contextmanager
-def cgroups() -> Iterator[None]:
-    """The cgroup below which all pods are, in every hierarchy; removed on exit."""
-    roots = [root / CGROUP for root in _hierarchies()]
-    for root in roots:
-        _remove(root)
-        root.mkdir()
-    try:
-        yield
-    finally:
-        for root in roots:
-            until(f"{root} is empty", lambda root=root: _remove(root), limit=20)  # type: ignore[misc]
-
-
-def _hierarchies() -> list[Path]:
-    found = []
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, place, kind, *_ = line.split()
-        if kind in ("cgroup", "cgroup2") and place.startswith("/sys/fs/cgroup"):
-            found.append(Path(place))
-    return found
-
-
-def _remove(cgroup: Path) -> bool:
-    """Removes a cgroup and those in it; false while a process that has just been killed is still there."""
-    for directory, _, _ in os.walk(cgroup, topdown=False):
-        try:
-            Path(directory).rmdir()
-        except OSError:
-            return False
-    return True
 
 
 def _inode(path: Path) -> int | None:

@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from .fetching import Unavailable, Unreachable, persistently, say
+
 SUITES = ("sid", "trixie", "bookworm")
 """Newest first."""
 
@@ -19,10 +21,6 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 UPDATE_LIMIT = 300.0
 FETCH_LIMIT = 300.0
-
-
-class CannotFetch(Exception):
-    """Why a package cannot be had; one line."""
 
 
 class Packages:
@@ -36,16 +34,19 @@ class Packages:
         """A program of a package, which ``check`` (arguments that print something harmless) runs.
 
         Raises:
-            CannotFetch: no suite has it in a form that runs here, or apt cannot be used.
+            Unavailable: no suite has it in a form that runs here, the mirror cannot be reached, or apt cannot
+                be used.
         """
         root = self._directory / package
         if (root / path).exists():
             return root / path
+        self._know_the_suites()
+        say(f"fetching {package}")
         reasons = []
         for suite in SUITES:
             try:
                 candidate = self._unpacked(package, suite)
-            except CannotFetch as error:
+            except Unavailable as error:
                 reasons.append(f"{suite}: {error}")
                 continue
             if not runs(candidate / path, check):
@@ -54,23 +55,34 @@ class Packages:
             shutil.rmtree(root, ignore_errors=True)
             candidate.rename(root)
             return root / path
-        raise CannotFetch(f"{package}: {'; '.join(reasons)}")
+        raise Unavailable(f"{package}: {'; '.join(reasons)}")
 
     def _unpacked(self, package: str, suite: str) -> Path:
         target = self._directory / "new" / f"{package}-{suite}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        self._apt("download", f"{package}/{suite}", cwd=target, limit=FETCH_LIMIT)
+        persistently(lambda: self._apt("download", f"{package}/{suite}", cwd=target, limit=FETCH_LIMIT))
         for archive in target.glob("*.deb"):
-            subprocess.run(["dpkg", "-x", archive, target], check=True, timeout=120)
+            if subprocess.run(["dpkg", "-x", archive, target], timeout=120, check=False).returncode:
+                raise Unavailable(f"dpkg cannot unpack {archive.name}")
             archive.unlink()
         return target
 
+    def _know_the_suites(self) -> None:
+        if self._updated:
+            return
+        self._configure()
+        say("reading the lists of Debian's packages")
+        lists = self._directory / "apt" / "lists"
+        try:
+            persistently(lambda: self._apt("update", cwd=lists, limit=UPDATE_LIMIT))
+        except Unreachable:
+            if not any(lists.glob("*Packages*")):
+                raise
+            # A mirror need not have each suite, and older lists are as good as newer ones.
+        self._updated = True
+
     def _apt(self, *arguments: str, cwd: Path, limit: float) -> None:
-        if not self._updated:
-            self._configure()
-            self._updated = True
-            self._apt("update", cwd=self._directory, limit=UPDATE_LIMIT)
         options = {
             "Dir::Etc::SourceList": self._directory / "apt" / "sources.list",
             "Dir::Etc::SourceParts": "/dev/null",
@@ -78,6 +90,7 @@ class Packages:
             "Dir::State::Status": self._directory / "apt" / "status",
             "Dir::Cache": self._directory / "apt" / "cache",
             "APT::Sandbox::User": "root",
+            "APT::Update::Error-Mode": "any",
         }
         command = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items()), *arguments]
         try:
@@ -91,14 +104,16 @@ class Packages:
                 stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
-            raise CannotFetch(f"apt-get {arguments[0]} took longer than {limit:.0f} s") from None
+            raise Unavailable(f"apt-get {arguments[0]} took longer than {limit:.0f} s") from None
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise CannotFetch(f"apt-get {arguments[0]}: {said[-1]}")
+            unfetched = [line for line in said if "Failed to fetch" in line]
+            kind, line = (Unreachable, unfetched[0]) if unfetched else (Unavailable, said[-1])
+            raise kind(f"apt-get {arguments[0]}: {line}")
 
     def _configure(self) -> None:
         if shutil.which("apt-get") is None or not KEYRING.exists():
-            raise CannotFetch("this machine is no Debian")
+            raise Unavailable("this machine is no Debian")
         apt = self._directory / "apt"
         for part in ("lists/partial", "cache/archives/partial"):
             (apt / part).mkdir(parents=True, exist_ok=True)
@@ -116,7 +131,7 @@ def _mirror() -> str:
     for uri in targets:
         if uri.rstrip("/").endswith("/debian"):
             return uri
-    raise CannotFetch("apt knows no mirror of Debian")
+    raise Unavailable("apt knows no mirror of Debian")
 
 
 def runs(program: Path, arguments: Sequence[str]) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
-from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
+from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError, events
 
 from .cluster import Cluster
 from .pods import CONTAINER, Pod, Pods
+from .recorder import Recorder
 from .settings import PLUGIN_DIRECTORY
+from .waiting import LIMIT
 
 Counts = tuple[int, int] | None
 """Capacity and allocatable; ``None`` where the node does not have the resource."""
@@ -26,8 +29,12 @@ class Kubelet(ABC):
     """The kubelet's own name for that directory."""
 
     @abstractmethod
+    async def settle(self, plugins: Sequence[Recorder]) -> None:
+        """Waits until what the node shows has nothing of before the call in it."""
+
+    @abstractmethod
     async def counts(self, resource: str) -> Counts:
-        """What the node shows, surely not from before the call."""
+        """What the node shows."""
 
     @abstractmethod
     async def admit(self, pod: str, resource: str, count: int) -> str:
@@ -54,8 +61,23 @@ class Simulated(Kubelet):
         self.directory = simulator.directory
         self.shown = str(simulator.directory)
 
+    async def settle(self, plugins: Sequence[Recorder]) -> None:
+        await self._simulator.wait_for(lambda: all(map(self._has_all_of, plugins)), LIMIT)
+
+    def _has_all_of(self, plugin: Recorder) -> bool:
+        """Whether everything that the plugin has sent, or ended, has arrived."""
+        log = self._simulator.events
+        opened = [event for event in log.of(events.StreamOpened) if event.endpoint == plugin.name]
+        lists = [event for event in log.of(events.ListReceived) if event.endpoint == plugin.name]
+        open_now = plugin.name in self._simulator.endpoints(plugin.resource)
+        return (
+            len(opened) == plugin.opened == plugin.registered
+            and plugin.up_to_date
+            and len(lists) == plugin.sent
+            and (plugin.serves or not open_now)
+        )
+
     async def counts(self, resource: str) -> Counts:
-        await asyncio.sleep(0.2)  # what is under way on a socket arrives
         capacity = self._simulator.capacity().get(resource)
         return None if capacity is None else (capacity, self._simulator.allocatable()[resource])
 
@@ -86,8 +108,10 @@ class Real(Kubelet):
         self.directory = cluster.namespaces.path(PLUGIN_DIRECTORY)
         self.shown = PLUGIN_DIRECTORY
 
-    async def counts(self, resource: str) -> Counts:
+    async def settle(self, plugins: Sequence[Recorder]) -> None:
         await asyncio.to_thread(self._cluster.refreshed)
+
+    async def counts(self, resource: str) -> Counts:
         return await asyncio.to_thread(self._cluster.counts, resource)
 
     async def admit(self, pod: str, resource: str, count: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,16 +21,6 @@ STOP_LIMIT = 10.0
 """Seconds for a process that was killed."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def why_not() -> str:
-    """Why no node can be had here; empty if one can."""
-    if os.geteuid() != 0:
-        return "a node needs root"
-    for program in ("unshare", "nsenter", "mount", "ip", "openssl"):
-        if shutil.which(program) is None:
-            return f"there is no {program}"
-    return ""
 
 
 class Namespaces:

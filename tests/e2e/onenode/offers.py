@@ -10,11 +10,11 @@ ZRAM = "example.com/zram"
 DISK = "example.com/disk"
 
 SHARES = 3
-"""How often ``/dev/fuse`` is handed out."""
+"""How often ``/dev/fuse`` is handed out, if a test does not say otherwise."""
 
 
 def configuration(
-    *, inject: str = "direct", disk: int | None = None, library: Path | None = None
+    *, inject: str = "direct", shares: int = SHARES, disk: int | None = None, library: Path | None = None
 ) -> dict[str, Any]:
     """A shared character device, exclusive block devices, and a group made of one of those.
 
@@ -22,12 +22,13 @@ def configuration(
 
     Args:
         inject: how containers get their devices.
+        shares: how often ``FUSE`` is handed out.
         disk: the zram device that ``DISK`` consists of, together with ``library``.
         library: a file that a container with ``DISK`` finds as ``/opt/library``.
     """
     groups = []
     resources = [
-        {"name": FUSE, "where": {"devNode": "/dev/fuse"}, "share": {"replicas": SHARES}},
+        {"name": FUSE, "where": {"devNode": "/dev/fuse"}, "share": {"replicas": shares}},
         {"name": ZRAM, "where": {"subsystem": "block", "sysName": "zram[1-9]*"}, "whenEmpty": "register"},
     ]
     if disk is not None:

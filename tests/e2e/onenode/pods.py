@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import image
+from . import cgroups, image
 from .api import ApiError, Json
 from .cluster import Cluster
-from .settings import CGROUP
 from .waiting import until
 
 NAMESPACE = "/api/v1/namespaces/default/pods"
@@ -121,13 +120,17 @@ class Pod:
 
     def cgroup_rules(self) -> set[str]:
         """What the container's devices cgroup allows: ``c 10:229 rw``. Cgroups of version 1 only."""
-        found = [path for path in (DEVICES_CGROUP / CGROUP).rglob(self._id()) if path.is_dir()]
+        found = [path for path in (DEVICES_CGROUP / cgroups.NAME).rglob(self._id()) if path.is_dir()]
         assert len(found) == 1, found
         return set((found[0] / "devices.list").read_text().splitlines())
 
+    def leave(self) -> None:
+        """Asks for its end and does not wait for it."""
+        self.cluster.api.delete(f"{NAMESPACE}/{self.name}", gracePeriodSeconds=1)
+
     def delete(self) -> None:
         """Ends it and waits until it is gone, and its devices are free."""
-        self.cluster.api.delete(f"{NAMESPACE}/{self.name}", gracePeriodSeconds=1)
+        self.leave()
         until(f"pod {self.name} is gone", self._gone, seen=self._status)
 
     def _settled(self) -> bool:
@@ -197,7 +200,7 @@ class Pods:
     def clear(self) -> None:
         """Deletes every pod that was made."""
         for pod in self._made:
-            self._cluster.api.delete(f"{NAMESPACE}/{pod.name}", gracePeriodSeconds=1)
+            pod.leave()
         for pod in self._made:
             pod.delete()
         self._made.clear()

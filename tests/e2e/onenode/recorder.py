@@ -34,20 +34,36 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
         self.calls: list[str] = []
         self.refusal = ""
         """What Allocate fails with, if anything."""
+        self.name = name
+        self.resource = resource
+        self.registered = 0
+        """How often the kubelet said ``OK``; it opens a stream each time."""
+        self.opened = 0
+        self.sent = 0
+        """Streams and lists so far."""
         self._directory = directory
         self._shown = shown or str(directory)
-        self._name = name
-        self._resource = resource
         self._devices: dict[str, bool] = {}
         self._changed = asyncio.Condition()
         self._edition = 0
+        self._streams: dict[object, int] = {}
         self._server: grpc.aio.Server | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it listens on its socket."""
+        return self._server is not None
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether each of its streams was given the newest list."""
+        return all(edition == self._edition for edition in self._streams.values())
 
     async def serve(self) -> None:
         """Listens on its socket."""
         self._server = grpc.aio.server()
         api_pb2_grpc.add_DevicePluginServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{self._directory / self._name}")
+        self._server.add_insecure_port(f"unix:{self._directory / self.name}")
         await self._server.start()
 
     async def stop(self) -> None:
@@ -55,13 +71,13 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
-            (self._directory / self._name).unlink(missing_ok=True)
+            (self._directory / self.name).unlink(missing_ok=True)
 
     async def register(self, *, version: str = VERSION, resource: str = "", endpoint: str = "") -> str:
         """What the kubelet says to a registration: ``OK``, or its error's code and text."""
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
         request = api_pb2.RegisterRequest(
-            version=version, endpoint=endpoint or self._name, resource_name=resource or self._resource
+            version=version, endpoint=endpoint or self.name, resource_name=resource or self.resource
         )
         target = f"unix:{self._directory / KUBELET_SOCKET}"
         async with grpc.aio.insecure_channel(target, options=options) as channel:
@@ -69,6 +85,7 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
                 await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_LIMIT)
             except grpc.aio.AioRpcError as error:
                 return f"{error.code().name}: {error.details()}".replace(self._shown, "DIR")
+        self.registered += 1
         return "OK"
 
     async def list(self, **devices: bool) -> None:
@@ -88,16 +105,22 @@ class Recorder(api_pb2_grpc.DevicePluginServicer):
         self, request: api_pb2.Empty, context: Context
     ) -> AsyncIterator[api_pb2.ListAndWatchResponse]:
         self.calls.append("list-and-watch")
-        sent = -1
-        while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._edition != sent)  # noqa: B023 - awaited here
-                sent = self._edition
-                devices = [
-                    api_pb2.Device(ID=id, health=HEALTHY if well else UNHEALTHY)
-                    for id, well in self._devices.items()
-                ]
-            yield api_pb2.ListAndWatchResponse(devices=devices)
+        self.opened += 1
+        stream = object()
+        self._streams[stream] = -1
+        try:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._edition != self._streams[stream])
+                    self._streams[stream] = self._edition
+                    devices = [
+                        api_pb2.Device(ID=id, health=HEALTHY if well else UNHEALTHY)
+                        for id, well in self._devices.items()
+                    ]
+                self.sent += 1
+                yield api_pb2.ListAndWatchResponse(devices=devices)
+        finally:
+            del self._streams[stream]
 
     async def GetPreferredAllocation(
         self, request: api_pb2.PreferredAllocationRequest, context: Context

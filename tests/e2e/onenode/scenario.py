@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from .kubelets import Counts, Kubelet
 from .recorder import Recorder
+from .waiting import LIMIT
 
 RESOURCE = "example.com/scenario"
 OTHER = "example.com/other"
-
-LIMIT = 30.0
-"""Seconds a real kubelet has to show what the simulated one showed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,7 @@ class Witness:
         """Notes what is to be seen now; the calls are those since the last look."""
         end = time.monotonic() + LIMIT
         while True:
+            await self._kubelet.settle(self._plugins)
             counts = await self._kubelet.counts(RESOURCE)
             seen = Seen(step, answer, counts, tuple(tuple(plugin.calls) for plugin in self._plugins))
             if not self._expected or seen == self._expected[len(self.seen)] or time.monotonic() > end:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import image
+from . import cgroups, image
 
 NODE = "node"
 ADDRESS = "10.99.0.1"
 API_PORT = 6443
 ETCD = "http://127.0.0.1:2379"
-CGROUP = "devhost-e2e"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 PLUGIN_DIRECTORY = "/var/lib/kubelet/device-plugins"
 SPECIFICATIONS = "/run/cdi"
@@ -48,7 +47,7 @@ KUBELET = {
     "authorization": {"mode": "AlwaysAllow"},
     "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
     "cgroupDriver": "cgroupfs",
-    "cgroupRoot": f"/{CGROUP}",
+    "cgroupRoot": f"/{cgroups.NAME}",
     "failCgroupV1": False,
     "failSwapOn": False,
     "localStorageCapacityIsolation": False,

@@ -1,0 +1,87 @@
+"""The cgroup below which all pods are, in every hierarchy of the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from .waiting import until
+
+NAME = "devhost-e2e"
+
+CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
+"""What a kubelet insists on. In version 2 a cgroup has those that the one above it gives on."""
+
+EMPTY_LIMIT = 20.0
+"""Seconds for processes that were killed to be gone."""
+
+
+class Refused(Exception):
+    """Why no cgroup can be made; one line."""
+
+
+@contextmanager
+def made(name: str = NAME) -> Iterator[None]:
+    """Makes the cgroup on entry, anew if there is an empty one, and removes it on exit.
+
+    Raises:
+        Refused: on entry, when the machine does not allow it.
+        TimeoutError: on exit, when a process stays in it.
+    """
+    hierarchies = _hierarchies()
+    try:
+        for kind, root in hierarchies:
+            _make(kind, root, root / name)
+        _refuse_if_incomplete(hierarchies, name)
+        yield
+    finally:
+        for _, root in hierarchies:
+            until(f"{root / name} is empty", partial(_remove, root / name), limit=EMPTY_LIMIT)
+
+
+def _hierarchies() -> list[tuple[str, Path]]:
+    found = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        if kind in ("cgroup", "cgroup2") and place.startswith("/sys/fs/cgroup"):
+            found.append((kind, Path(place)))
+    if not found:
+        raise Refused("no cgroups are mounted below /sys/fs/cgroup")
+    return found
+
+
+def _make(kind: str, root: Path, cgroup: Path) -> None:
+    _remove(cgroup)
+    try:
+        cgroup.mkdir()
+    except OSError as error:
+        raise Refused(f"{cgroup} cannot be made: {error.strerror}") from None
+    if kind == "cgroup2":
+        offered = (root / "cgroup.controllers").read_text().split()
+        for controller in sorted(CONTROLLERS.intersection(offered)):
+            with suppress(OSError):  # what is missing in the end is told by the look at all of them
+                (root / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def _refuse_if_incomplete(hierarchies: list[tuple[str, Path]], name: str) -> None:
+    found: set[str] = set()
+    for kind, root in hierarchies:
+        if kind == "cgroup2":
+            found.update((root / name / "cgroup.controllers").read_text().split())
+        else:
+            found.update(file.name.partition(".")[0] for file in (root / name).glob("*.*"))
+    if missing := CONTROLLERS - found:
+        raise Refused(f"cgroups cannot be made with {', '.join(sorted(missing))}")
+
+
+def _remove(cgroup: Path) -> bool:
+    """Removes a cgroup and those in it; false while a process that has just been killed is still there."""
+    for directory, _, _ in os.walk(cgroup, topdown=False):
+        try:
+            Path(directory).rmdir()
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,72 @@
+"""Whether this machine can carry a node: tried, not guessed, before anything is fetched or built.
+
+A container may be root and still be refused namespaces, mounts, cgroups or devices, each by another rule.
+So the probe makes what a cluster makes, once, and takes it away again; that takes less than a second.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from . import cgroups
+from .namespaces import Namespaces
+
+PROGRAMS = ("unshare", "nsenter", "mount", "ip", "openssl", "dpkg")
+
+DEVICES = ("/dev/fuse", "/dev/kmsg")
+"""The first one is what pods ask for, the second one is read by a kubelet."""
+
+ADDRESS = "10.99.0.2"
+
+SANDBOX = """\
+set -e
+mkdir /run/low /run/up /run/work /run/merged
+mount -t overlay -o lowerdir=/run/low,upperdir=/run/up,workdir=/run/work overlay /run/merged
+ip link add one type veth peer name other
+"""
+"""What a container runtime needs of a node's namespaces."""
+
+
+def why_not() -> str:
+    """Why no node can be had here; empty if one can."""
+    if os.geteuid() != 0:
+        return "a node needs root"
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            return f"there is no program {program}"
+    return _devices() or _cgroups() or _namespaces()
+
+
+def _devices() -> str:
+    for device in DEVICES:
+        try:
+            os.close(os.open(device, os.O_RDWR | os.O_NONBLOCK))
+        except OSError as error:
+            return f"{device} cannot be opened: {error.strerror}"
+    return ""
+
+
+def _cgroups() -> str:
+    try:
+        with cgroups.made(f"{cgroups.NAME}-probe-{os.getpid()}"):
+            return ""
+    except cgroups.Refused as error:
+        return str(error)
+
+
+def _namespaces() -> str:
+    with tempfile.TemporaryDirectory(prefix="devhost-e2e-") as directory:
+        try:
+            with Namespaces(ADDRESS, "probe", Path(directory) / "log") as namespaces:
+                done = namespaces.run("sh", "-c", SANDBOX)
+        except (OSError, RuntimeError) as error:
+            return f"a node's namespaces cannot be had: {_line(str(error))}"
+    return f"a container cannot be had: {_line(done.stderr)}" if done.returncode else ""
+
+
+def _line(text: str) -> str:
+    """The last line: the others lead up to it."""
+    return (text.strip().splitlines() or ["no reason was given"])[-1].strip()

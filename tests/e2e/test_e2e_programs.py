@@ -1,0 +1,153 @@
+"""How the programs of the cluster are found and made, where the machine or its network is of no help.
+
+These need neither root nor network: Go and apt-get are small scripts here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onenode import binaries, debian, fetching, kubernetes, probe
+from onenode.fetching import Unavailable, Unreachable
+
+UNREACHABLE = (
+    '"Error": "k8s.io/kubernetes@v1.37.1: Get https://proxy/k8s.io: dial tcp: network is unreachable"',
+    "go: k8s.io/api@v0.37.1: Get https://proxy/k8s.io/api: dial tcp: lookup proxy: no such host",
+    "go: k8s.io/api@v0.37.1: reading https://proxy/k8s.io/api.zip: 502 Bad Gateway",
+    "verifying module: Get https://sum/lookup: net/http: TLS handshake timeout",
+)
+TOO_LITTLE = (
+    "go: go.mod requires go >= 1.26.0 (running go 1.19.8; GOTOOLCHAIN=local)",
+    "k8s.io/api: /usr/lib/go/pkg/tool/compile: signal: killed",
+    "write /cache/go-build/1: no space left on device",
+)
+BROKEN = (
+    "./main.go:17:2: undefined: kubelet.NewKubeletCommand",
+    "go: invalid version: unknown revision v1.99.9",
+)
+
+
+@pytest.fixture(autouse=True)
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with an empty cache, on which nobody waits before trying again."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES", raising=False)
+    for name in binaries.NAMES:
+        monkeypatch.delenv(binaries.variable(name), raising=False)
+    monkeypatch.setattr(fetching, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(fetching, "PAUSE", 0.0)
+    monkeypatch.setattr(probe, "why_not", str)
+
+
+def install(directory: Path, name: str, script: str) -> Path:
+    """A program that notes each call in a file, which is returned, and then does what ``script`` says."""
+    program, calls = directory / "bin" / name, directory / f"{name}.calls"
+    program.write_text(f"#!/bin/sh\necho \"$@\" >> '{calls}'\n{script}\n")
+    program.chmod(0o755)
+    return calls
+
+
+def says(text: str) -> str:
+    return f"echo '{text}' >&2; exit 1"
+
+
+@pytest.mark.parametrize("text", UNREACHABLE)
+def test_what_the_network_does_not_give_is_tried_three_times(tmp_path: Path, text: str) -> None:
+    calls = install(tmp_path, "go", says(text))
+    with pytest.raises(Unreachable, match=r"^go mod download: ") as caught:
+        kubernetes.build(tmp_path)
+    assert text[-30:].strip('"') in str(caught.value)
+    assert len(calls.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("text", TOO_LITTLE)
+def test_what_the_machine_has_too_little_of_is_not_the_projects_fault(tmp_path: Path, text: str) -> None:
+    calls = install(tmp_path, "go", says(text))
+    with pytest.raises(Unavailable) as caught:
+        kubernetes.build(tmp_path)
+    assert text in str(caught.value)
+    assert len(calls.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_kubernetes_that_does_not_compile_is_an_error(tmp_path: Path, text: str) -> None:
+    install(tmp_path, "go", says(text))
+    with pytest.raises(kubernetes.CannotBuild) as caught:
+        kubernetes.build(tmp_path)
+    assert text in str(caught.value)
+
+
+def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    module = tmp_path / "theirs.json"
+    module.write_text('{"Go": "1.26", "Replace": []}')
+    install(
+        tmp_path,
+        "go",
+        f"""case "$2" in
+            download) echo '{{"GoMod": "{module}"}}';;
+            edit) cat "$4";;
+            tidy) ;;
+            *) exec sleep 600;;
+        esac""",
+    )
+    with pytest.raises(Unavailable, match="go build took longer than 0 s"):
+        kubernetes.build(tmp_path, limit=0.0)
+
+
+def test_without_go_nothing_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    fetched = install(tmp_path, "apt-get", "exit 1")
+    with pytest.raises(SystemExit) as caught:
+        binaries.main()
+    assert caught.value.code == binaries.UNAVAILABLE
+    assert "there is no Go to build it with; KUBELET can name a program to use" in capsys.readouterr().out
+    assert not fetched.exists()
+
+
+def test_a_mirror_that_cannot_be_reached_is_told_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(debian, "KEYRING", tmp_path)
+    built = install(tmp_path, "go", "exit 1")
+    install(
+        tmp_path,
+        "apt-get",
+        'test "$1" = indextargets && exec echo http://mirror/debian; '
+        + says("E: Failed to fetch http://mirror/debian/dists/sid/InRelease  Could not resolve mirror"),
+    )
+    with pytest.raises(SystemExit) as caught:
+        binaries.main()
+    assert caught.value.code == binaries.UNAVAILABLE
+    assert "skipped, a program cannot be had here: apt-get update: " in capsys.readouterr().out
+    assert not built.exists()
+
+
+def test_a_machine_that_cannot_carry_a_node_is_asked_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "why_not", lambda: "there are no cgroups")
+    fetched = install(tmp_path, "apt-get", "exit 1")
+    with pytest.raises(SystemExit) as caught:
+        binaries.main()
+    assert caught.value.code == binaries.UNAVAILABLE
+    assert capsys.readouterr().out == "e2e: skipped, no node can be had here: there are no cgroups\n"
+    assert not fetched.exists()
+
+
+def test_a_variable_that_names_no_program_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBELET", str(tmp_path / "nothing"))
+    with pytest.raises(SystemExit, match=r"KUBELET=.* is not a program"):
+        binaries.main()
+
+
+def test_a_release_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES", "newest")
+    with pytest.raises(SystemExit, match="KUBERNETES=newest is not a release such as v1"):
+        binaries.main()
