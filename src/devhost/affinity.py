@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import nsmallest
 
 from .model import Device
 from .settings import Prefer
@@ -49,10 +50,13 @@ def prefer(
     offered = dict.fromkeys(available)
     chosen = {token: None for token in must_include if token in offered}
     free = [token for token in offered if token in devices and token not in chosen]
-    candidates = [Candidate(token, devices[token]) for token in sorted(free, key=natural)]
     need = size - len(chosen)
     if need <= 0:
         return list(chosen)
+    if len({devices[token].id for token in free}) == 1:
+        # Nothing to choose between, among perhaps 100 000: they differ in their numbers only.
+        return [*chosen, *nsmallest(need, free, key=lambda token: (len(token), token))]
+    candidates = [Candidate(token, devices[token]) for token in sorted(free, key=natural)]
     if len(candidates) <= need:
         return [*chosen, *(candidate.token for candidate in candidates)]
     taken = [devices[token] for token in chosen if token in devices]

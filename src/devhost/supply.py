@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .affinity import prefer
-from .errors import AllocationError, BackendError, words
+from .errors import AllocationError, BackendError, one_line, words
 from .inventory import Entry, Inventory
 from .model import Device, DeviceNode, Edits, Mount
 from .settings import Prefer
@@ -200,12 +200,13 @@ class Supply:
 
         Raises:
             AllocationError: for some token the backend gives nothing at all.
+            BackendError: the same, and for some device it failed.
         """
         devices = _each_once(wanted)
         must = all(len(some) == 1 for some in wanted)
         try:
             granted, lacking = self._edits(devices)
-        except AllocationError:
+        except Exception:  # a stranger's code may raise anything, and one device of many must not fail a pod
             if must:
                 raise
         else:
@@ -216,11 +217,16 @@ class Supply:
     def _serve_some(self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device]) -> _Answer:
         left_out: dict[str, str] = {}
         lacking: dict[str, list[str]] = {}
+        failed = False
         for device in devices:
             try:
                 _, missing = self._edits([device])
-            except AllocationError as error:
+            except BackendError as error:
                 left_out[device.id] = words(error) or type(error).__name__
+                failed = failed or not isinstance(error, AllocationError)
+            except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything
+                left_out[device.id] = f"backend {self.source.name} failed: {one_line(error)}"
+                failed = True
             else:
                 lacking |= missing
                 left_out |= {name: f"{', '.join(paths)} does not exist" for name, paths in missing.items()}
@@ -228,7 +234,8 @@ class Supply:
         if not all(rest):
             if lacking:
                 return _Answer(Granted(Edits()), (), lacking, {})
-            raise AllocationError("; ".join(dict.fromkeys(left_out.values())))
+            kind = BackendError if failed else AllocationError
+            raise kind("; ".join(dict.fromkeys(left_out.values())))
         granted, missing = self._edits(_each_once(rest))
         return _Answer(granted, () if missing else _each_once(rest), lacking | missing, left_out)
 

@@ -16,6 +16,9 @@ from pathlib import Path
 DEVICES = "/sys/devices/"
 """Where every device has its own directory; classes and buses only link there."""
 
+OWN_MOUNTS = "/proc/self/mountinfo"
+"""What this process has mounted where: read to tell what a root is, never to tell what is in it."""
+
 BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """A PCI address with its domain, as sysfs names the directory."""
 
@@ -52,7 +55,7 @@ def is_live(root: Path) -> bool:
         return False
     device = f"{os.major(number)}:{os.minor(number)}"
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(errors="replace")
+        mounts = Path(OWN_MOUNTS).read_text(errors="replace")
     except OSError:
         return False
     for line in mounts.splitlines():

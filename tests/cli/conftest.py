@@ -22,7 +22,8 @@ class Toy(Backend):
         for line in (self.context.root / "toys").read_text().split():
             name, _, model = line.partition("=")
             health = {"health": unhealthy("it is broken")} if name == "broken" else {}
-            yield Device(id=name, attributes={"model": model, "serial": "s-" + name}, **health)
+            claims = frozenset({"node:/dev/toys/" + name})
+            yield Device(id=name, attributes={"model": model, "serial": "s-" + name}, claims=claims, **health)
 
     def allocate(self, devices):
         return Edits(nodes=(DeviceNode("/dev/null"),))

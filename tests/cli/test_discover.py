@@ -83,6 +83,10 @@ def test_explain_finds_a_device_by_any_attribute(toys):
     assert document["verdicts"][0]["taken"] is True
 
 
+def test_explain_finds_a_device_by_a_node_that_no_attribute_has(toys):
+    assert toys.devhost("explain", "/dev/toys/two").stdout.startswith("two of backend toy")
+
+
 def test_explain_of_an_unknown_device_suggests_and_exits_with_2(toys):
     done = toys.devhost("explain", "ones")
     assert done.returncode == 2

@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,31 @@ version: 1
 backendPaths: [backends]
 resources:
 - {name: example.com/lamp, backend: lamp, where: {dimmed: true}}
+"""
+
+TRIES = 5
+"""Recordings of a machine on which something happens all the time; one is enough of a quiet one."""
+
+HANGING = """
+import time
+from pathlib import Path
+from devhost.backend import Backend, Edits, hookimpl
+
+
+class Slow(Backend):
+    name = "slow"
+
+    def discover(self):
+        Path({begun!r}).touch()
+        time.sleep(60)
+
+    def allocate(self, devices):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Slow]
 """
 
 STRANGE = """
@@ -239,6 +266,37 @@ def test_a_wrong_directory_is_one_line_and_exit_code_2(root: Path, end: Path) ->
     assert os.listdir(end) == ["file"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(
+    root: Path, tmp_path: Path, end: Path, number: signal.Signals
+) -> None:
+    """Also while a backend hangs."""
+    begun = tmp_path / "begun"
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends/slow.py").write_text(HANGING.format(begun=str(begun)))
+    config = tmp_path / "node.yaml"
+    config.write_text(
+        "version: 1\nbackendPaths: [backends]\nresources: [{name: example.com/slow, backend: slow}]\n"
+    )
+    before = sorted([*os.listdir(tmp_path), "begun"])
+    command = [sys.executable, "-m", "devhost", "record", end, "--config", config, "--root", root]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=_heed) as running:
+        deadline = time.monotonic() + 30
+        while not begun.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running.send_signal(number)
+        _, said = running.communicate(timeout=30)
+    assert running.returncode == 128 + number
+    assert "Traceback" not in said
+    assert sorted(set(os.listdir(tmp_path)) | {"begun"}) == before
+
+
+def _heed() -> None:
+    """Undoes what the tests' own parent may have said of signals (a shell's background job, nohup)."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def test_a_wrong_configuration_makes_no_tree(root: Path, config: Path, end: Path) -> None:
     config.write_text("version: 1\nresorces: []\n")
     assert "resorces" in devhost("record", end, "--config", config, "--root", root, code=2)
@@ -261,10 +319,18 @@ def _devices(*arguments: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
 @pytest.mark.skipif(not Path("/sys/class").is_dir(), reason="there is no /sys here")
 @pytest.mark.skipif(Path("/etc/devhost/devhost.yaml").exists(), reason="this machine has a configuration")
 def test_a_tree_of_this_machine_shows_what_this_machine_shows(end: Path) -> None:
-    before = _devices()
-    devhost("record", end)
-    after = _devices()
-    tree = _devices("--root", end)
-    stable = [key for key, device in before.items() if after.get(key) == device]
-    assert {key: tree.get(key) for key in stable} == {key: before[key] for key in stable}
-    assert before.keys() & after.keys() <= tree.keys() <= before.keys() | after.keys()
+    """Also while devices come and go: what is there all the time is the same, and nothing is made up."""
+    made_up: list[set[tuple[str, str]]] = []
+    while len(made_up) < TRIES:
+        before = _devices()
+        devhost("record", end)
+        after = _devices()
+        tree = _devices("--root", end)
+        stable = [key for key, device in before.items() if after.get(key) == device]
+        assert {key: tree.get(key) for key in stable} == {key: before[key] for key in stable}
+        assert before.keys() & after.keys() <= tree.keys()
+        made_up.append(tree.keys() - before.keys() - after.keys())
+        if not made_up[-1]:
+            return
+        shutil.rmtree(end)  # some device came and went in between, or else it is made up each time
+    assert not set.intersection(*made_up)

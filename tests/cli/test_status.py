@@ -197,6 +197,19 @@ def test_many_healthy_devices_are_only_counted() -> None:
     assert "\n\n100 healthy devices not shown (--all shows them)\n" in text
 
 
+def test_of_many_devices_handed_out_together_the_unhealthy_ones_are_shown() -> None:
+    document = _document([_device("all::0")])
+    document["resources"][0]["together"] = [
+        {"device": f"d{i}", "health": "Unhealthy" if i == 77 else "Healthy", "reason": "", "numaNodes": []}
+        for i in range(600)
+    ]
+    text = show(document, NOW)
+    assert len(text.splitlines()) < 20
+    assert "d77" in text and "d78" not in text
+    assert "599 healthy devices handed out together not shown (--all shows them)" in text
+    assert len(show(document, NOW, everything=True).splitlines()) > 600
+
+
 @pytest.mark.parametrize(
     ("since", "shown"),
     [

@@ -159,3 +159,13 @@ def test_a_request_no_node_can_serve_uses_as_few_nodes_as_possible() -> None:
 def test_card10_comes_after_card2(policy: Prefer) -> None:
     devices = {f"card{n}": Device(f"card{n}") for n in (10, 2, 1)}
     assert prefer(policy, devices, list(devices), (), 2) == ["card1", "card2"]
+
+
+@pytest.mark.parametrize("policy", Prefer)
+def test_replicas_of_one_device_are_taken_by_their_numbers(policy: Prefer) -> None:
+    """Without weighing each of them: there may be 100 000, and the kubelet admits no other pod meanwhile."""
+    device = Device("kvm", numa_nodes=(0,))
+    known = {token("kvm", n, 12): device for n in range(12)}
+    available = [f"kvm::{n}" for n in (11, 10, 9, 2, 1)]
+    assert prefer(policy, known, available, ["kvm::10"], 3) == ["kvm::10", "kvm::1", "kvm::2"]
+    assert prefer(policy, known, available, [], 9) == [f"kvm::{n}" for n in (1, 2, 9, 10, 11)]

@@ -20,12 +20,11 @@ import pytest
 
 from devhost.backend import Attribute, Backend, Device, Edits
 from devhost.catalog import Catalog, Installed
-from devhost.errors import EnvironmentFailure, UsageError
 from devhost.loading import Loaded
 from devhost.recording import CONFIGURATION, MANIFEST, Recording, record, writer
 from devhost.recording.area import MAX_FILE
 from devhost.settings import Settings
-from devhost.sysfs import node_number
+from devhost.sysfs import is_live, node_number
 from devhost.testing.trees import Tree
 
 Find = Callable[[Path], object]
@@ -416,33 +415,20 @@ def test_no_backend_makes_a_tree_with_only_a_description(root: Path, end: Path) 
     assert record(loaded(), end, root).machine.devices() == []
 
 
-def test_a_tree_goes_into_an_empty_directory_but_over_nothing(root: Path, end: Path, tmp_path: Path) -> None:
-    end.mkdir()
-    configuration = loaded(backend(lambda root: os.listdir(root / "sys/class/mycard")))
-    record(configuration, end, root)
-    assert (end / CARD).is_symlink()
-    with pytest.raises(UsageError, match="is not empty"):
-        record(configuration, end, root)
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="is no directory"):
-        record(configuration, tmp_path / "file", root)
-    with pytest.raises(UsageError, match="make it first"):
-        record(configuration, tmp_path / "no/such", root)
+def test_what_devhost_itself_has_mounted_is_no_omission(root: Path, end: Path) -> None:
+    """It is looked up to tell whether a root is a machine's, with every recording."""
+    made = record(loaded(backend(is_live)), end, root)
+    assert why(made) == {}
 
 
-def test_a_directory_that_cannot_be_made_is_one_clear_line(root: Path) -> None:
-    with pytest.raises(EnvironmentFailure, match=r"cannot write /proc/recorded: .*file system") as caught:
-        record(loaded(), Path("/proc/recorded"), root)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_full_disk_is_one_clear_line_and_leaves_nothing_behind(
-    root: Path, end: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_read_of_this_machine_whatever_the_root_is_named_as_that(
+    root: Path, end: Path, tmp_path: Path
 ) -> None:
-    def full(self: Path, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def find(at: Path) -> str:
+        return "" if at == root else (tmp_path / "beside").read_text()
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(EnvironmentFailure, match="No space left on device"):
-        record(loaded(backend(lambda root: (root / CARD / "serial").read_text())), end, root)
-    assert sorted(os.listdir(end.parent)) == ["machine"]
+    (tmp_path / "beside").write_text("hunter2")
+    made = record(loaded(backend(find)), end, root)
+    assert why(made) == {
+        str(tmp_path / "beside"): "it is read of this machine, whatever --root says",
+    }

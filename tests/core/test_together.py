@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
+from devhost.errors import BackendError
 from devhost.inventory import GRACE, NAMED_ILL, Inventory
 from devhost.kubelet import wire
 from devhost.model import HEALTHY, Health, unhealthy
@@ -253,6 +254,33 @@ async def test_no_pod_fails_because_the_backend_refuses_one_device(
     assert rig.looks == 1
     (record,) = caplog.records
     assert record.getMessage() == "a container goes without a device"
+
+
+async def test_no_pod_fails_because_the_backend_fails_at_one_device(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(devices: Sequence[Device]) -> None:
+        if any(device.id == "b" for device in devices):
+            raise OSError(5, "Input/output error")
+
+    rig.refuse = fail
+    rig.show("abc")
+    assert await rig.allocate("all::1") == "a,c"
+    (record,) = caplog.records
+    assert "backend card failed: OSError: [Errno 5]" in str(vars(record))
+
+
+async def test_a_backend_that_fails_at_every_device_is_told_as_one_that_failed(rig: Rig) -> None:
+    def fail(devices: Sequence[Device]) -> None:
+        raise OSError(5, "Input/output error")
+
+    rig.refuse = fail
+    rig.show("abc")
+    with pytest.raises(
+        BackendError, match=r"^backend card failed: OSError: \[Errno 5\] Input/output error$"
+    ) as told:
+        await rig.allocate("all::0")
+    assert not isinstance(told.value, AllocationError)
 
 
 async def test_a_pod_is_refused_when_no_device_can_be_given(rig: Rig) -> None:

@@ -80,6 +80,19 @@ def test_another_kubelet_is_tried_soon_and_a_healthy_one_is_not_asked_for_it() -
     assert table.due(None) == before
 
 
+def test_another_kubelet_is_asked_soon_while_something_is_held() -> None:
+    """A pod that it has never named is believed to be over only after minutes."""
+    table = Timetable()
+    table.answered(0.0, OLD)
+    table.answered(PATIENCE, OLD)
+    wanted = PATIENCE + RELAXED
+    assert table.due(wanted) == wanted
+    table.restarted(PATIENCE + 1)
+    assert table.due(wanted) == PATIENCE + GAP
+    table.answered(PATIENCE + 1, NEW)
+    assert table.due(wanted) == PATIENCE + 1 + FIRST
+
+
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["answer", "fail", "restart"]), st.floats(0, 100)), max_size=60))
 def test_no_two_questions_are_ever_closer_than_the_gap(history: list[tuple[str, float]]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from devhost.testing.kubelet import (
     events,
     fail,
     registry,
+    wire,
 )
 from devhost.testing.kubelet.console import HELP
 from devhost.testing.kubelet.render import abbreviated, lines, listed, response_lines
@@ -187,3 +191,19 @@ async def test_the_example_in_the_documentation_works(plugin_dir, tiny):
         await running[-1].register()
 
     await names["shows_its_devices_again_after_a_restart"](plugin_dir, start_plugin)
+
+
+def test_a_wipe_passes_over_a_socket_whose_plugin_removes_it_meanwhile(tmp_path, monkeypatch):
+    for name in ("going.sock", "old.sock"):
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(tmp_path / name))
+
+    @contextmanager
+    def scandir(path, listed=os.scandir):
+        with listed(path) as entries:
+            found = list(entries)
+        (tmp_path / "going.sock").unlink()
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert wire.wipe(tmp_path) == ("old.sock",)

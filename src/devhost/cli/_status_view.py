@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
-from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
+from devhost.telemetry.document import DeviceStatus, HostStatus, MemberStatus, StatusDocument
 from devhost.telemetry.printable import printable
 
 from ._table import table
@@ -16,6 +17,7 @@ MOST = 50
 """Rows of any one list unless all are asked for."""
 
 _Row = tuple[object, ...]
+_D = TypeVar("_D", DeviceStatus, MemberStatus)
 
 
 def show(document: StatusDocument, now: datetime, *, everything: bool = False) -> str:
@@ -24,7 +26,7 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False) -
         "\n".join(_header(document, now)),
         _resources(document, now),
         _devices(document, now, everything),
-        _together(document),
+        _together(document, everything),
         _backends(document, now),
         _refusals(document, everything),
     ]
@@ -95,18 +97,29 @@ def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:
     ]
     if not found:
         return ""
-    shown, left_out = found, ""
-    if not everything and len(found) > FEW:
-        bad = [(name, device) for name, device in found if device["health"] != "Healthy"]
-        shown = bad[:MOST]
-        counts = [(len(bad) - len(shown), "unhealthy"), (len(found) - len(bad), "healthy")]
-        left_out = " and ".join(f"{count} {health}" for count, health in counts if count)
-        left_out = f"{left_out} devices not shown (--all shows them)" if left_out else ""
-    if not shown:
-        return left_out
-    headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "HELD BY", "REASON")
+    shown, left_out = _ill_if_many(found, "devices", everything)
     known = document["kubelet"]["podResources"]["known"]
+    headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "HELD BY", "REASON")
     rows = [_device(name, device, now, _held_by(device, known)) for name, device in shown]
+    return _shortened(headers, rows, left_out)
+
+
+def _ill_if_many(
+    found: Sequence[tuple[str, _D]], what: str, everything: bool
+) -> tuple[Sequence[tuple[str, _D]], str]:
+    """The devices to show: of many only those with a problem; and how many are left out, in words."""
+    if everything or len(found) <= FEW:
+        return found, ""
+    ill = [(name, device) for name, device in found if device["health"] != "Healthy"]
+    shown = ill[:MOST]
+    counts = [(len(ill) - len(shown), "unhealthy"), (len(found) - len(ill), "healthy")]
+    left_out = " and ".join(f"{count} {health}" for count, health in counts if count)
+    return shown, f"{left_out} {what} not shown (--all shows them)" if left_out else ""
+
+
+def _shortened(headers: Sequence[str], rows: Sequence[_Row], left_out: str) -> str:
+    if not rows:
+        return left_out
     text = _with_remarks(headers, rows)
     return f"{text}\n{left_out}" if left_out else text
 
@@ -138,21 +151,18 @@ def _device(name: str, device: DeviceStatus, now: datetime, held_by: str) -> _Ro
     )
 
 
-def _together(document: StatusDocument) -> str:
+def _together(document: StatusDocument, everything: bool) -> str:
     """What each token gives of a resource whose devices are handed out together."""
+    found = [
+        (resource["name"], member) for resource in document["resources"] for member in resource["together"]
+    ]
+    shown, left_out = _ill_if_many(found, "devices handed out together", everything)
     rows: list[_Row] = [
-        (
-            resource["name"],
-            member["device"],
-            member["health"],
-            ",".join(map(str, member["numaNodes"])),
-            member["reason"],
-        )
-        for resource in document["resources"]
-        for member in resource["together"]
+        (name, member["device"], member["health"], ",".join(map(str, member["numaNodes"])), member["reason"])
+        for name, member in shown
     ]
     headers = ("RESOURCE", "TOGETHER", "HEALTH", "NUMA", "REASON")
-    return _with_remarks(headers, rows) if rows else ""
+    return _shortened(headers, rows, left_out)
 
 
 def _backends(document: StatusDocument, now: datetime) -> str:

@@ -43,7 +43,7 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
 
 
 def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
-    """The devices meant, by id or else by an attribute's value.
+    """The devices meant, by id or else by an attribute's value or a node they use up.
 
     Raises:
         UsageError: there is none.
@@ -52,7 +52,7 @@ def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
     exact = [item for item in devices if text in (item[1].id, f"{item[0]}/{item[1].id}")]
     if exact:
         return exact
-    named = [item for item in devices if any(_names(text, value) for value in item[1].attributes.values())]
+    named = [item for item in devices if _is_named(text, item[1])]
     if named:
         return named
     for name, discovery in found.discoveries.items():
@@ -63,6 +63,11 @@ def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
     close = difflib.get_close_matches(text, [device.id for _, device in devices], n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "`devhost discover --all` lists all devices"
     raise UsageError(f"no backend knows a device {text!r}", "; ".join([*failed, hint]))
+
+
+def _is_named(text: str, device: Device) -> bool:
+    values = device.attributes.values()
+    return f"node:{text}" in device.claims or any(_names(text, value) for value in values)
 
 
 def _names(text: str, value: object) -> bool:

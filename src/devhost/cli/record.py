@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -13,6 +16,8 @@ from devhost.recording import MANIFEST, Recording, record
 from devhost.telemetry.printable import printable
 
 from . import _options
+
+_ENDING = (signal.SIGHUP, signal.SIGTERM)
 
 SHOWN = 5
 """Differences and omissions printed; all are in the description that lies in the tree."""
@@ -33,8 +38,23 @@ def command(directory: Path, config: Path | None, root: Path) -> None:
     recorded as far as it got, and does not make the command fail.
     """
     configuration = config or (DEFAULT if DEFAULT.exists() else None)
-    for line in _lines(record(load_or_everything(config), directory, root, configuration), config):
+    loaded = load_or_everything(config)
+    _leave_nothing_behind()  # only now: a plugin's import is guarded against whatever ends the program
+    for line in _lines(record(loaded, directory, root, configuration), config):
         click.echo(line)
+
+
+def _leave_nothing_behind() -> None:
+    """Lets SIGTERM and SIGHUP end the program as Ctrl-C does, so that half a tree is removed first."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        for other in _ENDING:
+            signal.signal(other, signal.SIG_IGN)  # a second one must not cut the removal short
+        sys.exit(128 + number)
+
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup(1) has reasons to ignore one
+            signal.signal(number, end)
 
 
 def _lines(made: Recording, config: Path | None) -> Iterator[str]:

@@ -29,6 +29,9 @@ DEADLINE = 5.0
 
 METHOD = "/v1.PodResourcesLister/List"
 
+_UNREACHED = ": connect failed: "
+"""What gRPC says, among much else, of a socket on which nobody listens; the errno's text comes last."""
+
 _OPTIONS = (
     ("grpc.default_authority", "localhost"),  # the socket's path, the default, is not a legal one
     ("grpc.use_local_subchannel_pool", 1),  # a new kubelet must not inherit the old one's back-off
@@ -82,8 +85,23 @@ class PodResources:
             try:
                 answer: bytes = await call(b"", timeout=DEADLINE)
             except grpc.aio.AioRpcError as error:
-                raise Unanswered(_reason(error)) from error
+                raise Unanswered(self._reason(error)) from error
             return answer
+
+    def _reason(self, error: grpc.aio.AioRpcError) -> str:
+        code, details = error.code(), error.details() or "no reason given"
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            # Both sides use this code: the kubelet for too many questions, gRPC for too long an answer.
+            if "larger than max" in details:
+                return f"the kubelet's answer is longer than {POD_RESOURCES_RECEIVE_LIMIT >> 20} MiB"
+            return f"the kubelet wants to be asked less often: {details}"
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return f"the kubelet did not answer within {DEADLINE:g} s"
+        if _UNREACHED in details:
+            return f"{self.socket} cannot be reached: {details.rpartition('error: ')[2]}"
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return "the kubelet does not serve podresources v1"
+        return f"the kubelet did not answer: {details}"
 
     def _identity(self) -> Kubelet:
         try:
@@ -93,20 +111,6 @@ class PodResources:
         except OSError as error:
             raise Unanswered(f"{self.socket} cannot be reached: {error.strerror}") from None
         return stat.st_dev, stat.st_ino, stat.st_ctime_ns
-
-
-def _reason(error: grpc.aio.AioRpcError) -> str:
-    code, details = error.code(), error.details() or "no reason given"
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        # Both sides use this code: the kubelet for too many questions, gRPC for too long an answer.
-        if "larger than max" in details:
-            return f"the kubelet's answer is longer than {POD_RESOURCES_RECEIVE_LIMIT >> 20} MiB"
-        return f"the kubelet wants to be asked less often: {details}"
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"the kubelet did not answer within {DEADLINE:g} s"
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return "the kubelet does not serve podresources v1"
-    return f"the kubelet did not answer: {details}"
 
 
 def _holders(answer: podresources_pb2.ListPodResourcesResponse) -> dict[str, dict[str, Holder]]:

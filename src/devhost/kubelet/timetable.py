@@ -34,6 +34,7 @@ class Timetable:
         self._asked: float | None = None
         self._retry: float | None = None
         self._kubelet: Kubelet | None = None
+        self._another = False
         self._met = 0.0
 
     @property
@@ -54,12 +55,12 @@ class Timetable:
         known = self._asked - self._met
         wishes = [self._asked + max(FIRST, known)] if known < PATIENCE else []
         if wanted is not None:
-            wishes.append(wanted)
+            wishes.append(self._asked if self._another else wanted)
         return max(min(wishes), self._asked + GAP) if wishes else None
 
     def answered(self, asked: float, kubelet: Kubelet) -> None:
         """The question that was asked then has its answer."""
-        self._asked, self._retry = asked, None
+        self._asked, self._retry, self._another = asked, None, False
         self._backoff.reset()
         if kubelet != self._kubelet:
             self._kubelet, self._met = kubelet, asked
@@ -70,7 +71,12 @@ class Timetable:
         self._retry = now + max(GAP, self._backoff.delay())
 
     def restarted(self, now: float) -> None:
-        """There is another kubelet: what failed with the old one may be tried again soon."""
+        """There is another kubelet: what failed with the old one may be tried again soon.
+
+        While anything is held it is asked soon in any case: that a container let go shows only with a kubelet
+        that has named the container before.
+        """
+        self._another = True
         if self._retry is not None:
             self._backoff.reset()
             self._retry = min(self._retry, now + GAP)

@@ -172,12 +172,16 @@ def answers(path: Path) -> bool:
 def wipe(directory: Path) -> tuple[str, ...]:
     """Removes every unix socket in ``directory`` itself, as a starting kubelet does; returns their names."""
     with os.scandir(directory) as entries:
-        names = sorted(
-            entry.name for entry in entries if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
-        )
+        names = sorted(entry.name for entry in entries if _is_socket(entry))
     for name in names:
         (directory / name).unlink(missing_ok=True)
     return tuple(names)
+
+
+def _is_socket(entry: os.DirEntry[str]) -> bool:
+    with suppress(FileNotFoundError):  # a plugin removed its own meanwhile
+        return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+    return False
 
 
 def listen(server: grpc.aio.Server, path: Path) -> None:

@@ -1,0 +1,131 @@
+"""Where a recorded tree goes: whole or not at all, and over nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from devhost.backend import Backend, Device, Edits
+from devhost.catalog import Catalog, Installed
+from devhost.errors import EnvironmentFailure, UsageError
+from devhost.loading import Loaded
+from devhost.recording import record
+from devhost.settings import Settings
+from devhost.testing.trees import Tree
+
+CARD = "sys/class/mycard/card0"
+
+
+def loaded(find: Callable[[Path], object] = lambda root: None) -> Loaded:
+    """No resources, and one backend, without devices, that does ``find`` when it looks."""
+
+    class Looker(Backend):
+        name = "looker"
+
+        def discover(self) -> list[Device]:
+            find(self.context.root)
+            return []
+
+        def allocate(self, devices: Sequence[Device]) -> Edits:
+            return Edits()
+
+    return Loaded(
+        Settings(backends={"looker": None}), Catalog({"looker": Installed(Looker, "a test", "1.0", ())})
+    )
+
+
+def cards(root: Path) -> list[str]:
+    return [entry.name for entry in (root / "sys/class/mycard").iterdir()]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine with one card."""
+    tree = Tree(tmp_path / "machine")
+    tree.device("virtual/mycard/card0", "mycard", files={"serial": "A1"})
+    return tree.root
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Path:
+    return tmp_path / "recorded"
+
+
+def test_a_tree_goes_into_an_empty_directory_but_over_nothing(root: Path, end: Path, tmp_path: Path) -> None:
+    end.mkdir()
+    configuration = loaded(cards)
+    record(configuration, end, root)
+    assert (end / CARD).is_symlink()
+    with pytest.raises(UsageError, match="is not empty"):
+        record(configuration, end, root)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is no directory"):
+        record(configuration, tmp_path / "file", root)
+    with pytest.raises(UsageError, match="make it first"):
+        record(configuration, tmp_path / "no/such", root)
+
+
+def test_an_empty_directory_stays_the_one_it_was(root: Path, end: Path) -> None:
+    """A private one stays private; a volume cannot be replaced; the one above it may not be ours."""
+    end.mkdir(mode=0o700)
+    before = end.stat()
+    record(loaded(cards), end, root)
+    assert (end.stat().st_ino, end.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert not [name for name in os.listdir(end) if name.startswith(".")]
+
+
+def test_a_new_directory_is_as_private_as_the_umask_says(root: Path, end: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        record(loaded(), end, root)
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(end.stat().st_mode) == 0o750
+
+
+def test_what_appears_in_the_directory_meanwhile_stays_and_the_tree_does_not(root: Path, end: Path) -> None:
+    end.mkdir()
+    with pytest.raises(EnvironmentFailure, match=r"not empty \(something else wrote there meanwhile\)"):
+        record(loaded(lambda root: (end / "note").write_text("mine")), end, root)
+    assert os.listdir(end) == ["note"]
+
+
+def test_a_recording_ends_whole_or_leaves_the_directory_empty(
+    root: Path, end: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end.mkdir()
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if target == end / "sys":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(EnvironmentFailure, match="Input/output error"):
+        record(loaded(cards), end, root)
+    assert os.listdir(end) == []
+
+
+def test_a_directory_that_cannot_be_made_is_one_clear_line(root: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"cannot write /proc/recorded: .*file system") as caught:
+        record(loaded(), Path("/proc/recorded"), root)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_one_clear_line_and_leaves_nothing_behind(
+    root: Path, end: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(EnvironmentFailure, match="No space left on device"):
+        record(loaded(lambda root: (root / CARD / "serial").read_text()), end, root)
+    assert sorted(os.listdir(end.parent)) == ["machine"]
