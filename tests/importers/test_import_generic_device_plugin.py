@@ -121,7 +121,7 @@ def test_what_has_no_equal_is_said_in_a_comment() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "<stdin>: it is empty"),
+        ("", "<stdin>: it is empty (is it the right file?)"),
         ("]", "<stdin>:1:1:"),
         (b"\xff\xfe\0", "<stdin>:1:"),
         ("text", "<stdin>:1:1: [0]: must be a mapping"),

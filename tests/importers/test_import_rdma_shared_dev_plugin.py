@@ -256,6 +256,13 @@ def test_what_the_plugin_ignores_is_ignored_and_said_with_the_likely_meaning() -
     assert "# configList[0].selectors.deviceID: " in said and "(did you mean deviceIDs?)" in said
 
 
+def test_as_many_resources_as_there_may_be_are_read_and_those_that_overlap_are_named() -> None:
+    pools = [{"resourceName": f"a{n}", "rdmaHcaMax": 1, "devices": [f"ib{n // 2}"]} for n in range(1000)]
+    entries = converted(json.dumps({"configList": pools}))
+    assert len(entries) == 1000
+    assert not any(entry.exclusive for entry in entries)
+
+
 def test_what_go_takes_is_taken() -> None:
     """Keys in any case of letters, null for nothing, tabs between values, a byte order mark."""
     text = (
@@ -269,7 +276,8 @@ def test_what_go_takes_is_taken() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "<stdin>: it is empty"),
+        ("", "<stdin>: it is empty (is it the right file?)"),
+        (config_map(""), "data.config.json: it is empty (is it the right file?)"),
         ("{", "<stdin>:2:1: "),
         (b"\xff\xfe\0", "<stdin>:1:"),
         ("[]", "<stdin>:1:1: must be a mapping"),

@@ -216,13 +216,20 @@ def test_bad_files_of_one_device_change_no_other(what, tmp_path):
 def test_a_card_in_switchdev_mode_has_its_own_interface_and_not_those_of_its_functions(tmp_path):
     tree = connectx.virtual_functions(tmp_path)
     card = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
-    for name, port in (("ens3f0np0", "p0"), ("aaa0", "pf0vf0"), ("aaa1", "c1pf0sf88"), ("aaa2", "1")):
+    others = {"aaa0": "pf0vf0", "aaa1": "c1pf0sf88", "aaa2": "1", "aaa3": "c1pf0", "aaa4": "pf0"}
+    for name, port in ({"ens3f0np0": "p0"} | others).items():
         tree.netdev(card, name)
         tree.file(f"/sys/devices/{card}/net/{name}/phys_port_name", port)
         tree.file(f"/sys/devices/{card}/net/{name}/phys_switch_id", "d42f7000039fb8b8")
     found = look(start(tmp_path))
     assert found["0000:3b:00.0"].attributes["netDevs"] == ("ens3f0np0",)
     assert found["0000:3b:00.2"].attributes["pfName"] == "ens3f0np0"
+
+
+def test_a_software_device_that_does_not_show_what_makes_it_has_no_driver(tmp_path):
+    RdmaTree(tmp_path).ibdev("virtual", "new0", roce("eth0", EDR))
+    (device,) = look(start(tmp_path)).values()
+    assert (device.id, device.attributes.get("driver")) == ("new0", None)
 
 
 def test_what_hangs_on_no_pci_function_is_named_by_what_it_hangs_on(tmp_path):

@@ -64,13 +64,20 @@ def read_file(path: Path, complaints: Complaints) -> bytes:
         complaints.fail(WHOLE_FILE, f"it cannot be read: {text}")
 
 
-def parse(data: bytes, complaints: Complaints) -> Node:
+def parse(
+    data: bytes, complaints: Complaints, *, if_empty: str = "it needs at least version: 1 and resources: []"
+) -> Node:
     """The one document in ``data``. What is merely wrong is noted in ``complaints``.
+
+    Args:
+        data: the bytes of a file, or of a string in one.
+        complaints: where to note it.
+        if_empty: the hint for a file without anything in it.
 
     Raises:
         ConfigError: it is not YAML, or not YAML that may be trusted to fit in memory.
     """
-    text = _decode(data, complaints)
+    text = _decode(data, complaints, if_empty)
     loader = _Loader(text)
     try:
         return _Builder(loader, complaints).document()
@@ -82,7 +89,7 @@ def parse(data: bytes, complaints: Complaints) -> Node:
         loader.dispose()
 
 
-def _decode(data: bytes, complaints: Complaints) -> str:
+def _decode(data: bytes, complaints: Complaints, if_empty: str) -> str:
     if len(data) > MAX_BYTES:
         complaints.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB")
     if b"\0" in data:
@@ -97,7 +104,7 @@ def _decode(data: bytes, complaints: Complaints) -> str:
         place = _position(text[: odd.start()])
         complaints.fail(place, f"the character {shown(odd[0])} may not stand in YAML")
     if not text.strip():
-        complaints.fail(WHOLE_FILE, "it is empty", "it needs at least version: 1 and resources: []")
+        complaints.fail(WHOLE_FILE, "it is empty", if_empty)
     return text
 
 

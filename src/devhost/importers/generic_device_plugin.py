@@ -24,7 +24,7 @@ from devhost.config.shape import read_dataclass
 from devhost.settings import MAX_REPLICAS
 
 from . import notation
-from .notation import embedded
+from .notation import IF_EMPTY, embedded
 
 DEFAULT_DOMAIN = "squat.ai"
 """The domain of its resources unless it is told another."""
@@ -121,7 +121,7 @@ def convert(text: bytes, file_name: str, domain: str = "") -> str:
         ConfigError: it is not a configuration of generic-device-plugin, with everything wrong in it.
     """
     complaints = Complaints(file_name)
-    document = parse(text, complaints)
+    document = parse(text, complaints, if_empty=IF_EMPTY)
     place = Place(complaints)
     ignored: list[str] = []
     if isinstance(document, Fields) and not {"name", "groups"} & document.entries.keys():

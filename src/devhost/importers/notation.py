@@ -9,6 +9,9 @@ from devhost.config.complaints import Complaints, Place
 from devhost.config.document import parse
 from devhost.config.nodes import Node, Scalar
 
+IF_EMPTY = "is it the right file?"
+"""The hint for an empty document of another plugin."""
+
 _PLAIN = re.compile(r"[/A-Za-z][A-Za-z0-9_./-]*")
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
@@ -23,7 +26,8 @@ def embedded(node: Scalar, place: Place) -> tuple[Node, Place]:
         ConfigError: the string is not YAML; JSON always is.
     """
     inner = Complaints(f"{place.complaints.file}:{node.mark.line}: {place.path}")
-    return parse(untabbed(node.text.encode(errors="surrogatepass")), inner), Place(inner)
+    data = untabbed(node.text.encode(errors="surrogatepass"))
+    return parse(data, inner, if_empty=IF_EMPTY), Place(inner)
 
 
 def untabbed(data: bytes) -> bytes:

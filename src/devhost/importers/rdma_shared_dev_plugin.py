@@ -9,7 +9,7 @@ result: a selector that is misspelt selects more than was meant.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -25,7 +25,7 @@ from devhost.config.shape import read_dataclass, read_fields
 from devhost.settings import MAX_REPLICAS
 
 from .kubernetes import unwrapped
-from .notation import quoted, text, untabbed
+from .notation import IF_EMPTY, quoted, text, untabbed
 
 DEFAULT_PREFIX = "rdma"
 """The domain of a resource that has no ``resourcePrefix``."""
@@ -158,7 +158,7 @@ def convert(data: bytes, file_name: str) -> str:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
     complaints = Complaints(file_name)
-    document = parse(untabbed(data), complaints)
+    document = parse(untabbed(data), complaints, if_empty=IF_EMPTY)
     node, place = unwrapped(document, Place(complaints), config_map_key=CONFIG_KEY, fields=FIELDS)
     remarks: list[_Remark] = []
     values = read_fields(_known(node, _File, place, remarks.append), _File, place)
@@ -230,10 +230,9 @@ def _literal(value: str) -> str:
     return _GLOB.sub(lambda sign: f"[{sign[0]}]", value)
 
 
-def _overlap(one: _Resource, other: _Resource) -> bool:
+def _overlap(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]) -> bool:
     """Whether one HCA may be in both: no selector that both have tells them apart."""
-    a, b = one.where(), other.where()
-    return all("*" in a[key] or not set(a[key]).isdisjoint(b[key]) for key in a.keys() & b.keys())
+    return not any(key in other and "*" not in one[key] and one[key].isdisjoint(other[key]) for key in one)
 
 
 def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence[_Remark]) -> Iterator[str]:
@@ -249,14 +248,19 @@ def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence
         yield f"# {remark}"
     yield "version: 1"
     yield ""
-    served = [one for one in imports if one.resource.rdma_hca_max]
+    served = {
+        one.resource.name: {key: frozenset(values) for key, values in one.resource.where().items()}
+        for one in imports
+        if one.resource.rdma_hca_max
+    }
     yield "resources:" if served else "resources: []"
     for one in imports:
         resource = one.resource
         for remark in one.remarks:
             yield f"  # {remark}"
         if resource.rdma_hca_max:
-            beside = [o.resource.name for o in served if o is not one and _overlap(resource, o.resource)]
+            own = served[resource.name]
+            beside = [name for name, other in served.items() if other is not own and _overlap(own, other)]
             yield from _entry(resource, beside)
         else:
             yield f"  # {resource.name} has rdmaHcaMax 0, so no pod could ever get it: left out."

@@ -74,7 +74,10 @@ def of_unit(unit: Unit, *, has_rdma_cm: bool, netns_mode: str | None) -> dict[st
     found = dict(_of_devices(unit))
     found |= of_function(unit.function, unit.nodes, has_rdma_cm=has_rdma_cm, netns_mode=netns_mode)
     if unit.function.place.kind is Kind.SOFTWARE:
-        found["driver"] = "siw" if unit.main.node_type == "rnic" else "rdma_rxe"
+        if unit.main.node_type == "rnic":
+            found["driver"] = "siw"
+        elif unit.main.netdev:
+            found["driver"] = "rdma_rxe"  # the only one with the file `parent`
         if unit.main.netdev:
             found["netDevs"] = (unit.main.netdev,)
     return found

@@ -12,9 +12,10 @@ from .place import Kind, Place
 
 _HEX = re.compile(r"0x([0-9a-fA-F]{1,8})")
 _NUMBER = re.compile(r"-?[0-9]{1,6}")
-_REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+|\d+")
-"""``phys_port_name`` of an interface that stands for a virtual or scalable function on the host (devlink,
-``__devlink_port_phys_port_name_get``; plain numbers before that existed)."""
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?|\d+")
+"""``phys_port_name`` of an interface that stands for a virtual, scalable or, on an adapter with its own CPU,
+the host's physical function (devlink, ``__devlink_port_phys_port_name_get``; plain numbers before that
+existed)."""
 
 
 @dataclass(frozen=True, slots=True)
