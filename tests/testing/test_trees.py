@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 from devhost.backend import Event
-from devhost.testing.trees import Tree
+from devhost.testing.trees import Tree, unpack
 
 
 def test_a_tree_may_be_built_in_any_order_and_twice(tmp_path: Path) -> None:
@@ -53,3 +54,21 @@ def test_virtual_functions_and_their_physical_function_link_to_each_other(tmp_pa
     assert (functions / "0000:3b:00.2/physfn").resolve().name == "0000:3b:00.0"
     tree.remove(virtual[1])
     assert not (functions / "0000:3b:00.0/virtfn1").is_symlink()
+
+
+def test_a_packed_machine_is_laid_out_with_its_links_and_empty_directories(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "machine")
+    tree.device("virtual/mycard/mycard0", "mycard", "mycard0", "240:0", {"serial": "A1"})
+    with tarfile.open(tmp_path / "machine.tar.gz", "w:gz") as archive:
+        archive.add(tree.root, arcname=".")
+    unpack(tmp_path / "machine.tar.gz", tmp_path / "copy")
+
+    def entries(root: Path) -> dict[Path, object]:
+        return {
+            path.relative_to(root): path.readlink()
+            if path.is_symlink()
+            else path.is_dir() or path.read_text()
+            for path in root.rglob("*")
+        }
+
+    assert entries(tmp_path / "copy") == entries(tree.root)

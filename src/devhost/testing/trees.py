@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +25,19 @@ BUSES = frozenset(
     {"auxiliary", "cxl", "i2c", "mdev", "nd", "pci", "platform", "scsi", "spi", "usb", "virtio"}
 )
 """Subsystems that are buses: listed below ``/sys/bus``; all others are classes."""
+
+
+def unpack(archive: Path, root: Path) -> None:
+    """Lays out below ``root`` a machine that ``devhost record`` recorded and ``tar`` packed.
+
+    Raises:
+        tarfile.TarError: it is no archive, or something in it would lie outside ``root``.
+        OSError: it cannot be read, or not be laid out.
+    """
+    with tarfile.open(archive) as packed:
+        # Debian 12's Python 3.11.2 has no filters yet; from 3.12 on it is an error to leave them out
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(root)
 
 
 class Tree:
