@@ -25,8 +25,8 @@ LAYERS = (
     ("survey", "supply", "importers"),
     ("inventory", "loading"),
     ("discovery", "plan", "affinity", "config", "reload"),
-    ("settings", "source", "catalog", "events", "soundness", "cdi", "watchdog"),
-    ("naming", "backend", "health", "worker"),
+    ("settings", "source", "probing", "catalog", "events", "soundness", "cdi", "watchdog"),
+    ("naming", "backend", "health", "worker", "changes"),
     ("where", "telemetry"),
     ("model", "errors", "pace", "sysfs", "holding", "kubelet.api"),
 )

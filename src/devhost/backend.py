@@ -25,8 +25,9 @@ The same module dropped as a ``.py`` file into a directory of ``backendPaths`` w
 
 Methods are plain functions that may block. The core calls them on the backend's own threads, each
 call with a deadline: a call that hangs or raises degrades this backend and touches nobody else, and
-never empties a device list. ``discover`` and ``probe`` run on one thread, ``allocate`` and
-``prepare`` on another, so that a slow scan does not delay a pod: guard what both sides write.
+never empties a device list. ``discover`` and ``notice`` run on one thread, ``probe`` on another,
+``allocate`` and ``prepare`` on a third, so that neither a dear check delays hot-plug nor a slow scan a
+pod: guard what they share, or replace it whole.
 """
 
 from __future__ import annotations
@@ -180,7 +181,10 @@ class Backend:
         An event source udev does not carry (NVML, netlink, verbs, inotify): each item means "look
         again". Runs in the event loop; blocking calls go through ``context.run_blocking``.
     ``def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]``
-        Health by device id, for checks too dear for every ``discover``. Called at each resync.
+        Health by device id, for checks too dear for every ``discover``; a device it does not name is
+        well. Called at the start, for devices that are new, once a minute and when a device is in
+        doubt, never because of an event and at least 5 s apart. It runs beside ``discover``: some of
+        the devices it is given may be gone meanwhile.
     ``def prepare(self, devices: Sequence[Device]) -> None``
         What must happen before each container start (PreStartContainer); must be idempotent.
     ``def links(self, a: Device, b: Device) -> int``

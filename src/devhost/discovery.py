@@ -1,7 +1,11 @@
-"""One backend's loop: events and timers in, validated devices out; errors and hangs stay in here.
+"""One backend's loops: events and timers in, validated devices out; errors and hangs stay in here.
 
-A failing backend keeps the list it last gave. Only when it has been silent for :data:`STALE_AFTER`
-are its devices shown Unhealthy, with its error as the reason; they return with its first answer.
+Looks say what exists, probes (:mod:`.probing`) what is well; neither waits for the other, but for the
+first list: it is held back for the first probe, so that a device known to be ill is not offered for a
+moment after each start.
+
+A failing backend keeps the list it last gave. Only when it has failed for :data:`STALE_AFTER` are its
+devices shown Unhealthy, with its error as the reason; they return with its first answer.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 
 from .backend import Event
@@ -17,7 +22,8 @@ from .errors import BackendError, BackendTimeout, one_line
 from .health import Ward
 from .model import Device
 from .pace import Backoff, Pacer
-from .soundness import name_of, unsound
+from .probing import Probing, Trouble
+from .soundness import RefusedDevice, sound_devices
 from .source import Source
 from .telemetry.log import get
 from .telemetry.metrics import BackendFailure, Metrics
@@ -25,7 +31,7 @@ from .telemetry.metrics import BackendFailure, Metrics
 log = get(__name__)
 
 RESYNC = 60.0
-"""Seconds between looks when no event comes: the net under events that were lost."""
+"""Seconds between looks at everything, and between probes: the net under events that were lost."""
 
 DENIED_RESYNC = 5.0
 """The same while some device waits for a node that was missing when a pod needed it."""
@@ -46,14 +52,6 @@ class State(StrEnum):
     STARTING = "starting"
     OK = "ok"
     DEGRADED = "degraded"
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedDevice:
-    """Something a backend returned that cannot be a device. ``device`` names it as well as possible."""
-
-    device: str
-    reason: str
 
 
 @dataclass(slots=True)
@@ -93,14 +91,32 @@ class Discovery:
         self.ward = Ward()
         self.condition = Condition(since=time.time())
         self.answered = asyncio.Event()
+        """Set once there is something to tell: devices, or why there are none."""
         self._found = found
+        self._seen: Mapping[str, Device] = {}
+        self._looked = asyncio.Event()
+        self._listed = False
         self._events: list[Event] = []
         self._event_at: float | None = None
         self._wake = asyncio.Event()
         self._backoff = Backoff(0.5, 30.0)
         self._pacer = Pacer()
-        self._good_at = clock()
+        self._trouble = Trouble()
         self._full = False
+        self._resynced_at = clock()
+        self._probing = Probing(source.probe, self._probed, RESYNC, clock) if source.probes else None
+
+    def succeed(self, before: Discovery) -> None:
+        """Begins with what another discovery of the same hardware knew, which ends.
+
+        Unchanged devices stay the same objects, and one that was ill is so until there is other news of it.
+        """
+        self.devices = self._seen = before.devices
+        self.ward = before.ward
+        if self._probing and before._probing:
+            self._probing.succeed(before._probing)
+        else:
+            self.ward.probed({})
 
     def concerns(self, event: Event) -> bool:
         """Whether the backend wants to hear of this event."""
@@ -108,7 +124,7 @@ class Discovery:
         return not event.subsystem or event.subsystem in subsystems or "*" in subsystems
 
     def look(self, event: Event = ANYTHING) -> None:
-        """Asks for a look soon; many requests are folded into one."""
+        """Asks for a look soon, and never for a probe; many requests are folded into one."""
         if not event.sys_path and not event.dev_node:
             self._full = True
         if len(self._events) < EVENT_LIMIT:
@@ -119,15 +135,21 @@ class Discovery:
             self._event_at = self._clock()
         self._wake.set()
 
+    def recheck(self) -> None:
+        """Asks for a look and a probe: somebody has reason to doubt what is known."""
+        self.look()
+        if self._probing:
+            self._probing.ask()
+
     def deny(self, device: str, missing: Sequence[str]) -> None:
         """A pod could not get this device because host paths are missing: unhealthy until they are back."""
         self.ward.deny(device, missing)
         self._found(None)
-        self.look()
+        self.recheck()
 
     async def run(self) -> None:
         """Looks now, at each event, and at the slow resync; never ends by itself."""
-        self._events.append(ANYTHING)
+        self._full = True
         while True:
             await asyncio.sleep(self._pacer.pause(self._clock()))
             began = self._clock()
@@ -138,16 +160,20 @@ class Discovery:
                 await asyncio.sleep(self._backoff.delay())
                 continue
             self._backoff.reset()
-            try:
-                async with asyncio.timeout(DENIED_RESYNC if self.ward.denied else RESYNC):
+            due = self._resynced_at + (DENIED_RESYNC if self.ward.denied else RESYNC)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
                     await self._wake.wait()
-            except TimeoutError:
-                self._events.append(ANYTHING)
-                self._full = True
+            self._full |= self._clock() >= due
+
+    async def probe(self) -> None:
+        """Probes beside :meth:`run`; ends at once if the backend has no probe, else never by itself."""
+        if self._probing:
+            await self._probing.run()
 
     async def watch(self) -> None:
         """Follows the backend's own event source, if it has one, and restarts it when it fails."""
-        await self.answered.wait()
+        await self._looked.wait()
         backoff = Backoff(1.0, 60.0)
         while True:
             try:
@@ -169,87 +195,103 @@ class Discovery:
         """Asks the backend once; false if it failed, which :attr:`condition` then tells of."""
         events, self._events = self._events, []
         event_at, self._event_at = self._event_at, None
-        probe, self._full = self._full or not self.devices, False
-        if probe:
-            events = [*(event for event in events if event != ANYTHING), ANYTHING]
+        full, self._full = self._full or not self._seen, False
         self._wake.clear()
         began = self._clock()
+        if full:
+            events = [*(event for event in events if event != ANYTHING), ANYTHING]
         try:
-            devices = self._validated(await self.source.look(events))
-            changed = self.condition.state is not State.OK or _differ(self.devices, devices)
-            if probe:
-                changed |= self.ward.probed(await self.source.probe(tuple(devices.values())))
-            if self.ward.denied:
-                for device in await self.source.restored(self.ward.denied):
-                    self.ward.restored(device)
-                    changed = True
+            seen = self._validated(await self.source.look(events))
+            denied = self.ward.denied
+            restored = await self.source.restored(denied) if denied else []
         except BackendError as error:
-            # Whatever happened meanwhile, the next look must see all of it, and probe again.
+            # Whatever happened meanwhile, the next look must see all of it.
             self._events, self._full = [ANYTHING], True
+            self._trouble.add(error.message, began)
+            self._looked.set()
             self._failed(error)
             return False
-        self.devices = devices
-        self.ward.stale = ""
-        self.ward.forget(devices)
-        self._good_at = self._clock()
-        self.condition.last_look, self.condition.seconds = time.time(), self._good_at - began
-        if self.condition.state is not State.OK:
-            if self.condition.state is State.DEGRADED:
-                log.info("backend is back", backend=self.source.name, devices=len(devices))
-            self.condition.state, self.condition.reason = State.OK, ""
-            self.condition.since = time.time()
-        self._metrics.discovered(self.source.name, self.condition.seconds)
-        self._metrics.backend_degraded(self.source.name, False)
-        self.answered.set()
-        if changed:
-            self._found(event_at)
+        ended = self._clock()
+        if full:
+            self._resynced_at = ended
+        self.condition.last_look, self.condition.seconds = time.time(), ended - began
+        self._metrics.discovered(self.source.name, ended - began)
+        for device in restored:
+            self.ward.restored(device)
+        self._seen = seen
+        if self._probing:
+            self._probing.see(seen)
+            if self._trouble.reason:
+                self._probing.ask()
+        self._trouble.over()
+        self._looked.set()
+        self._show(event_at, news=bool(restored))
         return True
 
+    async def probe_once(self) -> bool:
+        """Probes once the devices that were found; false if that failed, as for :meth:`look_once`."""
+        return await self._probing.once() if self._probing else True
+
+    def _probed(self, failure: BackendError | None) -> None:
+        """A probe has ended."""
+        if failure is None:
+            self._show(None)
+        else:
+            self._failed(failure)
+
     def _failed(self, error: BackendError) -> None:
-        if self.condition.state is not State.DEGRADED:
-            log.error("backend is degraded", backend=self.source.name, reason=error.message)
-            self.condition.state, self.condition.since = State.DEGRADED, time.time()
-        self.condition.reason = error.message
-        timeout = isinstance(error, BackendTimeout)
-        self._metrics.backend_failed(
-            self.source.name, BackendFailure.TIMEOUT if timeout else BackendFailure.ERROR
-        )
-        self._metrics.backend_degraded(self.source.name, True)
-        if self._clock() - self._good_at >= STALE_AFTER:
-            self.ward.stale = error.message
+        kind = BackendFailure.TIMEOUT if isinstance(error, BackendTimeout) else BackendFailure.ERROR
+        self._metrics.backend_failed(self.source.name, kind)
+        self._show(None, news=True)
+
+    def _show(self, event_at: float | None, *, news: bool = False) -> None:
+        """Publishes what is known now, if it is another than before."""
+        if not self._holds_back():
+            news |= _differ(self.devices, self._seen)
+            self.devices = self._seen
+            self._listed = self.condition.last_look is not None
+            self.ward.forget(self.devices)
+            if self._probing:
+                news |= self.ward.probed(self._probing.sick)
+        elif not self._trouble.reason:
+            return
+        news |= self._judge()
         self.answered.set()
-        self._found(None)
+        if news:
+            self._found(event_at)
 
-    def _validated(self, devices: Iterable[object]) -> dict[str, Device]:
+    def _holds_back(self) -> bool:
+        """Whether the first list waits for the first probe."""
+        probing = self._probing
+        return bool(probing and self._seen and not (self._listed or probing.tried))
+
+    def _judge(self) -> bool:
+        """Works out how the backend does by what failed last; true if that is news."""
+        condition, now = self.condition, self._clock()
+        troubles = [self._trouble] + ([self._probing.trouble] if self._probing else [])
+        troubles = [trouble for trouble in troubles if trouble.reason]
+        before = condition.state, condition.reason, self.ward.stale
+        state = State.DEGRADED if troubles else State.OK
+        condition.reason = troubles[0].reason if troubles else ""
+        stale = (trouble.reason for trouble in troubles if now - trouble.since >= STALE_AFTER)
+        self.ward.stale = next(stale, "")
+        if state is not condition.state:
+            if state is State.DEGRADED:
+                log.error("backend is degraded", backend=self.source.name, reason=condition.reason)
+            elif condition.state is State.DEGRADED:
+                log.info("backend is back", backend=self.source.name, devices=len(self.devices))
+            condition.state, condition.since = state, time.time()
+        self._metrics.backend_degraded(self.source.name, state is State.DEGRADED)
+        return before != (condition.state, condition.reason, self.ward.stale)
+
+    def _validated(self, devices: Iterable[object]) -> Mapping[str, Device]:
         """The devices by id; what cannot be one is left out, noted, and logged once."""
-        declared = self.source.kind.attributes
-        good: dict[str, Device] = {}
-        refused: list[RefusedDevice] = []
-        for device in devices:
-            known = isinstance(device, Device) and type(device.id) is str and self.devices.get(device.id)
-            flaw = "" if known is device else unsound(device, declared)
-            if flaw or not isinstance(device, Device):
-                refused.append(RefusedDevice(name_of(device), flaw))
-            elif device.id in good:
-                refused.append(RefusedDevice(name_of(device), "another device has the same id"))
-            else:
-                good[device.id] = self._canonical(device)
+        good, refused = sound_devices(devices, self.source.kind.attributes, self._seen)
         for refusal in set(refused).difference(self.condition.refused):
-            log.error(
-                "device refused", backend=self.source.name, device=refusal.device, reason=refusal.reason
-            )
-        self.condition.refused = tuple(refused)
+            name, reason = refusal.device, refusal.reason
+            log.error("device refused", backend=self.source.name, device=name, reason=reason)
+        self.condition.refused = refused
         return good
-
-    def _canonical(self, device: Device) -> Device:
-        """The object known already if nothing changed, so that all later comparisons are by identity."""
-        known = self.devices.get(device.id)
-        if known is device:
-            return device
-        if any(node < 0 for node in device.numa_nodes):
-            # The kernel's -1 means "no node"; the kubelet would take it as a node of its own.
-            device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
-        return known if known is not None and known == device else device
 
 
 def _differ(old: Mapping[str, Device], new: Mapping[str, Device]) -> bool:

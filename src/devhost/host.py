@@ -287,17 +287,19 @@ class Host:
             source = Source(backend, options, self._root, wanted)
             discovery = Discovery(source, self._metrics, self.replan)
             if running:
-                discovery.devices = running.devices  # so that unchanged devices stay the same objects
+                discovery.succeed(running)
                 self._dismiss(name)
             self._metrics.backend_added(name)
             self.discoveries[name] = discovery
             self._spawn(f"look {name}", discovery.run)
             self._spawn(f"watch {name}", discovery.watch)
+            if source.probes:
+                self._spawn(f"probe {name}", discovery.probe)
 
     def _dismiss(self, name: str) -> None:
         discovery = self.discoveries.pop(name)
-        for title in (f"look {name}", f"watch {name}"):
-            if task := self._tasks.pop(title, None):  # a backend without watch() has no such task
+        for title in (f"look {name}", f"watch {name}", f"probe {name}"):
+            if task := self._tasks.pop(title, None):  # not each backend has watch() and probe()
                 task.cancel()
         discovery.source.close()
         self._metrics.backend_removed(name)
@@ -338,7 +340,7 @@ class Host:
                 self._adopt(loaded, str(change))
             if forced:
                 for discovery in self.discoveries.values():
-                    discovery.look()
+                    discovery.recheck()
 
     def _rejected(self, complaints: tuple[str, ...]) -> None:
         self.last_reload = LastReload(time.time(), complaints)

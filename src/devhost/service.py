@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from . import changes
 from .cdi import SpecDirectory
 from .discovery import Discovery
 from .injection import Injection
@@ -42,14 +44,14 @@ class ResourceService:
         self.name = planned.name
         self.entry = planned.entry
         self.discovery = discovery
-        self.inventory = Inventory(time.time, time.monotonic, held)
+        self.inventory = Inventory(time.time, time.monotonic, held, partial(changes.tell, self.name))
         self.supply = Supply(
             planned.name,
             self.inventory,
             discovery.source,
             planned.entry.prefer,
             self._denied,
-            lambda: self.discovery.look(),
+            lambda: self.discovery.recheck(),
         )
         self._offers: Sequence[Offer] = ()
         self._caused_at: float | None = None

@@ -1,4 +1,4 @@
-"""Whether something a backend returned can be a device: types, id and attributes as declared.
+"""Whether what a backend returned can be devices: types, ids and attributes as declared.
 
 A stranger's backend may return anything at all. What passes here can be planned, compared, listed and
 shown without another look at its types.
@@ -7,7 +7,8 @@ shown without another look at its types.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .backend import Attribute
@@ -19,6 +20,47 @@ NUMA_LIMIT = 1024
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/=#-]*")
 _VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedDevice:
+    """Something a backend returned that cannot be a device. ``device`` names it as well as possible."""
+
+    device: str
+    reason: str
+
+
+def sound_devices(
+    returned: Iterable[object], declared: Mapping[str, Attribute], known: Mapping[str, Device]
+) -> tuple[Mapping[str, Device], tuple[RefusedDevice, ...]]:
+    """What a backend returned as devices by id, and all that cannot be one of them.
+
+    Args:
+        declared: the backend's ``attributes``.
+        known: the devices of the last time; those unchanged stay the same objects, so that all later
+            comparisons are by identity.
+    """
+    good: dict[str, Device] = {}
+    refused: list[RefusedDevice] = []
+    for device in returned:
+        before = known.get(device.id) if isinstance(device, Device) and type(device.id) is str else None
+        flaw = "" if before is device else unsound(device, declared)
+        if flaw or not isinstance(device, Device):
+            refused.append(RefusedDevice(name_of(device), flaw))
+        elif device.id in good:
+            refused.append(RefusedDevice(name_of(device), "another device has the same id"))
+        else:
+            good[device.id] = _canonical(device, before)
+    return good, tuple(refused)
+
+
+def _canonical(device: Device, before: Device | None) -> Device:
+    if before is device:
+        return device
+    if any(node < 0 for node in device.numa_nodes):
+        # The kernel's -1 means "no node"; the kubelet would take it as a node of its own.
+        device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
+    return before if before is not None and before == device else device
 
 
 def unsound(device: object, declared: Mapping[str, Attribute]) -> str:

@@ -1,4 +1,4 @@
-"""A backend in service: the object, its context, and the two lanes its calls run on.
+"""A backend in service: the object, its context, and the three lanes its calls run on.
 
 Whatever a backend raises leaves here as a :class:`BackendError` with the backend's name in it.
 """
@@ -56,7 +56,9 @@ class Source:
         self.options = options
         self.context = ServiceContext(kind.name, root, wanted)
         self._looking = Lane(f"{kind.name}-look")
+        self._probing = Lane(f"{kind.name}-probe")
         self._serving = Lane(f"{kind.name}-serve")
+        self._lanes = (self._looking, self._probing, self._serving)
         self._made: Backend | None = None
 
     @property
@@ -77,9 +79,19 @@ class Source:
         return issubclass(self.kind, CanPrepare)
 
     @property
+    def probes(self) -> bool:
+        """Whether the backend judges health by more than ``discover``."""
+        return issubclass(self.kind, CanProbe)
+
+    @property
     def hung(self) -> int:
         """Threads left behind in calls that never returned."""
-        return self._looking.abandoned + self._serving.abandoned
+        return sum(lane.abandoned for lane in self._lanes)
+
+    @property
+    def hung_lanes(self) -> frozenset[str]:
+        """Names of the lanes, which are those of their threads, that left any behind."""
+        return frozenset(lane.name for lane in self._lanes if lane.abandoned)
 
     async def look(self, events: Sequence[Event]) -> list[Device]:
         """Tells the backend what happened and asks what exists now.
@@ -98,7 +110,7 @@ class Source:
         backend = self.backend
         if not isinstance(backend, CanProbe):
             return {}
-        return await self._guarded(self._looking, self.kind.discover_deadline, self._probe, backend, devices)
+        return await self._guarded(self._probing, self.kind.discover_deadline, self._probe, backend, devices)
 
     async def prepare(self, deadline: float, devices: Sequence[Device]) -> None:
         """Prepares devices for a container start; nothing for a backend that has no ``prepare``.
@@ -141,8 +153,8 @@ class Source:
 
     def close(self) -> None:
         """Lets the threads end; waits for nobody."""
-        self._looking.close()
-        self._serving.close()
+        for lane in self._lanes:
+            lane.close()
         self.context.close()
 
     def _look(self, events: Sequence[Event]) -> list[Device]:

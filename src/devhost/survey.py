@@ -35,7 +35,7 @@ class Survey:
 
 
 async def survey(loaded: Loaded, root: Path, *, everything: bool = False) -> Survey:
-    """Looks once, at all backends side by side.
+    """Looks and probes once, at all backends side by side.
 
     Args:
         loaded: the configuration; one without resources stands for "every backend there is".
@@ -49,8 +49,13 @@ async def survey(loaded: Loaded, root: Path, *, everything: bool = False) -> Sur
             wanted = settings.wanted(name) | ({"*"} if everything else set())
             source = Source(backend, settings.backends.get(name), root, wanted)
             discoveries[name] = Discovery(source, Metrics(), lambda caused_at: None)
-    await asyncio.gather(*(discovery.look_once() for discovery in discoveries.values()))
+    await asyncio.gather(*map(_ask, discoveries.values()))
     found = {name: tuple(discovery.devices.values()) for name, discovery in discoveries.items()}
     for discovery in discoveries.values():
         discovery.source.close()
     return Survey(settings, make_plan(found, settings), discoveries)
+
+
+async def _ask(discovery: Discovery) -> None:
+    await discovery.look_once()
+    await discovery.probe_once()

@@ -26,7 +26,7 @@ class Lane:
     """Runs blocking calls for one purpose of one backend. Made and used in one event loop."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._jobs: deque[_Job] = deque()
         self._wake = threading.Condition()
         self._thread: _Runner | None = None
@@ -48,11 +48,11 @@ class Lane:
             BackendTimeout: the deadline passed, or too many earlier calls still hang.
         """
         if self._abandoned >= MAX_ABANDONED:
-            raise BackendTimeout(f"{self._name}: {self._abandoned} earlier calls still hang")
+            raise BackendTimeout(f"{self.name}: {self._abandoned} earlier calls still hang")
         job = _Job(lambda: call(*args, **kwargs), asyncio.get_running_loop())
         with self._wake:
             if self._closed:
-                raise BackendTimeout(f"{self._name}: it is shutting down")
+                raise BackendTimeout(f"{self.name}: it is shutting down")
             self._jobs.append(job)
             if self._thread is None:
                 self._thread = _Runner(self)
@@ -65,7 +65,7 @@ class Lane:
             if job.future.done() and not job.future.cancelled():
                 # It answered after all, or the call itself raised TimeoutError: an ordinary failure.
                 return cast("T", job.future.result())
-            raise BackendTimeout(f"{self._name}: no answer within {deadline:g} s") from None
+            raise BackendTimeout(f"{self.name}: no answer within {deadline:g} s") from None
         finally:
             self._leave(job)
 
@@ -145,4 +145,4 @@ class _Runner:
     def __init__(self, lane: Lane) -> None:
         self.job: _Job | None = None
         self.given_up = False
-        threading.Thread(target=lane._run, args=(self,), name=lane._name, daemon=True).start()
+        threading.Thread(target=lane._run, args=(self,), name=lane.name, daemon=True).start()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
 Until = Callable[[Callable[[], object]], Awaitable[None]]

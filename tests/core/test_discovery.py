@@ -1,135 +1,29 @@
-"""One backend's loop in virtual time: resync, back-off, folding, probing, and errors that empty nothing."""
+"""One backend's looks in virtual time: resync, back-off, folding, and errors that empty nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, ClassVar, cast
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
+from discovery_scene import Scene, event, now
 
-from devhost.backend import Attribute, Backend, Event
-from devhost.discovery import ANYTHING, DENIED_RESYNC, EVENT_LIMIT, RESYNC, STALE_AFTER, Discovery, State
+from devhost.backend import Event
+from devhost.discovery import ANYTHING, DENIED_RESYNC, EVENT_LIMIT, RESYNC, STALE_AFTER, State
 from devhost.errors import BackendError, BackendTimeout
-from devhost.model import HEALTHY, Device, Health, unhealthy
-from devhost.source import Source
-from devhost.telemetry.metrics import BackendFailure, Metrics
-
-LIMIT = 10_000
-"""Looks after which a test gives up on a loop that runs wild."""
+from devhost.model import HEALTHY, Device, unhealthy
+from devhost.telemetry.metrics import BackendFailure
 
 
-class Toy(Backend):
-    name = "toy"
-    subsystems: ClassVar[tuple[str, ...]] = ("tty", "block")
-    attributes: ClassVar = {"index": Attribute(int, "index", 0)}
-
-
-class FakeSource:
-    """Stands for the backend and its threads; everything happens in the loop, at a virtual time."""
-
-    name = "toy"
-    kind: type[Toy] = Toy
-
-    def __init__(self) -> None:
-        self.devices: list[Any] = [Device("d0"), Device("d1")]
-        self.error: Exception | None = None
-        self.takes = 0.0
-        self.looks: list[tuple[float, list[Event]]] = []
-        self.verdicts: dict[str, Health] = {}
-        self.probe_error: Exception | None = None
-        self.probes: list[float] = []
-        self.missing: set[str] = set()
-        self.watches: list[float] = []
-        self.watching: Callable[[], AsyncIterator[Event]] | None = None
-
-    @property
-    def times(self) -> list[float]:
-        """When it was asked what exists, in seconds since the start."""
-        return [at for at, _ in self.looks]
-
-    async def look(self, events: Sequence[Event]) -> list[Any]:
-        self.looks.append((now(), list(events)))
-        assert len(self.looks) < LIMIT
-        await asyncio.sleep(self.takes)
-        if self.error:
-            raise self.error
-        return list(self.devices)
-
-    async def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        self.probes.append(now())
-        if self.probe_error:
-            raise self.probe_error
-        return self.verdicts
-
-    async def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
-        return [device for device, paths in denied.items() if not self.missing & set(paths)]
-
-    def watch(self) -> AsyncIterator[Event] | None:
-        self.watches.append(now())
-        return self.watching() if self.watching else None
-
-
-class Counts(Metrics):
-    def __init__(self) -> None:
-        self.failures: list[BackendFailure] = []
-
-    def backend_failed(self, backend: str, kind: BackendFailure) -> None:
-        self.failures.append(kind)
-
-
-def now() -> float:
-    """Seconds since the virtual clock started."""
-    return asyncio.get_running_loop().time() - 1000.0
-
-
-class Scene:
-    """A discovery that runs, its source, and every time it said that something changed."""
-
-    def __init__(self) -> None:
-        self.source = FakeSource()
-        self.metrics = Counts()
-        self.found: list[tuple[float, float | None]] = []
-        clock = asyncio.get_running_loop().time
-        self.discovery = Discovery(cast("Source", self.source), self.metrics, self._found, clock)
-
-    def _found(self, caused_at: float | None) -> None:
-        self.found.append((now(), None if caused_at is None else caused_at - 1000.0))
-
-    def state(self) -> State:
-        return self.discovery.condition.state
-
-    def health(self, device: str) -> Health:
-        return self.discovery.ward.verdict(self.discovery.devices[device], now())
-
-    @asynccontextmanager
-    async def running(self, *, watch: bool = False) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(self.discovery.run())]
-        if watch:
-            tasks.append(asyncio.create_task(self.discovery.watch()))
-        try:
-            await asyncio.sleep(0.01)
-            yield
-            assert not tasks[0].done(), "the loop ended"
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def event(number: int) -> Event:
-    return Event("tty", "add", f"/sys/devices/virtual/tty/t{number}", f"/dev/t{number}")
-
-
-def test_it_looks_and_probes_at_the_start_and_at_each_resync(virtual: Any) -> None:
+def test_it_looks_at_the_start_and_at_each_resync(virtual: Any) -> None:
     async def main() -> None:
-        scene = Scene()
+        scene = Scene(probes=False)
         async with scene.running():
             await asyncio.sleep(5 * RESYNC)
         assert scene.source.times == pytest.approx([n * RESYNC for n in range(6)], abs=0.02)
-        assert scene.source.probes == scene.source.times
         assert all(events == [ANYTHING] for _, events in scene.source.looks)
         assert len(scene.found) == 1
 
@@ -147,7 +41,6 @@ def test_the_first_event_after_quiet_is_handled_at_once_and_carries_its_time(vir
             await asyncio.sleep(1)
             assert scene.source.looks[1:] == [(at, [event(1)])]
             assert scene.found[1:] == [(at, at)]
-            assert len(scene.source.probes) == 1, "a named event is no reason to probe"
 
     virtual(main())
 
@@ -192,7 +85,6 @@ def test_past_the_limit_of_events_the_look_is_a_full_rescan(virtual: Any) -> Non
             (_, events), *rest = scene.source.looks[1:]
             assert events == [*(event(number) for number in range(EVENT_LIMIT)), ANYTHING]
             assert not rest
-            assert len(scene.source.probes) == 2
             scene.discovery.look(event(7))
             await asyncio.sleep(1)
             assert scene.source.looks[-1][1] == [event(7)], "the next look is an ordinary one"
@@ -209,7 +101,6 @@ def test_an_event_without_a_path_is_heard_too_and_makes_the_look_a_full_rescan(v
                 scene.discovery.look(one)
             await asyncio.sleep(1)
             assert scene.source.looks[-1][1] == [fault, event(1), ANYTHING]
-            assert len(scene.source.probes) == 2
 
     virtual(main())
 
@@ -242,7 +133,6 @@ def test_after_a_failure_the_next_look_is_full_and_a_success_ends_the_back_off(v
             scene.source.error = None
             await asyncio.sleep(30)
             assert scene.source.looks[-1][1] == [ANYTHING]
-            assert scene.source.probes[-1] == scene.source.times[-1]
             assert scene.metrics.failures[0] is BackendFailure.TIMEOUT
             at = now()
             scene.discovery.look(event(2))
@@ -271,6 +161,34 @@ def test_an_error_never_empties_the_list_and_is_told_as_the_condition(virtual: A
     virtual(main())
 
 
+@pytest.mark.parametrize("takes", [0.0, 2.0])
+def test_named_events_that_keep_coming_do_not_put_the_resync_off(virtual: Any, takes: float) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        scene.source.takes = takes
+        async with scene.running():
+            for _ in range(290):
+                scene.discovery.look(event(1))
+                await asyncio.sleep(1)
+        full = [at for at, events in scene.source.looks if ANYTHING in events]
+        assert len(full) == 5
+        assert all(RESYNC <= b - a <= RESYNC + 4 * takes + 0.1 for a, b in pairwise(full))
+
+    virtual(main())
+
+
+def test_a_single_failure_after_a_long_quiet_makes_no_device_unhealthy(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        async with scene.running():
+            await asyncio.sleep(RESYNC - 1)
+            scene.source.error = BackendError("driver is busy")
+            await asyncio.sleep(2)
+            assert (scene.state(), scene.health("d0")) == (State.DEGRADED, HEALTHY)
+
+    virtual(main())
+
+
 def test_devices_are_no_longer_believed_in_when_the_backend_stays_silent(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
@@ -284,33 +202,6 @@ def test_devices_are_no_longer_believed_in_when_the_backend_stays_silent(virtual
             scene.source.error = None
             await asyncio.sleep(31)
             assert scene.health("d0") == HEALTHY
-
-    virtual(main())
-
-
-def test_a_probe_that_fails_keeps_the_backend_degraded_until_it_answers(virtual: Any) -> None:
-    async def main() -> None:
-        scene = Scene()
-        async with scene.running():
-            scene.source.probe_error = BackendError("probe failed")
-            await asyncio.sleep(3 * RESYNC)
-            assert scene.state() is State.DEGRADED
-            assert scene.source.probes[1:] == scene.source.times[1:], "each try probes again"
-            scene.source.probe_error, scene.source.verdicts = None, {"d1": unhealthy("link down")}
-            await asyncio.sleep(31)
-            assert scene.state() is State.OK
-            assert scene.health("d1") == unhealthy("link down")
-
-    virtual(main())
-
-
-def test_what_a_probe_finds_is_told_once(virtual: Any) -> None:
-    async def main() -> None:
-        scene = Scene()
-        async with scene.running():
-            scene.source.verdicts = {"d1": unhealthy("link down")}
-            await asyncio.sleep(3 * RESYNC)
-            assert [at for at, _ in scene.found] == [scene.source.times[0], scene.source.times[1]]
 
     virtual(main())
 
@@ -418,8 +309,8 @@ def test_an_event_source_that_ends_is_restarted_ever_less_often(
     async def ending() -> AsyncIterator[Event]:
         if error:
             raise error
-        for event in list[Event]():
-            yield event
+        for none in list[Event]():
+            yield none
 
     async def main() -> None:
         scene = Scene()

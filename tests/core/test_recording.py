@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from devhost.backend import Attribute, Backend, Device, Edits
+from devhost.backend import Attribute, Backend, Device, Edits, Health
 from devhost.catalog import Catalog, Installed
 from devhost.loading import Loaded
 from devhost.recording import CONFIGURATION, MANIFEST, Recording, record, writer
@@ -342,6 +342,27 @@ def test_a_file_at_which_a_backend_hung_is_not_read_again(root: Path, end: Path)
     assert not (end / CARD / "uevent").exists()
     assert why(made) == {f"/{CARD}/uevent": "backend slow hung at it"}
     assert "no answer within" in made.machine.discoveries["slow"].condition.reason
+
+
+def test_what_a_probe_reads_is_recorded_but_for_the_file_at_which_it_hung(root: Path, end: Path) -> None:
+    release = threading.Event()
+
+    class Prober(backend(lambda here: "x", "slow", deadline=2)):  # type: ignore[misc]
+        def probe(self, devices: Sequence[Device]) -> dict[str, Health]:
+            here = self.context.root
+            (here / CARD / "serial").read_text()
+            if here == root:
+                with open(here / CARD / "uevent"):
+                    release.wait(50)
+            return {}
+
+    try:
+        made = record(loaded(Prober), end, root)
+    finally:
+        release.set()
+    assert (end / CARD / "serial").read_text() == "A1\n"
+    assert not (end / CARD / "uevent").exists()
+    assert why(made) == {f"/{CARD}/uevent": "backend slow hung at it"}
 
 
 def test_what_only_a_look_at_a_tree_reads_is_fetched_in_the_rehearsal(root: Path, end: Path) -> None:

@@ -68,7 +68,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 FAILURES = [
     (ValueError("firmware\n  says\tno"), "backend card failed: ValueError: firmware says no"),
-    (OSError(5, "Input/output error"), "backend card failed: OSError: [Errno 5] Input/output error"),
+    (OSError(5, "Input/output error"), "backend card failed: Input/output error"),
     (KeyError("x"), "backend card failed: KeyError: 'x'"),
     (TimeoutError(), "backend card failed: TimeoutError"),
     (NotImplementedError(), "backend card failed: NotImplementedError"),
@@ -160,6 +160,39 @@ async def test_a_hung_look_does_not_delay_a_pod(source: Any, hang: threading.Eve
     assert slow.hung == 1
 
 
+async def test_a_hung_probe_delays_neither_a_look_nor_a_pod(source: Any, hang: threading.Event) -> None:
+    slow = source(discover_deadline=0.05, probe=lambda self, devices: hang.wait())
+    await slow.look([])
+    with pytest.raises(BackendTimeout, match=r"^card-probe: no answer within 0\.05 s$"):
+        await slow.probe([Device("d0")])
+    assert (slow.hung, slow.hung_lanes) == (1, {"card-probe"})
+    type(slow.backend).discover_deadline = 20.0
+    assert await slow.look([]) == [Device("d0")]
+    assert await slow.serve(20.0, slow.backend.allocate, []) == Edits()
+
+
+async def test_looks_probes_and_pods_have_a_thread_each_once_there_is_a_call_for_it(
+    source: Any, until: Any
+) -> None:
+    def threads() -> list[str]:
+        return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("card-"))
+
+    one = source(probe=lambda self, devices: {})
+    await until(lambda: not threads())
+    await one.look([])
+    assert threads() == ["card-look"]
+    await one.probe([Device("d0")])
+    assert threads() == ["card-look", "card-probe"]
+    await one.serve(20.0, one.backend.allocate, [])
+    assert threads() == ["card-look", "card-probe", "card-serve"]
+    one.close()
+    await until(lambda: not threads())
+    plain = source()
+    await plain.look([])
+    assert await plain.probe([Device("d0")]) == {}
+    assert threads() == ["card-look"]
+
+
 async def test_a_hung_pod_call_does_not_delay_a_look(source: Any, hang: threading.Event) -> None:
     slow = source(prepare=lambda self, devices: hang.wait())
     await slow.look([])
@@ -179,7 +212,8 @@ async def test_optional_methods_are_used_where_there_are_any(source: Any) -> Non
 
     plain = source()
     await plain.look([Event("tty")])
-    assert (await plain.probe([Device("d0")]), plain.watch(), plain.prepares) == ({}, None, False)
+    assert (await plain.probe([Device("d0")]), plain.watch()) == ({}, None)
+    assert (plain.probes, plain.prepares) == (False, False)
     await plain.prepare(1.0, [])
 
     rich = source(
@@ -191,6 +225,7 @@ async def test_optional_methods_are_used_where_there_are_any(source: Any) -> Non
     await rich.look([Event("tty"), Event("usb")])
     await rich.prepare(5.0, [Device("d0")])
     assert heard == [Event("tty"), Event("usb"), [Device("d0")]]
+    assert rich.probes
     assert rich.prepares
     assert await rich.probe([Device("d0")]) == {"d0": unhealthy("down")}
     assert [event async for event in rich.watch()] == [Event("netlink")]

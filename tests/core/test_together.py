@@ -267,7 +267,7 @@ async def test_no_pod_fails_because_the_backend_fails_at_one_device(
     rig.show("abc")
     assert await rig.allocate("all::1") == "a,c"
     (record,) = caplog.records
-    assert "backend card failed: OSError: [Errno 5]" in str(vars(record))
+    assert "backend card failed: Input/output error" in str(vars(record))
 
 
 async def test_a_backend_that_fails_at_every_device_is_told_as_one_that_failed(rig: Rig) -> None:
@@ -276,9 +276,7 @@ async def test_a_backend_that_fails_at_every_device_is_told_as_one_that_failed(r
 
     rig.refuse = fail
     rig.show("abc")
-    with pytest.raises(
-        BackendError, match=r"^backend card failed: OSError: \[Errno 5\] Input/output error$"
-    ) as told:
+    with pytest.raises(BackendError, match=r"^backend card failed: Input/output error$") as told:
         await rig.allocate("all::0")
     assert not isinstance(told.value, AllocationError)
 

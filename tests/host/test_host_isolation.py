@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from devhost import supply, worker
-from devhost.model import Device
+from devhost.backend import Event
+from devhost.model import Device, unhealthy
 from devhost.testing.kubelet import UnexpectedAdmissionError
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -46,6 +47,43 @@ async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, ku
         assert host.discoveries["toy"].condition.reason == "toy-look: no answer within 0.2 s"
         rig.scripts["toy"].on_discover = lambda: None
         await kubelet.wait_for(lambda: kubelet.allocatable()[TOY] == 2, 20)
+
+
+async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kubelet, hang, monkeypatch):
+    monkeypatch.setattr("devhost.probing.APART", 0.0)
+    probed = []
+
+    def probe(self, devices):
+        probed.append(len(devices))
+        return hang() if len(probed) > 1 else {"d1": unhealthy("link down")}
+
+    rig.classes["toy"].probe = probe
+    rig.write(*BOTH)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
+        assert kubelet.capacity()[TOY] == 2
+        rig.host.discoveries["toy"].recheck()
+        await rig.until(lambda: len(probed) == 2)
+        rig.change("toy", [*rig.scripts["toy"].devices, Device("d2", {"model": "x100", "index": 2})])
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        admitted = await kubelet.admit("pod", "main", TOY, 2)
+        assert sorted(admitted.device_ids) == ["d0", "d2"]
+
+
+async def test_sighup_probes_again_and_events_do_not(rig, kubelet, monkeypatch):
+    monkeypatch.setattr("devhost.probing.APART", 0.0)
+    probed = []
+    rig.classes["toy"].probe = lambda self, devices: probed.append(len(devices)) or {}
+    rig.write(*BOTH)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        looks = rig.scripts["toy"].looks
+        host._dispatch(Event())
+        await rig.until(lambda: rig.scripts["toy"].looks > looks)
+        assert probed == [2]
+        host.reload()
+        await rig.until(lambda: probed == [2, 2])
+        assert "probe other" not in host._tasks
 
 
 async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang, monkeypatch):

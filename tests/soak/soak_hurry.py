@@ -32,6 +32,7 @@ SHORT = {
     "devhost.kubelet.timetable.FIRST": 0.2,
     "devhost.kubelet.timetable.GAP": 0.05,
     "devhost.kubelet.timetable.PATIENCE": 1.5,
+    "devhost.probing.APART": 0.1,
     "devhost.supply.ALLOCATE_DEADLINE": 0.3,
     "devhost.supply.PREPARE_DEADLINE": 0.3,
 }

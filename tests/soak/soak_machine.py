@@ -148,6 +148,7 @@ class Soak(RuleBasedStateMachine):
         probed = self.at.toys["prep"].probed
         if probed.pop(f"d{number}", None) is None:
             probed[f"d{number}"] = unhealthy("link down")
+        self.at.doubt("prep")
         self.look("prep", pause)
 
     @rule(name=backends, junk=st.lists(st.sampled_from(JUNK), max_size=3), twice=st.booleans(), pause=pauses)
@@ -177,6 +178,7 @@ class Soak(RuleBasedStateMachine):
             call = "discover"
         self.did(f"backend {mode}", f"{name}.{call}")
         setattr(self.at.toys[name], call, mode)
+        self.at.doubt(name)
         self.look(name, pause)
 
     @rule(name=backends, number=numbers, pause=pauses)

@@ -166,6 +166,11 @@ class Node:
         if self.host is not None and name in self.host.discoveries:
             self.host.discoveries[name].look()
 
+    def doubt(self, name: str) -> None:
+        """Reason to probe what this backend has: no event tells of what only a probe finds."""
+        if self.host is not None and name in self.host.discoveries:
+            self.host.discoveries[name].recheck()
+
     @property
     def pod_resources(self) -> Path:
         """The kubelet's podresources socket."""

@@ -36,6 +36,9 @@ PATIENCE = 15.0
 CALM = 0.3
 """Seconds for which it must then stay right, with no registration in them."""
 
+EXTRA_TASKS = {"other": {"watch other"}, "prep": {"probe prep"}}
+"""What runs for a backend beside its looks."""
+
 
 async def quiet(node: Node, *, all_well: bool) -> list[str]:
     """Leaves the node alone until all is right; what was still wrong when patience ran out.
@@ -192,14 +195,14 @@ def _backends(node: Node, host: Host) -> Iterator[str]:
         wanted = State.DEGRADED if node.toys[name].broken else State.OK
         if discovery.condition.state is not wanted:
             yield f"backend {name} is {discovery.condition}"
-        if discovery.source.hung > 2 * MAX_ABANDONED:  # one lane to look, one to serve
+        if discovery.source.hung > 3 * MAX_ABANDONED:  # a lane to look, one to probe, one to serve
             yield f"backend {name} has {discovery.source.hung} hung threads"
 
 
 def _tasks(node: Node, host: Host) -> Iterator[str]:
     wanted = {"kubelet", "config", "holders"} | {f"resource {name}" for name in host.services}
     for name in host.discoveries:
-        wanted |= {f"look {name}"} | ({f"watch {name}"} if name == "other" else set())
+        wanted |= {f"look {name}"} | EXTRA_TASKS.get(name, set())
     if set(host._tasks) != wanted:
         yield f"tasks {sorted(set(host._tasks) ^ wanted)} too many or too few"
     if node.loose:
@@ -279,7 +282,9 @@ def _left(node: Node, before: Mapping[str, int]) -> Iterator[str]:
     if tasks:
         yield f"tasks left: {sorted(_names(tasks))}"
     threads = [
-        t.name for t in threading.enumerate() if t.name.endswith(("-look", "-serve", "-watch", "reload"))
+        t.name
+        for t in threading.enumerate()
+        if t.name.endswith(("-look", "-probe", "-serve", "-watch", "reload"))
     ]
     if threads:
         yield f"threads left: {threads}"

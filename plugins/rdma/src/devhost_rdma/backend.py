@@ -65,9 +65,9 @@ class Rdma(Backend):
         self._deep = DeepProbe(options.verbs_probe, context.log)
         self._netns_mode: str | None = None
         self._hears = False
-        self._names: Mapping[str, str] = {}
         self._made: dict[str, tuple[_Basis, Device]] = {}
-        # Replaced whole, never changed: allocate() and watch() read them on other threads.
+        # Replaced whole, never changed: probe(), allocate() and watch() read them on other threads.
+        self._names: Mapping[str, str] = {}
         self._places: Mapping[str, Place] = {}
         self._absent: Mapping[str, Absent] = {}
         self._silent: Sequence[str] = ()

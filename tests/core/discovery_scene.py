@@ -1,0 +1,132 @@
+"""A backend and its threads on strings, and the discovery that follows it, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, cast
+
+from devhost.backend import Attribute, Backend, Event
+from devhost.discovery import Discovery, State
+from devhost.model import Device, Health
+from devhost.source import Source
+from devhost.telemetry.metrics import BackendFailure, Metrics
+
+LIMIT = 10_000
+"""Looks after which a test gives up on a loop that runs wild."""
+
+
+class Toy(Backend):
+    name = "toy"
+    subsystems: ClassVar[tuple[str, ...]] = ("tty", "block")
+    attributes: ClassVar = {"index": Attribute(int, "index", 0)}
+
+
+class FakeSource:
+    """Stands for the backend and its threads; everything happens in the loop, at a virtual time."""
+
+    name = "toy"
+    kind: type[Toy] = Toy
+
+    def __init__(self, *, probes: bool) -> None:
+        self.probes = probes
+        self.devices: list[Any] = [Device("d0"), Device("d1")]
+        self.error: Exception | None = None
+        self.takes = 0.0
+        self.looks: list[tuple[float, list[Event]]] = []
+        self.verdicts: dict[str, Health] = {}
+        self.probe_error: Exception | None = None
+        self.probe_takes = 0.0
+        self.probed: list[tuple[float, list[str]]] = []
+        self.missing: set[str] = set()
+        self.watches: list[float] = []
+        self.watching: Callable[[], AsyncIterator[Event]] | None = None
+
+    @property
+    def times(self) -> list[float]:
+        """When it was asked what exists, in seconds since the start."""
+        return [at for at, _ in self.looks]
+
+    @property
+    def probe_times(self) -> list[float]:
+        """When it was probed."""
+        return [at for at, _ in self.probed]
+
+    async def look(self, events: Sequence[Event]) -> list[Any]:
+        self.looks.append((now(), list(events)))
+        assert len(self.looks) < LIMIT
+        await asyncio.sleep(self.takes)
+        if self.error:
+            raise self.error
+        return list(self.devices)
+
+    async def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
+        self.probed.append((now(), [device.id for device in devices]))
+        assert len(self.probed) < LIMIT
+        verdicts, error = self.verdicts, self.probe_error
+        await asyncio.sleep(self.probe_takes)
+        if error:
+            raise error
+        return verdicts
+
+    async def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
+        return [device for device, paths in denied.items() if not self.missing & set(paths)]
+
+    def watch(self) -> AsyncIterator[Event] | None:
+        self.watches.append(now())
+        return self.watching() if self.watching else None
+
+
+class Counts(Metrics):
+    def __init__(self) -> None:
+        self.failures: list[BackendFailure] = []
+
+    def backend_failed(self, backend: str, kind: BackendFailure) -> None:
+        self.failures.append(kind)
+
+
+def now() -> float:
+    """Seconds since the virtual clock started."""
+    return asyncio.get_running_loop().time() - 1000.0
+
+
+class Scene:
+    """A discovery that runs, its source, and every time it said that something changed."""
+
+    def __init__(self, *, probes: bool = True) -> None:
+        self.source = FakeSource(probes=probes)
+        self.metrics = Counts()
+        self.found: list[tuple[float, float | None]] = []
+        clock = asyncio.get_running_loop().time
+        self.discovery = Discovery(cast("Source", self.source), self.metrics, self._found, clock)
+
+    def _found(self, caused_at: float | None) -> None:
+        self.found.append((now(), None if caused_at is None else caused_at - 1000.0))
+
+    def state(self) -> State:
+        return self.discovery.condition.state
+
+    def health(self, device: str) -> Health:
+        return self.discovery.ward.verdict(self.discovery.devices[device], now())
+
+    @asynccontextmanager
+    async def running(self, *, watch: bool = False) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self.discovery.run())]
+        if self.source.probes:
+            tasks.append(asyncio.create_task(self.discovery.probe()))
+        if watch:
+            tasks.append(asyncio.create_task(self.discovery.watch()))
+        try:
+            await asyncio.sleep(0.01)
+            yield
+            assert not tasks[0].done(), "the loop ended"
+            assert not (self.source.probes and tasks[1].done()), "the loop of probes ended"
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def event(number: int) -> Event:
+    return Event("tty", "add", f"/sys/devices/virtual/tty/t{number}", f"/dev/t{number}")

@@ -1,0 +1,323 @@
+"""Probes beside looks, in virtual time: neither waits for the other but for the first list."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from discovery_scene import Scene, event, now
+
+from devhost.discovery import ANYTHING, DENIED_RESYNC, RESYNC, State
+from devhost.errors import BackendError, BackendTimeout
+from devhost.model import HEALTHY, Device, unhealthy
+from devhost.probing import APART
+
+DOWN = unhealthy("link down")
+
+
+def ids(scene: Scene) -> list[str]:
+    return sorted(scene.discovery.devices)
+
+
+# A dear probe costs hot-plug nothing
+
+
+def test_a_hot_plugged_device_is_published_at_once_and_probed_soon(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.probe_takes = 8.0
+            await asyncio.sleep(30)
+            scene.source.devices.append(Device("d2"))
+            scene.discovery.look(event(2))
+            await asyncio.sleep(0.1)
+            assert ids(scene) == ["d0", "d1", "d2"]
+            assert scene.source.probed[-1] == (pytest.approx(30, abs=0.1), ["d0", "d1", "d2"])
+
+    virtual(main())
+
+
+def test_hot_plug_is_noticed_while_a_probe_hangs(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.probe_takes = 10_000.0
+            scene.discovery.recheck()
+            await asyncio.sleep(10)
+            assert len(scene.source.probed) == 2
+            for number in range(3):
+                scene.source.devices = [Device("d0"), Device(f"new{number}")]
+                scene.discovery.look(event(number))
+                await asyncio.sleep(0.01)
+                assert ids(scene) == ["d0", f"new{number}"]
+
+    virtual(main())
+
+
+def test_the_time_of_a_probe_does_not_hold_back_the_next_look(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.probe_takes = 5.0
+            scene.discovery.recheck()
+            await asyncio.sleep(10.1)
+            at = now()
+            scene.discovery.look(event(1))
+            await asyncio.sleep(0.001)
+            assert scene.source.times[-1] == at
+            assert scene.discovery.condition.seconds == 0.0
+
+    virtual(main())
+
+
+@pytest.mark.parametrize("one", [ANYTHING, event(1)])
+def test_however_many_events_come_they_cause_no_probe(virtual: Any, one: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            for _ in range(300):
+                scene.discovery.look(one)
+                await asyncio.sleep(1)
+        assert len(scene.source.looks) >= 300
+        assert scene.source.probe_times == pytest.approx([n * RESYNC for n in range(6)], abs=0.1)
+
+    virtual(main())
+
+
+def test_a_backends_own_events_cause_no_probe(virtual: Any) -> None:
+    async def ticking() -> Any:
+        while True:
+            await asyncio.sleep(1)
+            yield ANYTHING
+
+    async def main() -> None:
+        scene = Scene()
+        scene.source.watching = ticking
+        async with scene.running(watch=True):
+            await asyncio.sleep(RESYNC - 1)
+        assert len(scene.source.looks) > 50
+        assert len(scene.source.probed) == 1
+
+    virtual(main())
+
+
+# When it is probed
+
+
+def test_a_backend_without_a_probe_is_never_probed_and_nothing_waits_for_it(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        async with scene.running():
+            assert scene.found == [(0.0, None)]
+            scene.discovery.recheck()
+            await asyncio.sleep(3 * RESYNC)
+            assert not scene.source.probed
+            await scene.discovery.probe()
+            assert await scene.discovery.probe_once()
+
+    virtual(main())
+
+
+def test_a_backend_without_devices_is_not_probed_and_not_woken_for_it(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.devices = []
+        async with scene.running():
+            assert scene.state() is State.OK
+            scene.discovery.recheck()
+            await asyncio.sleep(3 * RESYNC)
+            assert not scene.source.probed
+            scene.source.devices = [Device("d0")]
+            scene.discovery.look(event(0))
+            await asyncio.sleep(0.01)
+            assert scene.source.probed == [(pytest.approx(3 * RESYNC, abs=0.1), ["d0"])]
+
+    virtual(main())
+
+
+def test_it_is_probed_at_the_start_at_each_resync_and_when_somebody_doubts(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            await asyncio.sleep(RESYNC + 20)
+            at = now()
+            scene.discovery.recheck()
+            await asyncio.sleep(RESYNC - 1)
+            assert scene.source.probe_times == pytest.approx([0, RESYNC, at], abs=0.1)
+            assert scene.source.times[-1] == pytest.approx(at, abs=0.1)
+
+    virtual(main())
+
+
+def test_probes_keep_their_distance_whoever_asks(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            for number in range(300):
+                scene.source.devices = [Device("d0"), Device(f"d{number}")]
+                scene.discovery.recheck()
+                await asyncio.sleep(0.1)
+        gaps = [b - a for a, b in pairwise(scene.source.probe_times)]
+        assert len(gaps) >= 5
+        assert min(gaps) >= APART
+
+    virtual(main())
+
+
+def test_dear_probes_take_at_most_a_fifth_of_the_time(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.probe_takes = 3.0
+        async with scene.running():
+            for _ in range(3000):
+                scene.discovery.recheck()
+                await asyncio.sleep(0.1)
+        assert 0.19 * 300 <= 3.0 * len(scene.source.probed) <= 0.2 * 300 + 3.0
+
+    virtual(main())
+
+
+def test_a_device_is_probed_once_when_it_is_denied_and_not_each_time_it_is_looked_for(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            await asyncio.sleep(10)
+            scene.source.missing = {"/dev/d0"}
+            scene.discovery.deny("d0", ["/dev/d0"])
+            await asyncio.sleep(6 * DENIED_RESYNC)
+            assert len(scene.source.looks) >= 7
+            assert scene.source.probe_times == pytest.approx([0, 10], abs=0.1)
+
+    virtual(main())
+
+
+def test_it_is_probed_when_looks_succeed_again(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            await asyncio.sleep(10)
+            scene.source.error = BackendError("driver is busy")
+            scene.discovery.look(event(1))
+            await asyncio.sleep(1)
+            assert len(scene.source.probed) == 1
+            scene.source.error = None
+            await asyncio.sleep(5)
+            assert scene.source.probe_times[1:] == scene.source.times[-1:]
+
+    virtual(main())
+
+
+# The first list
+
+
+def test_a_device_known_to_be_ill_is_never_offered_after_a_start(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.probe_takes = 4.0
+        scene.source.verdicts = {"d1": DOWN}
+        async with scene.running():
+            await asyncio.sleep(3)
+            assert not scene.found
+            assert not scene.discovery.answered.is_set()
+            assert scene.state() is State.STARTING
+            await asyncio.sleep(1)
+            assert scene.found == [(4.0, None)]
+            assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
+
+    virtual(main())
+
+
+def test_what_is_plugged_in_during_the_first_probe_is_in_the_first_list(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.probe_takes = 4.0
+        async with scene.running(watch=True):
+            assert scene.source.watches == [0.0]
+            scene.source.devices.append(Device("d2"))
+            scene.discovery.look(event(2))
+            await asyncio.sleep(4)
+            assert ids(scene) == ["d0", "d1", "d2"]
+            assert len(scene.found) == 1
+
+    virtual(main())
+
+
+def test_the_first_list_waits_for_a_failing_probe_no_longer_than_it_takes_to_fail(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.probe_takes, scene.source.probe_error = 10.0, BackendTimeout("toy-probe: no answer")
+        async with scene.running():
+            await asyncio.sleep(9)
+            assert not ids(scene)
+            await asyncio.sleep(1)
+            assert ids(scene) == ["d0", "d1"]
+            assert scene.health("d0") == unhealthy("toy-probe: no answer"), "nobody ever said that it is well"
+            scene.source.devices.append(Device("d2"))
+            scene.discovery.look(event(2))
+            await asyncio.sleep(0.1)
+            assert ids(scene) == ["d0", "d1", "d2"]
+            scene.source.probe_takes, scene.source.probe_error = 0.0, None
+            await asyncio.sleep(40)
+            assert {scene.health(name) for name in ids(scene)} == {HEALTHY}
+
+    virtual(main())
+
+
+def test_a_look_that_fails_during_the_first_probe_is_told_and_publishes_nothing(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.probe_takes = 4.0
+        scene.source.verdicts = {"d1": DOWN}
+        async with scene.running():
+            scene.source.error = BackendError("driver is busy")
+            scene.discovery.look(event(1))
+            await asyncio.sleep(0.1)
+            assert (scene.state(), ids(scene)) == (State.DEGRADED, [])
+            assert scene.discovery.answered.is_set()
+            scene.source.error = None
+            await asyncio.sleep(3)
+            assert not ids(scene)
+            await asyncio.sleep(1)
+            assert (scene.state(), scene.health("d1")) == (State.OK, DOWN)
+
+    virtual(main())
+
+
+def test_a_backend_that_comes_late_is_probed_before_its_first_list(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.error = BackendError("no driver yet")
+        scene.source.verdicts = {"d1": DOWN}
+        async with scene.running():
+            assert scene.discovery.answered.is_set()
+            scene.source.error, scene.source.probe_takes = None, 4.0
+            await asyncio.sleep(3)
+            assert not ids(scene)
+            await asyncio.sleep(3)
+            assert scene.health("d1") == DOWN
+
+    virtual(main())
+
+
+def test_changed_options_forget_no_verdict_until_there_is_another(virtual: Any) -> None:
+    async def main() -> None:
+        before, after, bare = Scene(), Scene(), Scene(probes=False)
+        before.source.verdicts = {"d1": DOWN}
+        async with before.running():
+            pass
+        after.source.probe_takes = 4.0
+        after.discovery.succeed(before.discovery)
+        async with after.running():
+            assert ids(after) == ["d0", "d1"]
+            assert after.health("d1") == DOWN
+            await asyncio.sleep(3)
+            assert after.health("d1") == DOWN
+            await asyncio.sleep(1)
+            assert after.health("d1") == HEALTHY
+        before.discovery.ward.probed({"d1": DOWN})
+        bare.discovery.succeed(before.discovery)
+        assert bare.health("d1") == HEALTHY, "nobody is left who could take the verdict back"
+
+    virtual(main())

@@ -1,0 +1,285 @@
+"""What probes answer, in virtual time: failures keep the last verdicts, and none is laid on a stranger."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from discovery_scene import Scene, event
+
+from devhost.discovery import RESYNC, STALE_AFTER, State
+from devhost.errors import BackendError, BackendTimeout
+from devhost.model import HEALTHY, Device, unhealthy
+from devhost.probing import APART
+from devhost.telemetry.metrics import BackendFailure
+
+DOWN = unhealthy("link down")
+
+
+# Failing and hanging
+
+
+def test_a_probe_that_fails_degrades_the_backend_keeps_the_verdicts_and_stops_no_look(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.verdicts = {"d1": DOWN}
+        async with scene.running():
+            scene.source.probe_error = BackendTimeout("toy-probe: no answer within 10 s")
+            scene.discovery.recheck()
+            await asyncio.sleep(APART + 0.1)
+            condition = scene.discovery.condition
+            assert (condition.state, condition.reason) == (
+                State.DEGRADED,
+                "toy-probe: no answer within 10 s",
+            )
+            assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
+            scene.source.devices.append(Device("d2"))
+            scene.discovery.look(event(1))
+            await asyncio.sleep(0.1)
+            assert scene.health("d2") == HEALTHY
+            assert scene.state() is State.DEGRADED, "a good look does not make up for a failed probe"
+            assert scene.metrics.failures == [BackendFailure.TIMEOUT]
+
+    virtual(main())
+
+
+def test_after_a_while_without_a_good_probe_devices_are_unhealthy_until_the_next(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            await asyncio.sleep(RESYNC - 1)
+            scene.source.probe_error = BackendError("firmware is silent")
+            await asyncio.sleep(STALE_AFTER)
+            assert scene.health("d0") == HEALTHY
+            await asyncio.sleep(STALE_AFTER + 2)
+            assert scene.health("d0") == scene.health("d1") == unhealthy("firmware is silent")
+            scene.discovery.look(event(1))
+            await asyncio.sleep(0.1)
+            assert scene.health("d0") == unhealthy("firmware is silent"), "a good look says nothing of it"
+            scene.source.probe_error, scene.source.verdicts = None, {"d1": DOWN}
+            await asyncio.sleep(31)
+            assert scene.state() is State.OK
+            assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
+
+    virtual(main())
+
+
+def test_a_failing_look_and_a_failing_probe_each_degrade_and_both_must_recover(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.error = BackendError("cannot look")
+            scene.source.probe_error = BackendError("cannot probe")
+            scene.discovery.recheck()
+            await asyncio.sleep(100)
+            assert scene.discovery.condition.reason == "cannot look"
+            scene.source.error = None
+            await asyncio.sleep(31)
+            assert (scene.state(), scene.discovery.condition.reason) == (State.DEGRADED, "cannot probe")
+            assert scene.health("d0") == unhealthy("cannot probe")
+            scene.source.probe_error = None
+            await asyncio.sleep(31)
+            assert (scene.state(), scene.health("d0")) == (State.OK, HEALTHY)
+
+    virtual(main())
+
+
+def test_a_failing_probe_is_tried_ever_less_often_and_requests_do_not_hammer_it(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.probe_error = BackendError("firmware is silent")
+            for _ in range(6_000):
+                scene.discovery.recheck()
+                await asyncio.sleep(0.1)
+        times = scene.source.probe_times[1:]
+        gaps = [b - a for a, b in pairwise(times)]
+        assert len(gaps) >= 15
+        for number, gap in enumerate(gaps):
+            most = min(30.0, APART * 2**number)
+            assert max(APART, most / 2) - 0.02 <= gap <= most + 0.02
+
+    virtual(main())
+
+
+def test_a_probe_that_answers_ends_the_back_off(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.probe_error = BackendError("firmware is silent")
+            await asyncio.sleep(10 * RESYNC)
+            scene.source.probe_error = None
+            await asyncio.sleep(RESYNC)
+            scene.source.probe_error = BackendError("firmware is silent")
+            scene.discovery.recheck()
+            await asyncio.sleep(3 * APART)
+            first, second = scene.source.probe_times[-2:]
+            assert second - first <= 2 * APART + 0.1
+
+    virtual(main())
+
+
+def test_a_failing_probe_of_devices_that_are_gone_is_nobodys_trouble(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.probe_error = BackendError("no such device")
+            scene.discovery.recheck()
+            await asyncio.sleep(APART + 1)
+            assert scene.state() is State.DEGRADED
+            scene.source.devices = []
+            scene.discovery.look(event(1))
+            await asyncio.sleep(0.1)
+            assert scene.state() is State.OK
+            scene.source.devices, scene.source.probe_takes = [Device("d0")], 5.0
+            scene.discovery.look(event(1))
+            while len(scene.source.probed) < 3:
+                await asyncio.sleep(1)
+            scene.source.devices = []
+            scene.discovery.look(event(1))
+            await asyncio.sleep(10)
+            assert scene.state() is State.OK
+
+    virtual(main())
+
+
+# Whom an answer is about
+
+
+def test_what_a_probe_finds_is_told_once(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.verdicts = {"d1": DOWN}
+            await asyncio.sleep(3 * RESYNC)
+            assert scene.found == [(0.0, None), (pytest.approx(RESYNC, abs=0.1), None)]
+
+    virtual(main())
+
+
+def test_a_device_found_ill_is_probed_once_more_soon(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            scene.source.verdicts = {"d1": DOWN}
+            await asyncio.sleep(2 * RESYNC)
+            expected = [0, RESYNC, RESYNC + APART]
+            assert scene.source.probe_times == pytest.approx(expected, abs=0.1)
+
+    virtual(main())
+
+
+def test_a_verdict_is_not_laid_on_a_device_that_came_back_while_the_probe_ran(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            d0, d1 = scene.source.devices
+            await asyncio.sleep(10)
+            scene.source.probe_takes, scene.source.verdicts = 4.0, {"d0": DOWN, "d1": DOWN, "d9": DOWN}
+            scene.discovery.recheck()
+            for devices in ([d0], [d0, d1]):
+                await asyncio.sleep(1)
+                scene.source.devices = devices
+                scene.discovery.look(event(1))
+            scene.source.verdicts = {}
+            await asyncio.sleep(2.5)
+            assert (scene.health("d0"), scene.health("d1")) == (DOWN, HEALTHY)
+            await asyncio.sleep(25)
+            assert scene.source.probed[-1][1] == ["d0", "d1"]
+            assert len(scene.source.probed) == 3, "the one that came back is asked for anew"
+
+    virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("after", "laid"),
+    [
+        (Device("d1", attributes={"index": 7}), True),
+        (Device("d1", claims=frozenset({"node:/dev/d7"})), False),
+        (Device("d1", health=unhealthy("too hot")), False),
+    ],
+)
+def test_a_verdict_counts_for_a_device_that_is_what_it_was_but_for_attributes(
+    virtual: Any, after: Device, laid: bool
+) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            await asyncio.sleep(10)
+            scene.source.probe_takes, scene.source.verdicts = 4.0, {"d1": DOWN}
+            scene.discovery.recheck()
+            await asyncio.sleep(1)
+            scene.source.devices[1] = after
+            scene.discovery.look(event(1))
+            scene.source.verdicts = {}
+            await asyncio.sleep(3.5)
+            expected = DOWN if laid else after.health
+            assert scene.health("d1") == expected
+            await asyncio.sleep(30)
+            assert len(scene.source.probed) == 3, "found ill, or not known: either way it is asked again soon"
+
+    virtual(main())
+
+
+def test_the_last_verdict_does_not_outlive_the_device(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.verdicts = {"d1": DOWN}
+        async with scene.running():
+            d0, d1 = scene.source.devices
+            await asyncio.sleep(20)
+            probed = len(scene.source.probed)
+            scene.source.probe_takes = 4.0
+            for devices in ([d0], [d0, d1]):
+                scene.source.devices = devices
+                scene.discovery.look(event(1))
+                await asyncio.sleep(1)
+            assert scene.health("d1") == HEALTHY
+            assert len(scene.source.probed) == probed + 1, "it is asked for anew"
+            await asyncio.sleep(4)
+            assert scene.health("d1") == DOWN
+
+    virtual(main())
+
+
+def test_a_device_that_gets_well_by_itself_is_probed_at_once_if_its_probe_held_it_ill(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.verdicts = {"d1": DOWN}
+        scene.source.devices[1] = Device("d1", health=unhealthy("no carrier"))
+        async with scene.running():
+            await asyncio.sleep(20)
+            scene.source.devices[1], scene.source.verdicts = Device("d1"), {}
+            scene.discovery.look(event(1))
+            await asyncio.sleep(0.1)
+            assert scene.health("d1") == HEALTHY
+            probed = len(scene.source.probed)
+            scene.source.devices[0] = Device("d0", health=unhealthy("no carrier"))
+            scene.discovery.look(event(1))
+            await asyncio.sleep(20)
+            assert len(scene.source.probed) == probed, "its probe never said anything of d0"
+
+    virtual(main())
+
+
+def test_one_look_and_one_probe_without_loops_are_all_a_survey_needs(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.source.verdicts = {"d1": DOWN}
+        assert await scene.discovery.look_once()
+        assert await scene.discovery.probe_once()
+        assert (scene.health("d1"), scene.state()) == (DOWN, State.OK)
+        failing = Scene()
+        failing.source.probe_error = BackendError("no")
+        assert await failing.discovery.look_once()
+        assert not await failing.discovery.probe_once()
+        assert (sorted(failing.discovery.devices), failing.state()) == (["d0", "d1"], State.DEGRADED)
+        blind = Scene()
+        blind.source.error = BackendError("no")
+        assert not await blind.discovery.look_once()
+        assert await blind.discovery.probe_once()
+        assert not blind.source.probed
+
+    virtual(main())
