@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from soak_node import Node, Tally
 from soak_toys import BACKENDS, JUNK, MODES
-from soak_verdict import descriptors, leftovers, quiet
+from soak_verdict import footprint, leftovers, quiet
 
 from devhost.model import HEALTHY, Device, Health, unhealthy
 from devhost.testing.kubelet import Point, answer, cut, delay, disturbances, fail, refuse
@@ -100,7 +100,7 @@ class Soak(RuleBasedStateMachine):
     @initialize(profile=st.sampled_from(("1.36", "1.37")), first=st.booleans())
     def begin(self, profile: str, first: bool) -> None:
         async def start() -> None:
-            self.before = descriptors()
+            self.before = footprint()
             self.node = Node(profile, self.tally, every_resource).__enter__()
             for toy in self.node.toys.values():
                 for number in range(3):

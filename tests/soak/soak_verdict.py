@@ -256,14 +256,19 @@ async def pods_run(node: Node) -> list[str]:
     return wrong + node.complaints
 
 
-def descriptors() -> Mapping[str, int]:
-    """Open file descriptors by what they are, without numbers."""
+def footprint() -> Mapping[str, int]:
+    """What this process holds: descriptors by what they are, without numbers, and threads of lanes."""
     kinds: Counter[str] = Counter()
     for entry in Path("/proc/self/fd").iterdir():
         try:
             kinds[re.sub(r"\d+", "", os.readlink(entry))] += 1  # noqa: PTH115 - some are no paths
         except OSError:
             continue  # the descriptor of this very listing
+    kinds.update(
+        f"thread {thread.name}"
+        for thread in threading.enumerate()
+        if thread.name.endswith(("-look", "-probe", "-serve", "-watch", "reload"))
+    )
     return kinds
 
 
@@ -281,18 +286,11 @@ def _left(node: Node, before: Mapping[str, int]) -> Iterator[str]:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if tasks:
         yield f"tasks left: {sorted(_names(tasks))}"
-    threads = [
-        t.name
-        for t in threading.enumerate()
-        if t.name.endswith(("-look", "-probe", "-serve", "-watch", "reload"))
-    ]
-    if threads:
-        yield f"threads left: {threads}"
     if node.sockets():
         yield f"sockets left: {node.sockets()}"
-    more = {kind: (before.get(kind, 0), n) for kind, n in descriptors().items() if n > before.get(kind, 0)}
+    more = {kind: (before.get(kind, 0), n) for kind, n in footprint().items() if n > before.get(kind, 0)}
     if more:
-        yield f"descriptors left (before, after): {more}"
+        yield f"descriptors or threads left (before, after): {more}"
 
 
 def _names(tasks: Iterable[asyncio.Task[object]]) -> Iterator[str]:

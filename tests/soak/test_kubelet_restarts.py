@@ -11,7 +11,7 @@ import pytest
 from soak_hurry import shortened
 from soak_machine import device, every_resource
 from soak_node import Node, Tally
-from soak_verdict import descriptors, leftovers, quiet
+from soak_verdict import footprint, leftovers, quiet
 
 from devhost.model import HEALTHY, unhealthy
 from devhost.testing.kubelet import events as ev
@@ -45,7 +45,7 @@ async def churn(node: Node, chance: random.Random) -> None:
 @pytest.mark.timeout(300)
 async def test_kubelet_restarts_in_a_row_during_churn_leave_every_resource_right(profile):
     chance = random.Random(RESTARTS)
-    before = descriptors()
+    before = footprint()
     with shortened("devhost.holding"), Node(profile, Tally(), every_resource) as node:
         for name in TOYS:
             for number in range(6):

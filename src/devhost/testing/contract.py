@@ -28,7 +28,7 @@ from dataclasses import fields, is_dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost import catalog
 from devhost.backend import Backend, CanNotice, CanProbe, CanWatch, Event
@@ -234,7 +234,10 @@ class BackendContract:
         backend = self._made(self._machine(tmp_path))
         _look(backend)
         if isinstance(backend, CanWatch):
-            asyncio.run(_start_and_stop(backend))
+            try:
+                asyncio.run(_start_and_stop(backend))
+            finally:
+                cast("ServiceContext", backend.context).close()
 
     def test_its_threads_do_not_disturb_each_other(self, tmp_path: Path) -> None:
         """The core calls ``discover``, ``allocate`` and ``probe`` on a thread each, at the same time."""
