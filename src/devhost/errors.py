@@ -94,7 +94,37 @@ def words(error: BaseException) -> str:
         return ""
 
 
-def one_line(error: BaseException) -> str:
-    """The same with the exception's type in front: ``OSError: [Errno 5] Input/output error``."""
+def typed(error: BaseException) -> str:
+    """The same with the exception's type in front, for its author: ``ValueError: not a number``."""
     text = words(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """An exception of a stranger's code as a user should read it, as one short line.
+
+    What the system refused is told as it tells it: ``/dev/fuse: Permission denied``. Anything else is
+    a bug report for the code's author and stays as :func:`typed` has it.
+    """
+    try:
+        return (_refusal(error) if isinstance(error, OSError) else "") or typed(error)
+    except Exception:  # noqa: BLE001 - what a stranger's error calls a file may be anything
+        return typed(error)
+
+
+def _refusal(error: OSError) -> str:
+    """The file names and the system's own words; empty for an error that has none, or a text of its own."""
+    reason: object = error.strerror
+    if type(error).__str__ is not OSError.__str__ or not isinstance(reason, str) or not reason.strip():
+        return ""
+    names: list[object] = [name for name in (error.filename, error.filename2) if name is not None]
+    path = " ".join(" -> ".join(map(_name, names)).split())
+    text = f"{path[:400]}: {reason}" if path else reason
+    return " ".join(text.split())[:500]
+
+
+def _name(name: object) -> str:
+    """A file as an :class:`OSError` carries it: text, bytes, a path-like, or the number of an open file."""
+    if isinstance(name, bytes):
+        return name.decode(errors="backslashreplace")
+    return f"open file {name}" if isinstance(name, int) else str(name)

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from .changes import Changes, between
 from .holding import Holder, Holding, Listing
 from .model import HEALTHY, MAX_DEVICE_ID, Device, Health, unhealthy
 from .plan import LIST_LIMIT, Unit, listed_bytes
@@ -98,15 +99,21 @@ class Inventory:
         wall: seconds since the epoch, for "since when".
         clock: monotonic seconds, for the grace.
         held: called when a list of who holds what may be wanted sooner than before.
+        changed: hears what became of the devices with each list but the first, where any may be another.
     """
 
     def __init__(
-        self, wall: Callable[[], float], clock: Callable[[], float], held: Callable[[], None] = lambda: None
+        self,
+        wall: Callable[[], float],
+        clock: Callable[[], float],
+        held: Callable[[], None] = lambda: None,
+        changed: Callable[[Changes], None] = lambda changes: None,
     ) -> None:
         self._wall = wall
         self._clock = clock
         self._subscribers: set[Callable[[], None]] = set()
         self._held = held
+        self._changed = changed
         self._holding = Holding(clock)
         self._vanished: set[str] = set()
         self._given: dict[str, tuple[str, ...]] = {}
@@ -177,14 +184,21 @@ class Inventory:
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
         entries: dict[str, Entry] = {}
+        was: dict[str, Health] = {}
+        became: dict[str, Health] = {}
         for unit in units:
             members = tuple(Member(device, verdict(device)) for device in unit.devices)
             health, nodes = _joint(members), unit.numa_nodes
             for number in range(unit.replicas):
                 name = _numbered(unit.id, number) if unit.numbered else unit.id
                 before = old.get(name)
-                if before is not None and not number and _alike(before.members, members):
-                    members = before.members  # one object for all tokens, then and now
+                if not number:
+                    known = before.members if before is not None and before.gone_at is None else ()
+                    if before is not None and _alike(before.members, members):
+                        members = before.members  # one object for all tokens, then and now
+                    if members is not known:
+                        was.update(_healths(known))
+                        became.update(_healths(members))
                 if before is None:
                     entries[name] = Entry(name, unit.id, members, nodes, health, wall)
                 elif before.members is members and before.numa_nodes == nodes and before.gone_at is None:
@@ -195,6 +209,7 @@ class Inventory:
         vanished = [
             before for name, before in old.items() if name not in entries and not self._outlived(before, now)
         ]
+        self._tell(was, became, vanished, entries, why_gone)
         gone = set()
         for before in self._for_which_there_is_room(vanished, entries):
             entries[before.token] = self._gone(before, why_gone, now, wall)
@@ -226,6 +241,25 @@ class Inventory:
             for subscriber in tuple(self._subscribers):
                 subscriber()
         return changed
+
+    def _tell(
+        self,
+        was: dict[str, Health],
+        became: Mapping[str, Health],
+        vanished: Iterable[Entry],
+        entries: Mapping[str, Entry],
+        why_gone: Callable[[str], str],
+    ) -> None:
+        """Says what became of devices, given the health of those that may be another than before."""
+        for members in _groups(entry for entry in vanished if entry.gone_at is None):
+            was.update(_healths(members))
+        if not self.snapshot.revision or not (was or became):
+            return
+        unchanged: set[str] = set()
+        if not was.keys() <= became.keys():
+            # A token may go while its device stays, with fewer replicas or another way to share it.
+            unchanged = {member.device.id for members in _groups(entries.values()) for member in members}
+        self._changed(between(was, became, unchanged, why_gone))
 
     def _for_which_there_is_room(
         self, vanished: Sequence[Entry], entries: Mapping[str, Entry]
@@ -265,6 +299,15 @@ def _joint(members: Sequence[Member]) -> Health:
     ill = [f"{member.device.id}: {member.health.reason}" for member in members[:NAMED_ILL]]
     more = f"; and {len(members) - NAMED_ILL} more" if len(members) > NAMED_ILL else ""
     return unhealthy(f"none of its devices is healthy: {'; '.join(ill)}{more}")
+
+
+def _groups(entries: Iterable[Entry]) -> Iterable[tuple[Member, ...]]:
+    """The devices behind the entries, once for all tokens of the same."""
+    return {id(entry.members): entry.members for entry in entries}.values()
+
+
+def _healths(members: Iterable[Member]) -> Iterator[tuple[str, Health]]:
+    return ((member.device.id, member.health) for member in members)
 
 
 def _alike(old: Sequence[Member], new: Sequence[Member]) -> bool:

@@ -64,7 +64,7 @@ def test_discover_says_why_a_backend_failed_and_exits_with_1(toys):
     done = toys.devhost("discover")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("devhost: backend toy failed: FileNotFoundError")
+    assert line == f"devhost: backend toy failed: {toys.root}/toys: No such file or directory"
 
 
 def test_explain_tells_of_every_entry_why_it_takes_the_device_or_not(toys):
@@ -85,6 +85,35 @@ def test_explain_finds_a_device_by_any_attribute(toys):
 
 def test_explain_finds_a_device_by_a_node_that_no_attribute_has(toys):
     assert toys.devhost("explain", "/dev/toys/two").stdout.startswith("two of backend toy")
+
+
+def test_explain_finds_a_device_whatever_the_case_of_its_id(toys):
+    toys.plug("0000:3b:00.0=x100", "0000:3c:00.0=x200")
+    for text in ("0000:3B:00.0", "TOY/0000:3b:00.0"):
+        done = toys.devhost("explain", text)
+        assert done.stdout.startswith("0000:3b:00.0 of backend toy"), done.stderr
+
+
+def test_explain_names_the_devices_whose_ids_differ_only_in_case(toys):
+    toys.plug("ab=x100", "Ab=x200")
+    assert toys.devhost("explain", "Ab").stdout.startswith("Ab of backend toy")
+    done = toys.devhost("explain", "AB")
+    assert done.returncode == 2
+    assert done.stderr == "devhost: no backend knows a device 'AB' (did you mean Ab or ab?)\n"
+
+
+def test_explain_finds_devices_whatever_the_case_of_a_hex_attribute_and_of_no_other(toys):
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    drop_in.write_text(drop_in.read_text().replace('"x100")', '"x100", hex=True)'))
+    toys.plug("one=1a86", "two=10EE", "three=10ee")
+    assert toys.devhost("explain", "1A86").stdout.startswith("one of backend toy")
+    devices = json.loads(toys.devhost("explain", "10Ee", "--output", "json").stdout)
+    assert sorted(document["id"] for document in devices) == ["three", "two"]
+    assert toys.devhost("explain", "S-TWO").returncode == 2
+
+
+def test_explain_of_a_pattern_is_no_search(toys):
+    assert toys.devhost("explain", "*").returncode == 2
 
 
 def test_explain_of_an_unknown_device_suggests_and_exits_with_2(toys):

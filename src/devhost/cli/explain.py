@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from devhost.config.selection import declared
 from devhost.errors import UsageError
 from devhost.loading import load_or_everything
 from devhost.model import Device
@@ -29,7 +30,7 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
     """Tells why DEVICE is offered or not: its attributes, and what each resource says of it.
 
     DEVICE is an id as `devhost discover` shows it, or the value of any attribute that names it, such
-    as a device node (/dev/fuse), a PCI address or a serial number.
+    as a device node (/dev/fuse), a PCI address (in upper or lower case) or a serial number.
     """
     found = asyncio.run(survey(load_or_everything(config), root, everything=True))
     matches = _matches(found, device)
@@ -45,6 +46,9 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
 def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
     """The devices meant, by id or else by an attribute's value or a node they use up.
 
+    Where nothing is called exactly that, case does not matter in an id, as long as one device alone is
+    meant, and in the attributes in which it does not matter to ``where``.
+
     Raises:
         UsageError: there is none.
     """
@@ -55,12 +59,19 @@ def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
     named = [item for item in devices if _is_named(text, item[1])]
     if named:
         return named
+    folded = text.lower()
+    alike = [item for item in devices if folded in (item[1].id.lower(), f"{item[0]}/{item[1].id}".lower())]
+    if len(alike) == 1:
+        return alike
+    if named := [(name, device) for name, device in devices if _has_hex(found, name, device, folded)]:
+        return named
     for name, discovery in found.discoveries.items():
         for flawed in discovery.condition.refused:
-            if flawed.device == text:
-                raise UsageError(f"{text} of backend {name} cannot be used: {flawed.reason}")
+            if flawed.device.lower() == folded:
+                raise UsageError(f"{flawed.device} of backend {name} cannot be used: {flawed.reason}")
     failed = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
-    close = difflib.get_close_matches(text, [device.id for _, device in devices], n=3)
+    twins = [device.id for _, device in alike[:3]]
+    close = twins or difflib.get_close_matches(text, [device.id for _, device in devices], n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "`devhost discover --all` lists all devices"
     raise UsageError(f"no backend knows a device {text!r}", "; ".join([*failed, hint]))
 
@@ -68,6 +79,18 @@ def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
 def _is_named(text: str, device: Device) -> bool:
     values = device.attributes.values()
     return f"node:{text}" in device.claims or any(_names(text, value) for value in values)
+
+
+def _has_hex(found: Survey, backend: str, device: Device, folded: str) -> bool:
+    """Whether an attribute whose case means nothing has this value, which is in lower case."""
+    known = found.discoveries[backend].source.kind.attributes
+    for key, value in device.attributes.items():
+        attribute = declared(known, key)
+        if attribute is not None and attribute.hex:
+            texts = value if isinstance(value, tuple) else (str(value),)
+            if folded in map(str.lower, texts):
+                return True
+    return False
 
 
 def _names(text: str, value: object) -> bool:

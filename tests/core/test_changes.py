@@ -1,0 +1,205 @@
+"""The log has a line for each device and change of it, and few lines where very many change at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devhost.changes import NAMED, Changes, tell
+from devhost.health import Ward
+from devhost.inventory import GRACE, Inventory
+from devhost.model import HEALTHY, Device, Health, unhealthy
+from devhost.plan import Offer, units
+from devhost.settings import Of
+
+
+@dataclass
+class Rig:
+    """An inventory, its devices, and the lines that the log had of them since they were last read."""
+
+    caplog: pytest.LogCaptureFixture
+    now: float = 100.0
+    sick: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.caplog.set_level(logging.INFO, "devhost")
+        changed = partial(tell, "example.com/toy")
+        self.inventory = Inventory(lambda: self.now, lambda: self.now, changed=changed)
+
+    def show(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
+        offers = [Offer(Device(device), replicas) for device in devices]
+        self.inventory.update(units(of, offers), self.verdict, lambda device: "it was unplugged")
+        return self.lines()
+
+    def verdict(self, device: Device) -> Health:
+        reason = self.sick.get(device.id)
+        return unhealthy(reason) if reason else HEALTHY
+
+    def lines(self) -> list[str]:
+        """Level, message and fields, the resource left out; that each line has it is checked."""
+        lines = []
+        for record in self.caplog.records:
+            fields = dict(vars(record)["fields"])
+            assert fields.pop("resource") == "example.com/toy"
+            words = [f"{key}={value}" for key, value in fields.items()]
+            lines.append(" ".join([record.levelname, record.getMessage(), *words]))
+        self.caplog.clear()
+        return lines
+
+
+@pytest.fixture
+def rig(caplog: pytest.LogCaptureFixture) -> Rig:
+    return Rig(caplog)
+
+
+def test_a_device_that_falls_ill_and_recovers_is_a_warning_and_a_line(rig: Rig) -> None:
+    rig.show("ab")
+    rig.sick["a"] = "port 1 is down"
+    assert rig.show("ab") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
+    assert rig.show("ab") == []
+    rig.sick.clear()
+    assert rig.show("ab") == ["INFO device is healthy again device=a"]
+    assert rig.show("ab") == []
+
+
+def test_the_first_list_is_told_by_its_registration_and_not_device_by_device(rig: Rig) -> None:
+    rig.sick["a"] = "port 1 is down"
+    assert rig.show("abc") == []
+
+
+def test_devices_of_a_list_that_was_empty_at_first_appear(rig: Rig) -> None:
+    assert rig.show("") == []
+    assert rig.show("a") == ["INFO device appeared device=a"]
+
+
+def test_another_reason_for_the_same_sickness_is_no_line(rig: Rig) -> None:
+    rig.show("a")
+    rig.sick["a"] = "hot"
+    rig.show("a")
+    rig.sick["a"] = "hotter"
+    assert rig.show("a") == []
+
+
+def test_a_device_that_vanishes_is_told_at_once_and_once(rig: Rig) -> None:
+    rig.show("ab")
+    assert rig.show("a") == ["INFO device left device=b reason=it was unplugged"]
+    assert rig.show("a") == []
+    rig.now += GRACE
+    assert rig.show("a") == []
+    assert rig.show("ab") == ["INFO device appeared device=b"]
+
+
+def test_a_device_that_is_back_while_still_listed_appears_and_is_not_healthy_again(rig: Rig) -> None:
+    rig.show("ab")
+    rig.show("a")
+    assert rig.show("ab") == ["INFO device appeared device=b"]
+
+
+def test_a_device_that_appears_ill_is_told_with_its_reason(rig: Rig) -> None:
+    rig.show("a")
+    rig.sick["b"] = "port 1 is down"
+    assert rig.show("ab") == [
+        "INFO device appeared device=b",
+        "WARNING device is unhealthy device=b reason=port 1 is down",
+    ]
+
+
+@pytest.mark.parametrize("of", Of)
+def test_a_device_shared_a_hundred_times_is_one_line_for_each_change(rig: Rig, of: Of) -> None:
+    rig.show("ab", 100, of)
+    rig.sick["a"] = "hot"
+    assert rig.show("ab", 100, of) == ["WARNING device is unhealthy device=a reason=hot"]
+    rig.sick.clear()
+    assert rig.show("ab", 100, of) == ["INFO device is healthy again device=a"]
+    assert rig.show("b", 100, of) == ["INFO device left device=a reason=it was unplugged"]
+    assert rig.show("", 100, of) == ["INFO device left device=b reason=it was unplugged"]
+    assert rig.show("b", 100, of) == ["INFO device appeared device=b"]
+
+
+def test_handing_devices_out_in_another_way_is_no_change_of_theirs(rig: Rig) -> None:
+    rig.show("ab")
+    for replicas, of in ((100, Of.EACH), (50, Of.EACH), (3, Of.ALL), (1, Of.EACH), (100, Of.EACH)):
+        assert rig.show("ab", replicas, of) == []
+    rig.sick["a"] = "hot"
+    assert rig.show("ab", 50) == ["WARNING device is unhealthy device=a reason=hot"]
+
+
+@pytest.mark.parametrize("of", Of)
+def test_ten_thousand_changes_at_once_are_a_handful_of_lines_and_a_count(rig: Rig, of: Of) -> None:
+    many = [f"d{n}" for n in range(10_000)]
+    rig.show(many, of=of)
+    rig.sick = dict.fromkeys(many, "backend toy does not answer")
+    lines = rig.show(many, of=of)
+    assert lines[0] == "WARNING device is unhealthy device=d0 reason=backend toy does not answer"
+    assert lines[NAMED:] == ["WARNING more devices are unhealthy devices=9980"]
+    rig.sick = {}
+    assert rig.show(many, of=of)[NAMED:] == ["INFO more devices are healthy again devices=9980"]
+    assert rig.show([], of=of)[NAMED:] == ["INFO more devices left devices=9980"]
+    assert rig.show(many, of=of)[NAMED:] == ["INFO more devices appeared devices=9980"]
+
+
+def test_as_many_changes_as_are_named_have_no_count(rig: Rig) -> None:
+    many = [f"d{n}" for n in range(NAMED)]
+    rig.show([])
+    assert len(rig.show(many)) == NAMED
+
+
+def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
+    ward = Ward()
+    written = []
+    for second in range(600):
+        rig.now += 1.0
+        device = Device("a", health=unhealthy("port 1 is down") if second % 2 else HEALTHY)
+        rig.inventory.update(
+            units(Of.EACH, [Offer(device)]), lambda device: ward.verdict(device, rig.now), str
+        )
+        written += rig.lines()
+    assert 0 < len(written) <= 2 * 3
+
+
+State = tuple[frozenset[str], frozenset[str], int, Of]
+states = st.tuples(
+    st.frozensets(st.sampled_from("abcd")), st.frozensets(st.sampled_from("abcd")), st.sampled_from((1, 2)),
+    st.sampled_from(Of),
+)  # fmt: skip
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.tuples(states, st.sampled_from((0.0, GRACE))), min_size=1))
+def test_what_was_told_adds_up_to_what_is_listed(history: list[tuple[State, float]]) -> None:
+    """Whoever knows the first list and follows the changes knows every later list."""
+    now = 100.0
+    told: dict[str, bool] = {}
+
+    def follow(changes: Changes) -> None:
+        for device in changes.left:
+            assert told.pop(device) is not None
+        for device in changes.appeared:
+            assert device not in told
+            told[device] = True
+        for device in changes.ill:
+            assert told[device]
+            told[device] = False
+        for device in changes.well:
+            assert not told[device]
+            told[device] = True
+
+    inventory = Inventory(lambda: now, lambda: now, changed=follow)
+    for number, ((present, sick, replicas, of), wait) in enumerate(history):
+        now += wait
+        offers = [Offer(Device(device), replicas) for device in sorted(present)]
+        inventory.update(
+            units(of, offers),
+            lambda device, sick=sick: unhealthy("hot") if device.id in sick else HEALTHY,  # type: ignore[misc]
+            str,
+        )
+        right = {device: device not in sick for device in present}
+        if not number:
+            told.update(right)
+        assert told == right

@@ -1,0 +1,37 @@
+"""What the log of a whole host says of devices: quiet at the start, then a line for each change."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from devhost.model import HEALTHY, unhealthy
+
+TOY = "example.com/toy"
+
+
+async def test_a_device_that_turns_unhealthy_and_back_is_in_the_log_once_each(rig, kubelet, caplog):
+    caplog.set_level(logging.INFO, "devhost")
+    rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 100}}")
+
+    def told() -> list[tuple[str, str, dict[str, object]]]:
+        lines = [record for record in caplog.records if record.name == "devhost.changes"]
+        return [(line.levelname, line.getMessage(), vars(line)["fields"]) for line in lines]
+
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 200})
+        assert told() == []
+        first, second = rig.scripts["toy"].devices
+        rig.change("toy", [replace(first, health=unhealthy("port 1 is down")), second])
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 100})
+        rig.change("toy", [replace(first, health=HEALTHY), second])
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 200})
+        rig.change("toy", [first])
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 100})
+    where = {"resource": TOY, "device": "d0"}
+    gone = {"resource": TOY, "device": "d1", "reason": "the device is gone"}
+    assert told() == [
+        ("WARNING", "device is unhealthy", {**where, "reason": "port 1 is down"}),
+        ("INFO", "device is healthy again", where),
+        ("INFO", "device left", gone),
+    ]
