@@ -187,18 +187,16 @@ class Inventory:
         was: dict[str, Health] = {}
         became: dict[str, Health] = {}
         for unit in units:
-            members = tuple(Member(device, verdict(device)) for device in unit.devices)
+            first = old.get(_numbered(unit.id, 0) if unit.numbered else unit.id)
+            members = _members(first.members if first is not None else (), unit.devices, verdict)
+            known = first.members if first is not None and first.gone_at is None else ()
+            if members is not known:
+                was.update(_healths(known))
+                became.update(_healths(members))
             health, nodes = _joint(members), unit.numa_nodes
             for number in range(unit.replicas):
                 name = _numbered(unit.id, number) if unit.numbered else unit.id
                 before = old.get(name)
-                if not number:
-                    known = before.members if before is not None and before.gone_at is None else ()
-                    if before is not None and _alike(before.members, members):
-                        members = before.members  # one object for all tokens, then and now
-                    if members is not known:
-                        was.update(_healths(known))
-                        became.update(_healths(members))
                 if before is None:
                     entries[name] = Entry(name, unit.id, members, nodes, health, wall)
                 elif before.members is members and before.numa_nodes == nodes and before.gone_at is None:
@@ -310,9 +308,17 @@ def _healths(members: Iterable[Member]) -> Iterator[tuple[str, Health]]:
     return ((member.device.id, member.health) for member in members)
 
 
-def _alike(old: Sequence[Member], new: Sequence[Member]) -> bool:
-    pairs = zip(old, new, strict=False)
-    return len(old) == len(new) and all(a.device is b.device and a.health == b.health for a, b in pairs)
+def _members(
+    known: tuple[Member, ...], devices: Sequence[Device], verdict: Callable[[Device], Health]
+) -> tuple[Member, ...]:
+    """The devices with their health: the object known already where nothing changed, as is usual."""
+    if len(known) == len(devices):
+        for member, device in zip(known, devices, strict=True):
+            if member.device is not device or member.health != verdict(device):
+                break
+        else:
+            return known
+    return tuple(Member(device, verdict(device)) for device in devices)
 
 
 def _listed_bytes(entry: Entry) -> int:

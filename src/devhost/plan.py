@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from . import naming
 from .model import AttributeValue, Device
@@ -41,16 +42,17 @@ def listed_bytes(name: int, nodes: int) -> int:
     return name + _TOKEN_OVERHEAD + _NODE_OVERHEAD * nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+# Offers and units are made for each device at each event: a tuple costs a third of a frozen dataclass.
+
+
+class Offer(NamedTuple):
     """One device in one resource, handed out ``replicas`` times: by itself, or with all the others of it."""
 
     device: Device
     replicas: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """What a token stands for: devices that a container gets together, handed out ``replicas`` times.
 
     ``id`` is what its tokens are named after, ``numbered`` whether they carry a number, ``numa_nodes``
@@ -271,9 +273,12 @@ class _Deal:
     def _no_room(self, name: str, device: Device, of: Of, replicas: int) -> str:
         if of is Of.ALL and name in self._sizes:
             return ""  # its tokens are there already, and the device only adds to what they give
-        (unit,) = units(of, [Offer(device, replicas)])
-        number = 2 + len(str(replicas)) if unit.numbered else 0
-        each = listed_bytes(len(unit.id) + number, len(unit.numa_nodes))
+        # as units() will make them; not asked of it, for this runs for each device at each event
+        if of is Of.ALL:
+            each = listed_bytes(len(ALL) + _numbered(replicas), 0)
+        else:
+            number = _numbered(replicas) if replicas > 1 else 0
+            each = listed_bytes(len(device.id) + number, len(device.numa_nodes))
         size = self._sizes.get(name, 0) + replicas * each
         if size > LIST_LIMIT:
             return f"the device list of {name} would pass the kubelet's limit of 4 MiB"
@@ -289,6 +294,11 @@ class _Deal:
         if fields := naming.fields(entry.name):
             self._values.setdefault(name, _values(fields, device))
         self._open(name, entry).append(Offer(device, replicas))
+
+
+def _numbered(replicas: int) -> int:
+    """Bytes that a token's number takes in its id."""
+    return 2 + len(str(replicas))
 
 
 def _values(fields: Sequence[str], device: Device) -> tuple[AttributeValue, ...]:
