@@ -127,7 +127,6 @@ class Inventory:
     def allocated(self, tokens: Iterable[str], given: Mapping[str, tuple[str, ...]] | None = None) -> None:
         """A container got these tokens, and with each the devices (ids) that ``given`` says."""
         self._holding.allocated(tokens)
-        self._given = {name: ids for name, ids in self._given.items() if name in self._holding}
         self._given.update(given or {})
         self._held()
 
@@ -160,7 +159,10 @@ class Inventory:
 
         Vanished tokens that are released leave with the next :meth:`update`, see :meth:`next_change`.
         """
-        return self._holding.heard(listing, resource)
+        changed = self._holding.heard(listing, resource)
+        if changed:
+            self._given = {name: ids for name, ids in self._given.items() if name in self._holding}
+        return changed
 
     def list_due(self, last: float) -> float | None:
         """When the next list of who holds what is wanted, see :meth:`.Holding.due`."""

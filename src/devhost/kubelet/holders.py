@@ -23,6 +23,9 @@ log = get(__name__)
 BELIEVED = 2
 """Failures in a row after which the kubelet counts as silent: a restart costs one or two."""
 
+LULL = 0.1
+"""Seconds from a wish to thinking about it: pods that start together, and their answers, come first."""
+
 
 @dataclass(slots=True)
 class Hearing:
@@ -57,10 +60,12 @@ class Holders:
         self._timetable = Timetable()
         self._failures = 0
         self._wake = asyncio.Event()
+        self._waking: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         """Something may be wanted sooner than before: a container got devices, a held one vanished."""
-        self._wake.set()
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(LULL, self._woken)
 
     def restarted(self) -> None:
         """There is another kubelet."""
@@ -84,6 +89,10 @@ class Holders:
                         await self._wake.wait()
             else:
                 await self._ask()
+
+    def _woken(self) -> None:
+        self._waking = None
+        self._wake.set()
 
     async def _ask(self) -> None:
         asked = time.monotonic()
