@@ -17,6 +17,8 @@ from devhost.kubelet.api import api_pb2_grpc
 from devhost.model import Device
 from devhost.pace import Backoff
 
+sys.path.append(str(Path(__file__).parent))  # for what the test modules share
+
 
 def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import grpc
 import grpc.aio
 import pytest
+from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
 from devhost import supply
 from devhost.kubelet.api import PRE_START_DEADLINE
@@ -16,15 +17,6 @@ from devhost.kubelet.api import api_pb2 as pb
 from devhost.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
-
-TOY, OTHER = "example.com/toy", "example.com/other"
-TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
-WAIT = 20
-
-
-async def served(kubelet, **expected: int) -> None:
-    want = {f"example.com/{name}": count for name, count in expected.items()}
-    await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)
 
 
 def ask(*containers: list[str]) -> pb.AllocateRequest:

@@ -7,16 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
+from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
 
 import devhost
 from devhost.errors import EnvironmentFailure
 from devhost.host import check_kubelet_dir
 from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import Point, fail
-
-TOY, OTHER = "example.com/toy", "example.com/other"
-TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
-WAIT = 20
 
 
 @pytest.mark.conformance(58)

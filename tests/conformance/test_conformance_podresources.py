@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+from conformance_node import TOY, TOY_LINE, WAIT
 
 from devhost import holding
 from devhost.host import Host
@@ -17,8 +18,6 @@ from devhost.report import status
 from devhost.telemetry.document import DeviceStatus
 from devhost.testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
 
-TOY, TOY_LINE = "example.com/toy", "name: example.com/toy, backend: toy"
-WAIT = 20
 THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
 

@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from conformance_node import TOY, WAIT
 
 from devhost import host, watchdog
 from devhost.testing.kubelet import events as ev
-
-TOY = "example.com/toy"
-WAIT = 20
 
 DROP_IN = '''
 import asyncio

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import grpc.aio
 import pytest
+from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
 from devhost.errors import ConfigError
 from devhost.kubelet import registration
@@ -20,15 +21,6 @@ from devhost.report import status
 from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import Point, fail, hang
 from devhost.testing.kubelet import events as ev
-
-TOY, OTHER = "example.com/toy", "example.com/other"
-TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
-WAIT = 20
-
-
-async def served(kubelet, **expected: int) -> None:
-    want = {f"example.com/{name}": count for name, count in expected.items()}
-    await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)
 
 
 @pytest.mark.conformance(1)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import asyncinotify
 import pytest
+from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
 from devhost import discovery, service
 from devhost import host as host_module
@@ -18,15 +19,6 @@ from devhost.host import Host
 from devhost.kubelet import registration, server
 from devhost.testing.kubelet import Point, cut, fail
 from devhost.testing.kubelet import events as ev
-
-TOY, OTHER = "example.com/toy", "example.com/other"
-TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
-WAIT = 20
-
-
-async def served(kubelet, **expected: int) -> None:
-    want = {f"example.com/{name}": count for name, count in expected.items()}
-    await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)
 
 
 def registered(kubelet, resource: str = TOY, since: int = 0) -> list[str]:

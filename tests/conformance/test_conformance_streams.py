@@ -6,20 +6,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from conformance_node import OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.model import Device, unhealthy
 from devhost.plan import RefusalKind
 from devhost.testing.kubelet import events as ev
-
-TOY, OTHER = "example.com/toy", "example.com/other"
-TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
-WAIT = 20
-
-
-async def served(kubelet, **expected: int) -> None:
-    want = {f"example.com/{name}": count for name, count in expected.items()}
-    await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)
 
 
 def lists(kubelet, since: int = 0) -> list[ev.ListReceived]:

@@ -1,0 +1,17 @@
+"""What the conformance tests share: two resources of the rig, and waiting until the kubelet has them."""
+
+from __future__ import annotations
+
+from devhost.testing.kubelet import KubeletSimulator
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
+
+WAIT = 20
+"""Seconds for what takes a fraction of one, on a machine that is busy."""
+
+
+async def served(kubelet: KubeletSimulator, **expected: int) -> None:
+    """Waits until just these resources are allocatable, each that often; ``toy`` is ``example.com/toy``."""
+    want = {f"example.com/{name}": count for name, count in expected.items()}
+    await kubelet.wait_for(lambda: kubelet.allocatable() == want, WAIT)
