@@ -6,6 +6,7 @@
     ├── EnvironmentFailure       3  the machine does not let us: no permission, no directory
     └── BackendError             1  a backend failed, hung or answered nonsense
         ├── BackendTimeout          … it did not answer within its deadline
+        ├── NotYet                  … it waits for something, and is asked again
         └── AllocationError         … a device cannot be handed out now
 
 Every other exception that reaches the user is a bug and keeps its traceback.
@@ -80,6 +81,10 @@ class BackendError(DevhostError):
 
 class BackendTimeout(BackendError):
     """A backend did not answer within its deadline."""
+
+
+class NotYet(BackendError):
+    """``provision`` waits for something that is no fault; the text says for what."""
 
 
 class AllocationError(BackendError):

@@ -17,6 +17,8 @@ from .where import show
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _FIELD = re.compile(r"\{([^{}]*)\}")
+_BRACES = re.compile(r"\{(RESOURCE-?)\}|[{}]")
+_NO_WORD = re.compile(r"[^A-Z0-9]")
 
 MAX_DOMAIN = 253 - len("requests.")
 """The kubelet also checks ``requests.<name>``, which must still be a DNS subdomain."""
@@ -91,3 +93,27 @@ def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | Non
         digest = hashlib.sha256(raw.encode(errors="backslashreplace")).hexdigest()[:8]
         legal = legal[: MAX_NAME - 9].rstrip("-_.") + "-" + digest
     return f"{domain}/{legal}" if legal else None
+
+
+def variable_problem(name: str) -> str:
+    """What is wrong with the name of a variable that a backend gives; empty when nothing is.
+
+    ``{RESOURCE}`` and ``{RESOURCE-}`` may stand in it (see :func:`variable`), and no other brace.
+    """
+    if not name or "=" in name or "\0" in name:
+        return "an unusable variable name"
+    if any(found[1] is None for found in _BRACES.finditer(name)):
+        return "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"
+    return ""
+
+
+def variable(name: str, resource: str) -> str:
+    """The name of a variable in a container that gets devices of ``resource``.
+
+    ``{RESOURCE}`` becomes the resource's name as a word that shells can expand: upper case, and ``_`` for
+    whatever is neither letter nor digit. ``{RESOURCE-}`` keeps the hyphens, as programs expect it that were
+    written for plugins which only replace ``/`` and ``.``; without a hyphen both are the same.
+    """
+    upper = resource.upper()
+    words = {"RESOURCE": _NO_WORD.sub("_", upper), "RESOURCE-": re.sub(r"[^A-Z0-9-]", "_", upper)}
+    return _BRACES.sub(lambda found: words.get(found[1], found[0]), name)

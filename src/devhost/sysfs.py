@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,11 @@ RECORD_LIMIT = 64 * 1024
 _LISTED = re.compile(r"/sys/(class/[^/]+|bus/[^/]+/devices)/[^/]+")
 
 _DIGITS = re.compile(r"(\d+)")
+
+_HEX = re.compile(r"(?:0x)?([0-9a-fA-F]{1,8})")
+
+_NODES = 1 << 16
+"""More NUMA nodes than any kernel is built for."""
 
 _NODE = re.compile(r"[bc][0-9]{1,7}:[0-9]{1,7}")
 
@@ -253,17 +259,31 @@ class Sysfs:
         inside = there[len(self.prefix) :] if there.startswith(f"{self.prefix}/") else ""
         return inside if inside.startswith(DEVICES) and self.exists(inside) else ""
 
-    def numa_node(self, path: str) -> int | None:
+    def numa_node(self, path: str, known: MutableMapping[str, int | None] | None = None) -> int | None:
         """The NUMA node of the device at ``path`` or of the nearest thing it hangs on.
 
         ``None`` where the kernel says ``-1`` all the way up, or nothing.
+
+        Args:
+            path: the device's directory as the kernel names it.
+            known: answers for earlier paths, and now for this one and those above it: with it, a bridge with
+                many devices is asked once.
         """
-        while path.startswith(DEVICES):
-            number = self.integer(f"{path}/numa_node")
-            if number is not None and number >= 0:
-                return number
-            path = path.rpartition("/")[0]
-        return None
+        if not path.startswith(DEVICES):
+            return None
+        if known is not None and path in known:
+            return known[path]
+        number = self.integer(f"{path}/numa_node")
+        if number is None or not 0 <= number < _NODES:
+            number = self.numa_node(path.rpartition("/")[0], known)
+        if known is not None:
+            known[path] = number
+        return number
+
+    def hexadecimal(self, path: str) -> str:
+        """The digits of a number such as ``0x8086``, in lower case; empty where the file holds none."""
+        found = _HEX.fullmatch(self.text(path))
+        return found[1].lower() if found else ""
 
     def pci(self, sys_path: str) -> PciFunction | None:
         """The PCI function that the device at ``sys_path`` is, or hangs on; ``None`` if it is not on PCI."""
@@ -271,17 +291,14 @@ class Sysfs:
         if not path:
             return None
 
-        def hexadecimal(name: str) -> str:
-            return self.text(f"{path}/{name}").removeprefix("0x").lower()
-
         return PciFunction(
             address=path.rpartition("/")[2],
             path=path,
-            vendor=hexadecimal("vendor"),
-            device=hexadecimal("device"),
-            subsystem_vendor=hexadecimal("subsystem_vendor"),
-            subsystem_device=hexadecimal("subsystem_device"),
-            pci_class=hexadecimal("class"),
+            vendor=self.hexadecimal(f"{path}/vendor"),
+            device=self.hexadecimal(f"{path}/device"),
+            subsystem_vendor=self.hexadecimal(f"{path}/subsystem_vendor"),
+            subsystem_device=self.hexadecimal(f"{path}/subsystem_device"),
+            pci_class=self.hexadecimal(f"{path}/class"),
             driver=self.target(f"{path}/driver"),
             numa_node=self.numa_node(path),
             iommu_group=self.target(f"{path}/iommu_group"),

@@ -141,3 +141,34 @@ templates = st.sampled_from(["a.b/{x}", "a.b/p-{x}", "a.b/{x}.{y}", "a.b/{y}{x}s
 def test_every_expansion_is_a_name_the_kubelet_accepts(template: str, x: str, y: int) -> None:
     name = naming.expand(template, {"x": x, "y": y})
     assert name is None or kubelet_accepts(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "resource", "variable"),
+    [
+        ("PCIDEVICE_{RESOURCE}", "intel.com/sriov_dpdk", "PCIDEVICE_INTEL_COM_SRIOV_DPDK"),
+        ("PCIDEVICE_{RESOURCE}_INFO", "a.b/c-d.e", "PCIDEVICE_A_B_C_D_E_INFO"),
+        ("PCIDEVICE_{RESOURCE-}", "a-b.c/d-e.f", "PCIDEVICE_A-B_C_D-E_F"),
+        ("{RESOURCE}_{RESOURCE-}", "a.b/c-d", "A_B_C_D_A_B_C-D"),
+        ("{RESOURCE}", "1a.com/2b", "1A_COM_2B"),
+        ("PLAIN", "a.b/c", "PLAIN"),
+    ],
+)
+def test_a_variable_can_bear_the_name_of_the_resource(name: str, resource: str, variable: str) -> None:
+    assert naming.variable_problem(name) == ""
+    assert naming.variable(name, resource) == variable
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "an unusable variable name"),
+        ("A=B", "an unusable variable name"),
+        ("A\0", "an unusable variable name"),
+        ("A_{resource}", "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"),
+        ("{RESOURCE", "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"),
+        ("{{RESOURCE}}", "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"),
+    ],
+)
+def test_nothing_else_may_stand_in_braces_in_the_name_of_a_variable(name: str, problem: str) -> None:
+    assert naming.variable_problem(name) == problem

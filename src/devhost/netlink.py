@@ -1,0 +1,237 @@
+"""Netlink for backend authors, from the standard library alone: messages as bytes, questions, subscriptions.
+
+The layout is that of include/uapi/linux/netlink.h of the Linux kernel: a header of 16 bytes, then for most
+families attributes of type, length and value, everything in the machine's own byte order and padded to a
+multiple of 4. What is malformed ends the decoding; decoding never raises.
+
+Full-blown netlink libraries take 15 MB of memory to import and a third of a millisecond for each message:
+good for a dump now and then off the event loop, too dear for every message of a burst within it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .sysfs import Sysfs
+
+NETWORK = "/sys/class/net"
+"""Where the network interfaces are listed: those of the network namespace in which sysfs was mounted."""
+
+ERROR = 2
+"""Type of a message that answers a request with an errno (``NLMSG_ERROR``; 0 is an acknowledgement)."""
+
+ROUTE = 0
+"""The protocol of links, addresses and routes (``NETLINK_ROUTE``, include/uapi/linux/netlink.h)."""
+
+GENERIC = 16
+"""The protocol that families such as devlink share (``NETLINK_GENERIC``)."""
+
+RDMA = 20
+"""The protocol of the RDMA core (``NETLINK_RDMA``). **Opening a socket of it loads the module ib_core**:
+the kernel asks for ``net-pf-16-proto-20``, an alias of ib_core (drivers/infiniband/core/netlink.c)."""
+
+DATAGRAM = 64 * 1024
+"""Bytes read at once; the kernel fills dumps in pieces of at most 32 KiB (af_netlink.c, ``netlink_dump``)."""
+
+RECEIVE_BUFFER = 4 * 1024 * 1024
+"""Bytes a subscription may have waiting: thousands of messages, as when hundreds of pods start at once."""
+
+DRAIN_LIMIT = 64
+"""Datagrams read in one go before the loop gets its turn again."""
+
+_SO_RCVBUFFORCE = 33
+_SOL_NETLINK = 270
+_ADD_MEMBERSHIP = 1
+_NO_INTERFACES = frozenset({"bonding_masters"})
+"""What else the directory of interfaces has (kernel, drivers/net/bonding/bond_sysfs.c)."""
+
+_SEQUENCE = 1
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_ERRNO = struct.Struct("=i")
+_REQUEST = 0x1
+# NLA_F_NESTED and NLA_F_NET_BYTEORDER share the field with the type
+_TYPE_MASK = 0x3FFF
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: its ``kind`` (``nlmsg_type``), the ``sequence`` of the request it answers, its payload."""
+
+    kind: int
+    sequence: int
+    payload: bytes
+
+    @property
+    def errno(self) -> int:
+        """The error an :data:`ERROR` message tells of, positive; 0 for none."""
+        if self.kind != ERROR or len(self.payload) < _ERRNO.size:
+            return 0
+        return abs(int(_ERRNO.unpack_from(self.payload)[0]))
+
+
+def request(kind: int, sequence: int) -> bytes:
+    """A question that has no arguments."""
+    return _HEADER.pack(_HEADER.size, kind, _REQUEST, sequence, 0)
+
+
+def messages(datagram: bytes) -> Iterator[Message]:
+    """The messages of one datagram, as many as are whole."""
+    at = 0
+    while at + _HEADER.size <= len(datagram):
+        length, kind, _, sequence, _ = _HEADER.unpack_from(datagram, at)
+        if length < _HEADER.size or at + length > len(datagram):
+            return
+        yield Message(kind, sequence, datagram[at + _HEADER.size : at + length])
+        at += _aligned(length)
+
+
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and value of each attribute, as many as are whole; a type may occur more than once."""
+    at = 0
+    while at + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        if length < _ATTRIBUTE.size or at + length > len(data):
+            return
+        yield kind & _TYPE_MASK, data[at + _ATTRIBUTE.size : at + length]
+        at += _aligned(length)
+
+
+def number(value: bytes | None) -> int | None:
+    """An unsigned number of 1, 2, 4 or 8 bytes; ``None`` for no value or another length."""
+    if value is None or len(value) not in (1, 2, 4, 8):
+        return None
+    return int.from_bytes(value, sys.byteorder)
+
+
+def text(value: bytes | None) -> str:
+    """A string up to its NUL; empty for no value or one that is not printable text."""
+    if value is None:
+        return ""
+    try:
+        found = value.split(b"\0", 1)[0].decode()
+    except UnicodeDecodeError:
+        return ""
+    return found if found.isprintable() else ""
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3
+
+
+def ask(protocol: int, kind: int, *, timeout: float) -> Message | None:
+    """Asks one question without arguments; the kernel's answer, ``None`` when it has nothing to say.
+
+    The kernel works while ``send`` runs, so a driver that hangs there is not bounded by ``timeout``
+    seconds: call it where blocking hurts nobody.
+
+    Raises:
+        TimeoutError: there is no answer in time.
+        OSError: the protocol is not there (EPROTONOSUPPORT), or the kernel refuses.
+    """
+    deadline = time.monotonic() + timeout
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as link:
+        link.settimeout(timeout)
+        link.bind((0, 0))
+        link.sendto(request(kind, _SEQUENCE), (0, 0))
+        while (left := deadline - time.monotonic()) > 0:
+            link.settimeout(left)
+            datagram, sender = link.recvfrom(DATAGRAM)
+            if sender[0] != 0:
+                continue  # any process may send to a netlink socket; only port 0 is the kernel
+            for message in messages(datagram):
+                if message.sequence != _SEQUENCE:
+                    continue
+                if message.errno:
+                    raise OSError(message.errno, os.strerror(message.errno))
+                return None if message.kind == ERROR else message
+    raise TimeoutError("the kernel does not answer")
+
+
+def subscribe(protocol: int, groups: int, members: Sequence[int] = ()) -> socket.socket:
+    """A non-blocking socket that hears multicast groups.
+
+    Args:
+        protocol: :data:`ROUTE`, :data:`GENERIC` or :data:`RDMA`.
+        groups: the bit mask of groups below 32.
+        members: further groups by number, as generic netlink gives them out.
+
+    Raises:
+        OSError: the protocol is not there, or listening to it is not allowed.
+    """
+    link = socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol
+    )
+    try:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        with contextlib.suppress(OSError):
+            # past net.core.rmem_max only with CAP_NET_ADMIN; an overflow is noticed in any case
+            link.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        link.bind((0, groups))
+        for group in members:
+            link.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+    except OSError:
+        link.close()
+        raise
+    return link
+
+
+class Listener:
+    """Reads a subscription in the running event loop until it is closed, by its owner or by an error.
+
+    Args:
+        link: what :func:`subscribe` gave; it is closed with this.
+        take: gets each datagram.
+        lost: hears of an error. ``ENOBUFS`` means that messages were lost and more will come; after any
+            other the listener has closed itself.
+    """
+
+    def __init__(
+        self, link: socket.socket, take: Callable[[bytes], None], lost: Callable[[OSError], None]
+    ) -> None:
+        self._link = link
+        self._take = take
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(link.fileno(), self._drain)
+
+    def close(self) -> None:
+        """Stops reading. Once is enough, twice does no harm."""
+        if self._link.fileno() >= 0:
+            self._loop.remove_reader(self._link.fileno())
+            self._link.close()
+
+    def _drain(self) -> None:
+        for _ in range(DRAIN_LIMIT):
+            try:
+                datagram = self._link.recv(DATAGRAM)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    self.close()
+                self._lost(error)
+                return
+            self._take(datagram)
+
+
+def hears_links(sysfs: Sysfs) -> bool:
+    """Whether rtnetlink tells this process of the network interfaces that ``sysfs`` shows.
+
+    It does within one network namespace; sysfs shows that of the process which mounted it. In a pod with a
+    network namespace of its own the two have different interfaces, and so have a machine and a recorded tree.
+    """
+    try:
+        own = {name for _, name in socket.if_nameindex()}
+    except OSError:
+        return False
+    return own == set(sysfs.names(NETWORK)) - _NO_INTERFACES
