@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from .model import Health
+from .model import Device, Health
 from .telemetry import log as telemetry
 
 NAMED = 20
@@ -21,26 +21,52 @@ log = telemetry.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One of the devices a token stands for, and its own health."""
+
+    device: Device
+    health: Health
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
-    """Devices by id, each with the reason where there is one. What appears ill is in ``ill`` too."""
+    """Devices by id, each with the reason where there is one. What appears ill is in ``ill`` too.
+
+    ``before`` and ``after`` are the devices that may have changed, as they were and as they are. Where the
+    ``whole`` list begins or ends, all of them appear or leave, well or ill, and nothing else is said.
+    """
 
     left: Mapping[str, str]
     appeared: Mapping[str, str]
     ill: Mapping[str, str]
     well: Mapping[str, str]
+    before: Mapping[str, Member]
+    after: Mapping[str, Member]
+    whole: bool = False
+
+
+def beginning(devices: Mapping[str, Member]) -> Changes:
+    """What the first list of a resource says of its devices."""
+    return Changes({}, dict.fromkeys(devices, ""), {}, {}, {}, devices, whole=True)
+
+
+def ending(devices: Mapping[str, Member]) -> Changes:
+    """What becomes of the devices of a resource that leaves."""
+    reason = "the resource has left the configuration"
+    return Changes(dict.fromkeys(devices, reason), {}, {}, {}, devices, {}, whole=True)
 
 
 def between(
-    before: Mapping[str, Health],
-    after: Mapping[str, Health],
+    before: Mapping[str, Member],
+    after: Mapping[str, Member],
     unchanged: Collection[str],
     why_gone: Callable[[str], str],
 ) -> Changes:
     """What happened to those devices that may have changed.
 
     Args:
-        before: their health in the old list, by id; who is not here was not in it.
-        after: their health in the new list.
+        before: what they were in the old list, by id; who is not here was not in it.
+        after: what they are in the new list.
         unchanged: devices of ``before`` that are in the new list as they were.
         why_gone: the reason why a device, by id, is in the list no more.
     """
@@ -51,19 +77,21 @@ def between(
     for device in before:
         if device not in after and device not in unchanged:
             left[device] = why_gone(device)
-    for device, health in after.items():
-        was = before.get(device)
+    for device, member in after.items():
+        was, health = before.get(device), member.health
         if was is None:
             appeared[device] = ""
-        if not health.healthy and (was is None or was.healthy):
+        if not health.healthy and (was is None or was.health.healthy):
             ill[device] = health.reason
-        elif health.healthy and was is not None and not was.healthy:
+        elif health.healthy and was is not None and not was.health.healthy:
             well[device] = ""
-    return Changes(left, appeared, ill, well)
+    return Changes(left, appeared, ill, well, before, after)
 
 
 def tell(resource: str, changes: Changes) -> None:
-    """Logs the changes of one resource."""
+    """Logs the changes of one resource; where it begins or ends with them, its own line says enough."""
+    if changes.whole:
+        return
     _lines(log.info, resource, changes.left, "device left", "more devices left")
     _lines(log.info, resource, changes.appeared, "device appeared", "more devices appeared")
     _lines(log.warning, resource, changes.ill, "device is unhealthy", "more devices are unhealthy")

@@ -27,6 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .model import Device
 
 APART = 2.0
 """Least seconds between the two lists that show a release."""
@@ -46,8 +49,15 @@ RELAXED = 15.0
 MISSED = 5.0
 """Seconds between lists while a vanished token is kept only because a container holds it."""
 
+Key = tuple[str, str]
+"""A device across backends: the backend's name and the device's id."""
+
 Kubelet = tuple[int, int, int]
 """One kubelet from its start to its end: device, inode and change time of its podresources socket."""
+
+
+UNNAMED = "a container that the kubelet has not named yet"
+"""Who holds what nobody is known to hold, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +72,43 @@ class Holder:
         return f"{self.namespace}/{self.pod}/{self.container}"
 
 
+class Held(NamedTuple):
+    """One device that a container has, and the token of the resource by which it has it.
+
+    ``exclusive`` is whether the resource shares its devices with no other, ``holder`` is ``None`` while the
+    kubelet has not said who has it. One token may stand for several devices, and several for one.
+    """
+
+    resource: str
+    token: str
+    backend: str
+    device: Device
+    exclusive: bool
+    holder: Holder | None
+
+    @property
+    def key(self) -> Key:
+        """The device across backends."""
+        return self.backend, self.device.id
+
+    @property
+    def by(self) -> str:
+        """Who has it, in words."""
+        return str(self.holder or UNNAMED)
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """A complete answer of a kubelet.
 
     ``began`` is the monotonic time at which it was asked, ``pods`` how many pods it named, with devices or
-    without, ``holders`` who holds what: by resource, then by token.
+    without, ``holders`` who holds what: by resource, then by token; ``None`` for a container without name.
     """
 
     kubelet: Kubelet
     began: float
     pods: int
-    holders: Mapping[str, Mapping[str, Holder]]
+    holders: Mapping[str, Mapping[str, Holder | None]]
 
 
 @dataclass(slots=True)
@@ -102,6 +137,10 @@ class Holding:
     def __contains__(self, token: object) -> bool:
         return token in self._holds
 
+    def tokens(self) -> frozenset[str]:
+        """Every token that is held."""
+        return frozenset(self._holds)
+
     def holder(self, token: str) -> Holder | None:
         """Who holds a token; ``None`` if nobody does, or it is not known who."""
         hold = self._holds.get(token)
@@ -120,7 +159,8 @@ class Holding:
         for token, holder in named.items():
             hold = self._holds.get(token)
             if hold is None:
-                hold = self._holds[token] = _Hold(listing.began)
+                hold, changed = _Hold(listing.began), True
+                self._holds[token] = hold
             elif listing.began < hold.since:
                 continue  # it tells of the time before this Allocate
             changed = changed or hold.holder != holder

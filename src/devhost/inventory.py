@@ -9,14 +9,16 @@ tells when that is believed), so that the pod's status tells the truth.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from .changes import Changes, between
-from .holding import Holder, Holding, Listing
-from .model import HEALTHY, MAX_DEVICE_ID, Device, Health, unhealthy
+from .account import Account
+from .changes import Changes, Member, beginning, between, ending
+from .holding import UNNAMED, Holder
+from .model import HEALTHY, Device, Health, unhealthy
 from .plan import LIST_LIMIT, Unit, listed_bytes
+from .tokens import numbered
 
 GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
@@ -26,12 +28,8 @@ NAMED_ILL = 4
 """Devices that the reason of a token for many of them names at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One of the devices a token stands for, and its own health."""
-
-    device: Device
-    health: Health
+Given = Mapping[str, Sequence[Device]]
+"""What a container got: tokens, and the devices behind each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +74,6 @@ class Snapshot:
         return found
 
 
-def token(device: str, number: int, replicas: int) -> str:
-    """The id the kubelet knows a replica by: the device's own when it is not shared.
-
-    Longer than 63 characters it is cut and carries a hash, as the proto's comment on ``ID`` wants.
-    """
-    return device if replicas == 1 else _numbered(device, number)
-
-
-def _numbered(device: str, number: int) -> str:
-    suffix = f"::{number}"
-    if len(device) + len(suffix) > MAX_DEVICE_ID:
-        digest = hashlib.sha256(device.encode()).hexdigest()[:8]
-        device = f"{device[: MAX_DEVICE_ID - len(suffix) - 9]}-{digest}"
-    return device + suffix
-
-
 class Inventory:
     """Holds the newest snapshot of one resource and tells subscribers when there is a newer one.
 
@@ -99,7 +81,8 @@ class Inventory:
         wall: seconds since the epoch, for "since when".
         clock: monotonic seconds, for the grace.
         held: called when a list of who holds what may be wanted sooner than before.
-        changed: hears what became of the devices with each list but the first, where any may be another.
+        changed: hears what became of the devices with each list in which any may be another.
+        handed_out: hears which tokens a container got, each with its devices.
     """
 
     def __init__(
@@ -108,15 +91,19 @@ class Inventory:
         clock: Callable[[], float],
         held: Callable[[], None] = lambda: None,
         changed: Callable[[Changes], None] = lambda changes: None,
+        account: Account | None = None,
+        backend: str = "",
+        handed_out: Callable[[Given], None] = lambda given: None,
     ) -> None:
         self._wall = wall
         self._clock = clock
         self._subscribers: set[Callable[[], None]] = set()
         self._held = held
         self._changed = changed
-        self._holding = Holding(clock)
+        self._handed_out = handed_out
+        self.account = Account("", clock) if account is None else account
+        self.backend = backend
         self._vanished: set[str] = set()
-        self._given: dict[str, tuple[str, ...]] = {}
         self.snapshot = Snapshot()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -124,15 +111,26 @@ class Inventory:
         self._subscribers.add(changed)
         return lambda: self._subscribers.discard(changed)
 
-    def allocated(self, tokens: Iterable[str], given: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """A container got these tokens, and with each the devices (ids) that ``given`` says."""
-        self._holding.allocated(tokens)
-        self._given.update(given or {})
+    def reserved(self, wanted: Mapping[str, Iterable[Device]]) -> AbstractContextManager[None]:
+        """Counts tokens, with their devices, as held while it is worked out what a container gets."""
+        return self.account.reserved(self.backend, wanted, self._alone(wanted))
+
+    def allocated(self, tokens: Iterable[str], given: Mapping[str, Iterable[Device]] | None = None) -> None:
+        """A container got these tokens, and with each the devices that ``given`` says, or all behind it."""
+        entries = self.snapshot.entries
+        if given is None:
+            given = {
+                name: [member.device for member in entries[name].members] if name in entries else ()
+                for name in tokens
+            }
+        now: Given = {name: tuple(given[name]) for name in tokens}
+        self.account.allocated(self.backend, now, self._alone(now))
+        self._handed_out(now)
         self._held()
 
     def given(self, name: str) -> tuple[str, ...]:
         """Ids of the devices that the container got which holds this token, as far as that is known."""
-        return self._given.get(name, ()) if name in self._holding else ()
+        return self.account.given(name)
 
     def listed(self) -> dict[str, bool]:
         """Devices behind the tokens or in the hands of those who hold one, and whether somebody holds them.
@@ -141,36 +139,27 @@ class Inventory:
         """
         found = dict.fromkeys(self.snapshot.devices(), False)
         for name, entry in self.snapshot.entries.items():
-            if name in self._holding:
+            if name in self.account:
                 held = self.given(name) or tuple(member.device.id for member in entry.members)
                 found.update(dict.fromkeys(held, True))
         return found
 
+    def present(self) -> dict[str, Member]:
+        """The devices behind the tokens, by id, but for those that have vanished."""
+        groups = _groups(entry for entry in self.snapshot.entries.values() if entry.gone_at is None)
+        return {name: member for members in groups for name, member in _by_id(members)}
+
     def is_allocated(self, name: str) -> bool:
         """Whether some container holds this token, as far as that is known."""
-        return name in self._holding
+        return name in self.account
 
     def holder(self, name: str) -> Holder | None:
         """Which container holds this token; ``None`` where none does or the kubelet has not said which."""
-        return self._holding.holder(name)
-
-    def heard(self, listing: Listing, resource: str) -> bool:
-        """Takes the kubelet's word on who holds what; true when somebody else does than before.
-
-        Vanished tokens that are released leave with the next :meth:`update`, see :meth:`next_change`.
-        """
-        changed = self._holding.heard(listing, resource)
-        if changed:
-            self._given = {name: ids for name, ids in self._given.items() if name in self._holding}
-        return changed
-
-    def list_due(self, last: float) -> float | None:
-        """When the next list of who holds what is wanted, see :meth:`.Holding.due`."""
-        return self._holding.due(last, self._vanished)
+        return self.account.holder(name)
 
     def update(
         self,
-        units: Iterable[Unit],
+        units: Sequence[Unit],
         verdict: Callable[[Device], Health],
         why_gone: Callable[[str], str],
         caused_at: float | None = None,
@@ -186,26 +175,32 @@ class Inventory:
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
         entries: dict[str, Entry] = {}
-        was: dict[str, Health] = {}
-        became: dict[str, Health] = {}
+        was: dict[str, Member] = {}
+        became: dict[str, Member] = {}
         for unit in units:
-            first = old.get(_numbered(unit.id, 0) if unit.numbered else unit.id)
+            first = old.get(numbered(unit.id, 0) if unit.numbered else unit.id)
             members = _members(first.members if first is not None else (), unit.devices, verdict)
             known = first.members if first is not None and first.gone_at is None else ()
             if members is not known:
-                was.update(_healths(known))
-                became.update(_healths(members))
+                was.update(_by_id(known))
+                became.update(_by_id(members))
             health, nodes = _joint(members), unit.numa_nodes
             for number in range(unit.replicas):
-                name = _numbered(unit.id, number) if unit.numbered else unit.id
+                name = numbered(unit.id, number) if unit.numbered else unit.id
                 before = old.get(name)
                 if before is None:
                     entries[name] = Entry(name, unit.id, members, nodes, health, wall)
-                elif before.members is members and before.numa_nodes == nodes and before.gone_at is None:
+                elif (
+                    before.members is members
+                    and before.numa_nodes == nodes
+                    and before.gone_at is None
+                    and _same(before.health, health)
+                ):
                     entries[name] = before
                 else:
                     since = before.since if before.health.healthy == health.healthy else wall
                     entries[name] = Entry(name, unit.id, members, nodes, health, since)
+        self._keep_back(units, entries, wall)
         vanished = [
             before for name, before in old.items() if name not in entries and not self._outlived(before, now)
         ]
@@ -215,13 +210,15 @@ class Inventory:
             entries[before.token] = self._gone(before, why_gone, now, wall)
             gone.add(before.token)
         if gone != self._vanished:
-            self._vanished = gone
+            self._vanished = self.account.vanished = gone
             self._held()
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
-        self._vanished = set()
+        self._vanished = self.account.vanished = set()
+        if present := self.present():
+            self._changed(ending(present))
         self._publish({}, bool(self.snapshot.entries), None)
 
     def next_change(self) -> float | None:
@@ -230,7 +227,7 @@ class Inventory:
         waits = [
             entry.gone_at + GRACE - now
             for entry in self.snapshot.entries.values()
-            if entry.gone_at is not None and entry.token not in self._holding
+            if entry.gone_at is not None and entry.token not in self.account
         ]
         return max(0.0, min(waits)) if waits else None
 
@@ -242,18 +239,64 @@ class Inventory:
                 subscriber()
         return changed
 
+    def _alone(self, names: Iterable[str]) -> list[str]:
+        """Those of the tokens whose devices are handed out once only."""
+        entries = self.snapshot.entries
+        alone = []
+        for name in names:
+            if (entry := entries.get(name)) is not None and entry.unit != name:
+                second = entries.get(numbered(entry.unit, 1))
+                if second is not None and second.gone_at is None:
+                    continue
+            alone.append(name)
+        return alone
+
+    def _keep_back(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
+        """Shows the tokens of a device as Unhealthy while a container has it that must not share it.
+
+        When a device comes to be shared in another way, containers keep what they got: one that has it for
+        itself goes on having it for itself, and nobody gets it for himself whom others must share it with.
+        """
+        before: dict[str, list[str]] = {}
+        for name in sorted(self.account.tokens()):
+            now = entries.get(name)
+            # what a container got for itself, by a token of which there is one today too, is in order
+            if now is None or (now.unit != name and self.account.alone(name)):
+                for backend, device in self.account.in_hands(name):
+                    if backend == self.backend:
+                        before.setdefault(device, []).append(name)
+        if not before:
+            return
+        for unit in units:
+            held = [name for device in unit.devices for name in before.get(device.id, ())]
+            names = [numbered(unit.id, n) if unit.numbered else unit.id for n in range(unit.replicas)]
+            for name in names if held else ():
+                others = (
+                    one for one in held if one != name and (unit.replicas == 1 or self.account.alone(one))
+                )
+                if (other := next(others, None)) is None:
+                    continue
+                holder = self.account.holder(other) or UNNAMED
+                health = unhealthy(f"{holder} has it as {other}, from before it was shared in this way")
+                was = self.snapshot.entries.get(name)
+                since = was.since if was is not None and not was.health.healthy else wall
+                entries[name] = replace(entries[name], health=health, since=since)
+
     def _tell(
         self,
-        was: dict[str, Health],
-        became: Mapping[str, Health],
+        was: dict[str, Member],
+        became: Mapping[str, Member],
         vanished: Iterable[Entry],
         entries: Mapping[str, Entry],
         why_gone: Callable[[str], str],
     ) -> None:
-        """Says what became of devices, given the health of those that may be another than before."""
+        """Says what became of devices, given those that may be another than before, and their health."""
         for members in _groups(entry for entry in vanished if entry.gone_at is None):
-            was.update(_healths(members))
-        if not self.snapshot.revision or not (was or became):
+            was.update(_by_id(members))
+        if not (was or became):
+            return
+        if not self.snapshot.revision:
+            self._changed(beginning(became))
             return
         unchanged: set[str] = set()
         if not was.keys() <= became.keys():
@@ -271,14 +314,14 @@ class Inventory:
         if not vanished:
             return
         room = LIST_LIMIT - sum(map(_listed_bytes, entries.values()))
-        for entry in sorted(vanished, key=lambda entry: entry.token not in self._holding):
+        for entry in sorted(vanished, key=lambda entry: entry.token not in self.account):
             room -= _listed_bytes(entry)
             if room < 0:
                 return
             yield entry
 
     def _outlived(self, entry: Entry, now: float) -> bool:
-        if entry.gone_at is None or entry.token in self._holding:
+        if entry.gone_at is None or entry.token in self.account:
             return False
         return now >= entry.gone_at + GRACE
 
@@ -306,8 +349,8 @@ def _groups(entries: Iterable[Entry]) -> Iterable[tuple[Member, ...]]:
     return {id(entry.members): entry.members for entry in entries}.values()
 
 
-def _healths(members: Iterable[Member]) -> Iterator[tuple[str, Health]]:
-    return ((member.device.id, member.health) for member in members)
+def _by_id(members: Iterable[Member]) -> Iterator[tuple[str, Member]]:
+    return ((member.device.id, member) for member in members)
 
 
 def _members(
@@ -316,11 +359,16 @@ def _members(
     """The devices with their health: the object known already where nothing changed, as is usual."""
     if len(known) == len(devices):
         for member, device in zip(known, devices, strict=True):
-            if member.device is not device or member.health != verdict(device):
+            if member.device is not device or not _same(member.health, verdict(device)):
                 break
         else:
             return known
     return tuple(Member(device, verdict(device)) for device in devices)
+
+
+def _same(one: Health, other: Health) -> bool:
+    """Whether two verdicts are equal: mostly they are one object, and ``==`` would look into it each time."""
+    return one is other or one == other
 
 
 def _listed_bytes(entry: Entry) -> int:

@@ -58,7 +58,13 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Everything a container needs in order to use some devices: one value, several renderings."""
+    """Everything a container needs in order to use some devices: one value, several renderings.
+
+    The name of a variable may hold ``{RESOURCE}``: the core puts there the name of the resource that the
+    container asked for, upper case and with ``_`` for all but letters and digits
+    (``intel.com/sriov_dpdk`` → ``INTEL_COM_SRIOV_DPDK``), so that two resources in one container never
+    set the same variable. ``{RESOURCE-}`` is the same with hyphens kept.
+    """
 
     nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -110,6 +116,9 @@ class Device:
         NUMA nodes the device is near; empty where the kernel says ``-1`` or nothing.
     ``pcie_path``
         PCI addresses from the root port down to the device, for affinity; empty if not on PCI.
+    ``withheld``
+        Why this device is not offered at all though it exists, as one sentence for a user (the node's own
+        traffic runs over it); empty: it is offered. It then takes no claim from any other device.
     """
 
     id: str
@@ -119,3 +128,4 @@ class Device:
     numa_nodes: tuple[int, ...] = ()
     pcie_path: tuple[str, ...] = ()
     health: Health = HEALTHY
+    withheld: str = ""

@@ -1,8 +1,10 @@
 """Which device goes to which resource, how often, and why every other one did not. Pure.
 
-The plan is made anew from all devices and the whole configuration each time anything changes; nothing
-is carried over from the plan before. Devices are taken in the order of the file's entries and, within
-an entry, of their ids, so the same input gives the same plan in whatever order it was found.
+The plan is made anew from all devices, the whole configuration and what containers hold each time anything
+changes; nothing is carried over from the plan before. What a container holds stays with the resource it was
+handed out through, or goes to nobody, until it is released. Devices are taken in the order of the file's
+entries and, within an entry, of their ids, so the same input gives the same plan in whatever order it was
+found.
 """
 
 from __future__ import annotations
@@ -13,14 +15,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from . import naming
+from .hands import Hands
+from .holding import Held, Key
 from .model import AttributeValue, Device
 from .settings import Of, ResourceSettings, Settings, Share, WhenEmpty
+from .tokens import ALL
 from .where import holds, objection, show
-
-ALL = "all"
-"""What tokens that stand for all devices of a resource are named after: ``all::0``, ``all::1``, …
-
-Always with a number, so that none is ever a device's id, which may have no double colon."""
 
 LIST_LIMIT = 4_000_000
 """Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
@@ -101,12 +101,16 @@ def handed_out(share: Share, replicas: int) -> str:
 class RefusalKind(StrEnum):
     """Why an entry does not get a device it selects, as a metric's label."""
 
+    WITHHELD = "withheld"
+    """Its backend does not let it be offered."""
     NAME = "name"
     """Its attributes make no usable resource name."""
     TAKEN = "taken"
     """An earlier entry has it."""
     CLAIMED = "claimed"
     """Another device uses up the same physical thing."""
+    HELD = "held"
+    """A container has it, or a device that uses up the same physical thing, through another resource."""
     FULL = "full"
     """The device list would be longer than the kubelet accepts."""
 
@@ -139,6 +143,13 @@ class Plan:
     resources: Mapping[str, PlannedResource] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
 
+    def reasons(self) -> dict[int, dict[str, str]]:
+        """Why entries do not get devices they select: by the entry's index, then by the device's id."""
+        found: dict[int, dict[str, str]] = {}
+        for refusal in self.refusals:
+            found.setdefault(refusal.entry, {})[refusal.device] = refusal.reason
+        return found
+
     def holders(self, backend: str, device: str) -> Iterator[PlannedResource]:
         """The resources that offer this device."""
         for resource in self.resources.values():
@@ -146,14 +157,15 @@ class Plan:
                 yield resource
 
 
-def make_plan(found: Mapping[str, Sequence[Device]], settings: Settings) -> Plan:
+def make_plan(found: Mapping[str, Sequence[Device]], settings: Settings, held: Sequence[Held] = ()) -> Plan:
     """Deals out devices.
 
     Args:
         found: every device that exists now, by the name of the backend that found it.
         settings: the whole configuration.
+        held: what containers have now; it may be gone, and through resources that are no more.
     """
-    deal = _Deal()
+    deal = _Deal(Hands(held) if held else None)
     ordered = {name: sorted(devices, key=lambda device: device.id) for name, devices in found.items()}
     for entry in settings.resources:
         deal.entry(entry, ordered.get(entry.backend, ()))
@@ -191,18 +203,15 @@ def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
     return share.replicas
 
 
-Key = tuple[str, str]
-"""A device across backends: the backend's name and the device's id."""
-
-
 class _Deal:
     """The state of one run through the entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, hands: Hands | None) -> None:
+        self._hands = hands
         self.offers: dict[str, list[Offer]] = {}
         self.owners: dict[str, ResourceSettings] = {}
         self.refusals: list[Refusal] = []
-        self._taken: dict[Key, list[ResourceSettings]] = {}
+        self._taken: dict[Key, tuple[ResourceSettings, ...]] = {}
         self._wholes: dict[str, Key] = {}
         self._parts: dict[str, Key] = {}
         self._sizes: dict[str, int] = {}
@@ -218,7 +227,9 @@ class _Deal:
             key = (entry.backend, device.id)
             name = naming.expand(entry.name, device.attributes) if fields else entry.name
             replicas = replicas_of(entry.share, device.attributes)
-            if name is None:
+            if reason := device.withheld:
+                kind = RefusalKind.WITHHELD
+            elif name is None:
                 kind, reason = RefusalKind.NAME, _nameless(entry, fields, device)
             elif reason := self._no_name(name, entry, fields, device):
                 kind = RefusalKind.NAME
@@ -226,6 +237,8 @@ class _Deal:
                 kind = RefusalKind.TAKEN
             elif reason := self._no_claim(key, device):
                 kind = RefusalKind.CLAIMED
+            elif self._hands and (reason := self._hands.objection(key, device, name, entry.exclusive)):
+                kind = RefusalKind.HELD
             elif reason := self._no_room(name, device, entry.share.of, replicas):
                 kind = RefusalKind.FULL
             else:
@@ -286,14 +299,17 @@ class _Deal:
         return ""
 
     def _give(self, name: str, key: Key, entry: ResourceSettings, device: Device, replicas: int) -> None:
-        self._taken.setdefault(key, []).append(entry)
+        self._taken[key] = (*self._taken.get(key, ()), entry)
         for claim in device.claims:
             self._wholes[claim] = key
         for claim in device.part_of:
             self._parts.setdefault(claim, key)
-        if fields := naming.fields(entry.name):
-            self._values.setdefault(name, _values(fields, device))
-        self._open(name, entry).append(Offer(device, replicas))
+        offers = self.offers.get(name)
+        if offers is None:
+            if fields := naming.fields(entry.name):
+                self._values[name] = _values(fields, device)
+            offers = self._open(name, entry)
+        offers.append(Offer(device, replicas))
 
 
 def _numbered(replicas: int) -> int:

@@ -102,6 +102,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return f"its numa_nodes are not a tuple of whole numbers below {NUMA_LIMIT}"
     if not _strings(given.pcie_path):
         return "its pcie_path is not a tuple of strings"
+    if not isinstance(given.withheld, str):
+        return "its withheld is not a string"
     for name, value in given.attributes.items():
         if flaw := _attribute_flaw(name, value, declared):
             return flaw

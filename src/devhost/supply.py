@@ -6,19 +6,25 @@ server knows; gRPC does not reach below it, and what happens to the kubelet does
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as field_of
 from typing import Any
 
-from .affinity import prefer
+from . import deviceinfo
+from .announcing import DeviceInfos
+from .backend import CanInform
 from .errors import AllocationError, BackendError, one_line, words
 from .inventory import Entry, Inventory
 from .model import Device, DeviceNode, Edits, Mount
+from .naming import variable, variable_problem
 from .settings import Prefer
 from .source import Source
 from .telemetry.log import get
+from .vicinity import Vicinity
 
 log = get(__name__)
 
@@ -31,8 +37,8 @@ PREPARE_DEADLINE = 25.0
 MAX_NODES = 1024
 """Device nodes one container may get; each becomes a cgroup rule the runtime must load."""
 
-_ENV_NAME = re.compile(r"[^=\0]+")
 _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+_NO_TEXT = re.compile("[\\0\\ud800-\\udfff]")  # what neither protobuf nor a runtime takes
 _CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^/=\s]+")  # qualified device name of the CDI specification
 
 
@@ -75,7 +81,8 @@ class Supply:
 
     ``denied`` hears of devices (by id) and the host paths they turned out to lack; ``look`` asks the
     backend to look again, after it refused a pod. ``inject``, where there is one, turns what a container
-    gets into names of CDI devices; it is told how many seconds the backend still has.
+    gets into names of CDI devices; it is told how many seconds the backend still has. ``infos``, where there
+    is one, tells network plugins of the devices. ``vicinity`` knows the resources beside this one.
     """
 
     name: str
@@ -84,7 +91,9 @@ class Supply:
     policy: Prefer
     denied: Callable[[str, Sequence[str]], None]
     look: Callable[[], None]
-    inject: Callable[[Sequence[Device], Granted, float], Awaitable[Granted]] | None = None
+    inject: Callable[[Sequence[str], Sequence[Device], Granted, float], Awaitable[Granted]] | None = None
+    infos: DeviceInfos | None = None
+    vicinity: Vicinity = field_of(default_factory=Vicinity)
 
     @property
     def prepares(self) -> bool:
@@ -93,10 +102,10 @@ class Supply:
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.affinity.prefer`."""
-        entries = self.inventory.snapshot.entries
-        # of several devices behind a token any will do: all tokens of the resource stand for the same ones
-        devices = {name: entry.members[0].device for name, entry in entries.items()}
-        return prefer(self.policy, devices, available, must_include, size)
+        choice = self.vicinity.prefer(
+            self.name, self.inventory, self.policy, self.source.links, available, must_include, size
+        )
+        return list(choice.tokens)
 
     async def allocate(self, tokens: Sequence[str]) -> Granted:
         """Hands out devices to one container.
@@ -111,14 +120,19 @@ class Supply:
             AllocationError: the backend says a device cannot be used now.
             BackendError: the backend failed, hung, or answered something unusable.
         """
-        wanted = [self._healthy(entry) for entry in self._entries(tokens)]
+        wanted = {entry.token: self._healthy(entry) for entry in self._entries(tokens)}
+        with self.inventory.reserved(wanted):
+            return await self._hand_out(wanted)
+
+    async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
         began = time.monotonic()
+        sets = tuple(wanted.values())
         try:
-            answer = await self.source.serve(ALLOCATE_DEADLINE, self._serve, wanted)
+            answer, documents = await self.source.serve(ALLOCATE_DEADLINE, self._serve_described, sets)
             granted = answer.granted
             if self.inject is not None and answer.devices:
                 left = ALLOCATE_DEADLINE - (time.monotonic() - began)
-                granted = await self.inject(answer.devices, granted, left)
+                granted = await self.inject(tuple(wanted), answer.devices, granted, left)
         except AllocationError:
             self.look()
             raise
@@ -130,9 +144,22 @@ class Supply:
             log.warning("a container goes without a device", resource=self.name, device=device, reason=reason)
         if answer.left_out:
             self.look()
-        given = {device.id for device in answer.devices}
-        parts = (tuple(device.id for device in some if device.id in given) for some in wanted)
-        self.inventory.allocated(tokens, dict(zip(tokens, parts, strict=True)))
+        if self.infos is not None and documents:
+            # a file tells of one device: there is none for a token that stands for several
+            alone = {token: some[0].id for token, some in wanted.items() if len(some) == 1}
+            told = {token: documents[device] for token, device in alone.items() if device in documents}
+            await self.infos.announce(self.name, told)
+        got = wanted
+        if answer.left_out:
+            given = {device.id for device in answer.devices}
+            got = {
+                token: tuple(device for device in some if device.id in given)
+                for token, some in wanted.items()
+            }
+        self.inventory.allocated(got, got)
+        # for requests to come: the container's answer goes first
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.vicinity.allocated, self.name, self.inventory, began, tuple(wanted))
         return granted
 
     def given(self, tokens: Iterable[str]) -> list[str]:
@@ -193,6 +220,22 @@ class Supply:
         well = tuple(member.device for member in entry.members if member.health.healthy)
         return got or well or tuple(member.device for member in entry.members)
 
+    def _serve_described(
+        self, wanted: Sequence[Sequence[Device]]
+    ) -> tuple[_Answer, dict[str, deviceinfo.Document]]:
+        """The same as :meth:`_serve`, and what network plugins are told of the devices, by id."""
+        answer = self._serve(wanted)
+        documents: dict[str, deviceinfo.Document] = {}
+        if self.infos is not None and self.infos.wanted and self.source.informs:
+            backend = self.source.serving
+            assert isinstance(backend, CanInform)
+            for device in answer.devices:
+                if (document := backend.device_info(device)) is not None:
+                    if wrong := deviceinfo.flaw(document):
+                        raise BackendError(f"backend {self.source.name} gave unusable device-info: {wrong}")
+                    documents[device.id] = document
+        return answer, documents
+
     def _serve(self, wanted: Sequence[Sequence[Device]]) -> _Answer:
         """Asks for the devices behind some tokens. Runs on the backend's thread.
 
@@ -241,11 +284,11 @@ class Supply:
 
     def _edits(self, devices: Sequence[Device]) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
-        edits = self.source.backend.allocate(devices)
+        edits = self.source.serving.allocate(devices)
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
         check_edits(edits, self.source.name)
-        edits = Edits.merge([edits])  # one node may serve several devices; a container gets it once
+        edits = named(Edits.merge([edits]), self.name)  # what serves several devices a container gets once
         absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
         if absent:
             return Granted(edits), self._blame(devices, absent)
@@ -258,7 +301,7 @@ class Supply:
             return {devices[0].id: sorted(absent)}
         blame = {}
         for device in devices:
-            own = set(_paths(self.source.backend.allocate([device]), required=True)) & absent
+            own = set(_paths(self.source.serving.allocate([device]), required=True)) & absent
             if own:
                 blame[device.id] = sorted(own)
         return blame or {device.id: sorted(absent) for device in devices}
@@ -271,6 +314,16 @@ def _each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
 def _paths(edits: Edits, *, required: bool) -> list[str]:
     nodes = [node.path for node in edits.nodes if node.required is required]
     return nodes + [mount.host_path for mount in edits.mounts if mount.required is required]
+
+
+def named(edits: Edits, resource: str) -> Edits:
+    """The same edits with the resource's name in those variables that ask for it."""
+    if not any("{" in name for name in edits.env):
+        return edits
+    env: dict[str, str] = {}
+    for name, value in edits.env.items():
+        env.setdefault(variable(name, resource), value)
+    return replace(edits, env=env)
 
 
 def check_edits(edits: Edits, backend: str) -> None:
@@ -295,13 +348,19 @@ def check_edits(edits: Edits, backend: str) -> None:
         if not mount.host_path.startswith("/") or not mount.container_path.startswith("/"):
             raise BackendError(f"{wrong} a mount whose path is not absolute: {_quote(mount.host_path)}")
     for name, value in edits.env.items():
-        if not _ENV_NAME.fullmatch(name):
-            raise BackendError(f"{wrong} an unusable variable name {_quote(name)}")
+        if flaw := variable_problem(name):
+            raise BackendError(f"{wrong} {flaw} {_quote(name)}")
         if "\0" in value:
             raise BackendError(f"{wrong} a variable {_quote(name)} whose value holds a NUL character")
     for name in edits.cdi_devices:
         if not _CDI_NAME.fullmatch(name):
             raise BackendError(f"{wrong} {_quote(name)} for a CDI name; it reads vendor/class=device")
+    texts = [text for node in edits.nodes for text in (node.path, node.container_path)]
+    texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
+    texts += [text for pair in (*edits.env.items(), *edits.annotations.items()) for text in pair]
+    for text in texts:
+        if _NO_TEXT.search(text):
+            raise BackendError(f"{wrong} {_quote(text)}, which has a NUL or half a character in it")
 
 
 def _mistyped(edits: Any) -> str:

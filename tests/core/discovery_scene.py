@@ -28,6 +28,7 @@ class FakeSource:
 
     name = "toy"
     kind: type[Toy] = Toy
+    linkage = None
 
     def __init__(self, *, probes: bool) -> None:
         self.probes = probes

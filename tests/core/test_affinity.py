@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass
 
 import pytest
+from affinity_brute import answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.affinity import prefer
-from devhost.inventory import token
 from devhost.model import Device
 from devhost.settings import Prefer
+from devhost.tokens import token
 
 promise = settings(deadline=None, derandomize=True)
 policies = st.sampled_from(Prefer)
@@ -26,7 +26,7 @@ class Request:
     size: int
 
     def answer(self, policy: Prefer) -> list[str]:
-        return prefer(policy, self.devices, self.available, self.must, self.size)
+        return answer(policy, self.devices, self.available, self.must, self.size)
 
 
 @st.composite
@@ -90,8 +90,8 @@ def test_the_order_in_which_the_kubelet_names_tokens_does_not_matter(
 
 
 @promise
-@given(requests(sane=True), st.sampled_from([Prefer.TOPOLOGY, Prefer.PACK]))
-def test_a_request_that_one_numa_node_can_serve_stays_in_one(request: Request, policy: Prefer) -> None:
+@given(requests(sane=True))
+def test_a_request_that_one_numa_node_can_serve_stays_in_one(request: Request) -> None:
     nodes = {request.devices[name].numa_nodes for name in request.must}
     candidates = nodes or {device.numa_nodes for device in request.devices.values()}
     room = {
@@ -99,7 +99,7 @@ def test_a_request_that_one_numa_node_can_serve_stays_in_one(request: Request, p
         for node in candidates
     }
     if len(nodes) <= 1 and any(count >= request.size for count in room.values()):
-        answer = request.answer(policy)
+        answer = request.answer(Prefer.TOPOLOGY)
         assert len({request.devices[name].numa_nodes for name in answer}) <= 1
 
 
@@ -121,7 +121,7 @@ def shared(**free: int) -> tuple[dict[str, Device], list[str]]:
 
 def picked(policy: Prefer, size: int, **free: int) -> list[str]:
     devices, tokens = shared(**free)
-    return prefer(policy, devices, tokens, (), size)
+    return answer(policy, devices, tokens, (), size)
 
 
 def test_pack_fills_the_device_that_has_the_least_left() -> None:
@@ -132,19 +132,50 @@ def test_pack_fills_the_numa_node_that_has_the_least_left() -> None:
     assert picked(Prefer.PACK, 2, a0=3, b1=2) == ["b1::0", "b1::1"]
 
 
-def test_spread_uses_the_numa_nodes_and_devices_with_the_most_left() -> None:
-    assert picked(Prefer.SPREAD, 3, a0=1, b0=2, c1=4) == ["c1::0", "b0::0", "c1::1"]
+def test_spread_takes_one_of_each_device_before_a_second_of_any() -> None:
+    assert picked(Prefer.SPREAD, 3, a0=1, b0=2, c1=4) == ["a0::0", "b0::0", "c1::0"]
+
+
+def test_spread_takes_the_devices_that_fewest_have() -> None:
+    devices, tokens = shared(a0=3, b0=3, c1=3)
+    left = [name for name in tokens if name not in ("a0::0", "a0::1", "b0::0")]
+    assert answer(Prefer.SPREAD, devices, left, (), 1) == ["c1::0"]
+    assert answer(Prefer.SPREAD, devices, left, (), 3) == ["b0::1", "c1::0", "c1::1"]
+
+
+def test_pack_takes_what_is_in_use_before_what_is_fresh() -> None:
+    devices, tokens = shared(a0=3, b1=4)
+    left = [name for name in tokens if name != "b1::0"]
+    assert answer(Prefer.PACK, devices, left, (), 2) == ["b1::1", "b1::2"]
 
 
 def test_topology_starts_from_what_must_be_included() -> None:
     devices, tokens = shared(a0=3, b1=3)
-    assert prefer(Prefer.TOPOLOGY, devices, tokens, ["b1::1"], 3) == ["b1::1", "b1::0", "b1::2"]
+    assert answer(Prefer.TOPOLOGY, devices, tokens, ["b1::1"], 3) == ["b1::1", "b1::0", "b1::2"]
 
 
 def test_topology_prefers_the_device_behind_the_same_pcie_switch() -> None:
-    paths = {"a": ("root", "s1"), "b": ("root", "s2"), "c": ("root", "s2")}
+    paths = {"a": ("root", "s1", "a"), "b": ("root", "s2", "b"), "c": ("root", "s2", "c")}
     devices = {name: Device(name, numa_nodes=(0,), pcie_path=path) for name, path in paths.items()}
-    assert prefer(Prefer.TOPOLOGY, devices, ["a", "b", "c"], ["c"], 2) == ["c", "b"]
+    assert answer(Prefer.TOPOLOGY, devices, ["a", "b", "c"], ["c"], 2) == ["c", "b"]
+
+
+def test_one_device_comes_from_the_switch_that_is_broken_already() -> None:
+    """A pod that wants a whole switch must still find one."""
+    paths = {name: (f"root{name[0]}", f"s{name[0]}", name) for name in ("a1", "a2", "b1", "b2")}
+    devices = {name: Device(name, numa_nodes=(0,), pcie_path=path) for name, path in paths.items()}
+    assert answer(Prefer.TOPOLOGY, devices, ["a1", "a2", "b2"], (), 1) == ["b2"]
+    assert answer(Prefer.TOPOLOGY, devices, ["a1", "a2", "b2"], (), 2) == ["a1", "a2"]
+
+
+def test_distinct_takes_functions_of_different_cards() -> None:
+    devices = {
+        f"{card}v{n}": Device(f"{card}v{n}", part_of=frozenset({f"pci:{card}"}), numa_nodes=(0,))
+        for card in "ab"
+        for n in range(3)
+    }
+    assert answer(Prefer.DISTINCT, devices, list(devices), (), 2) == ["av0", "bv0"]
+    assert answer(Prefer.PACK, devices, list(devices), (), 2) == ["av0", "av1"]
 
 
 def test_topology_takes_the_node_that_is_left_emptiest() -> None:
@@ -158,7 +189,7 @@ def test_a_request_no_node_can_serve_uses_as_few_nodes_as_possible() -> None:
 @pytest.mark.parametrize("policy", Prefer)
 def test_card10_comes_after_card2(policy: Prefer) -> None:
     devices = {f"card{n}": Device(f"card{n}") for n in (10, 2, 1)}
-    assert prefer(policy, devices, list(devices), (), 2) == ["card1", "card2"]
+    assert answer(policy, devices, list(devices), (), 2) == ["card1", "card2"]
 
 
 @pytest.mark.parametrize("policy", Prefer)
@@ -167,5 +198,5 @@ def test_replicas_of_one_device_are_taken_by_their_numbers(policy: Prefer) -> No
     device = Device("kvm", numa_nodes=(0,))
     known = {token("kvm", n, 12): device for n in range(12)}
     available = [f"kvm::{n}" for n in (11, 10, 9, 2, 1)]
-    assert prefer(policy, known, available, ["kvm::10"], 3) == ["kvm::10", "kvm::1", "kvm::2"]
-    assert prefer(policy, known, available, [], 9) == [f"kvm::{n}" for n in (1, 2, 9, 10, 11)]
+    assert answer(policy, known, available, ["kvm::10"], 3) == ["kvm::10", "kvm::1", "kvm::2"]
+    assert answer(policy, known, available, [], 9) == [f"kvm::{n}" for n in (1, 2, 9, 10, 11)]

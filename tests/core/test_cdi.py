@@ -6,6 +6,8 @@ import json
 import os
 import re
 import stat
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,93 +16,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost import cdi
-from devhost.errors import AllocationError, EnvironmentFailure
+from devhost import cdi, naming
+from devhost.errors import AllocationError, BackendError
 from devhost.kubelet import wire
 from devhost.model import DeviceNode, Edits, Mount
+from devhost.supply import check_edits
+from devhost.testing import runtime
 
-STRINGS = {"type": "array", "items": {"type": "string"}}
-UINT32 = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
-PATH = {"type": "string", "pattern": "^/"}
-
-
-def closed(required: str, **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required.split(),
-        "additionalProperties": False,
-    }
+SCHEMA = json.loads((Path(__file__).parent / "cdi.schema.json").read_text(encoding="utf-8"))
 
 
-EDITS = {
-    **closed(
-        "",
-        env={"type": "array", "items": {"type": "string", "pattern": "^[^=]+="}},
-        deviceNodes={
-            "type": "array",
-            "items": closed(
-                "path",
-                path=PATH,
-                hostPath=PATH,
-                type={"enum": ["b", "c", "u", "p"]},
-                major={"type": "integer", "minimum": 0},
-                minor={"type": "integer", "minimum": 0},
-                fileMode=UINT32,
-                permissions={"type": "string", "pattern": "^[rwm]*$"},
-                uid=UINT32,
-                gid=UINT32,
-            ),
-        },
-        mounts={
-            "type": "array",
-            "items": closed(
-                "hostPath containerPath",
-                hostPath=PATH,
-                containerPath=PATH,
-                options=STRINGS,
-                type={"type": "string"},
-            ),
-        },
-    ),
-    "minProperties": 1,
-}
-SCHEMA = closed(
-    "cdiVersion kind devices",
-    cdiVersion={"enum": ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"]},
-    kind={"type": "string"},
-    devices={
-        "type": "array",
-        "minItems": 1,
-        "items": closed("name containerEdits", name={"type": "string"}, containerEdits=EDITS),
-    },
-)
-"""The rules of the official JSON schema for the parts devhost writes, tightened by the reference loader's."""
-
-WORD = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-
-
-def check(document: dict[str, Any]) -> dict[str, Any]:
+def check(document: Mapping[str, Any]) -> dict[str, Any]:
     """Refuses what a loader would: wrong shape, wrong names, one name twice, too low or high a version."""
     jsonschema.validate(document, SCHEMA)
-    vendor, class_ = document["kind"].split("/")
-    assert WORD.fullmatch(vendor) and len(vendor) <= 253
-    assert WORD.fullmatch(class_) and len(class_) <= 63
-    names = [device["name"] for device in document["devices"]]
-    assert len(set(names)) == len(names)
-    assert all(NAME.fullmatch(name) for name in names)
-    nodes = [n for d in document["devices"] for n in d["containerEdits"].get("deviceNodes", ())]
-    mounts = [m for d in document["devices"] for m in d["containerEdits"].get("mounts", ())]
-    least = "0.3.0"
-    if any("type" in mount for mount in mounts):
-        least = "0.4.0"
-    if any("hostPath" in node for node in nodes) or not all(name[0].isalpha() for name in names):
-        least = "0.5.0"
-    if "." in class_:
-        least = "0.6.0"
-    assert document["cdiVersion"] == least
-    return document
+    text = cdi.dumps(document)
+    assert json.loads(text) == document
+    assert runtime.load(text) == document
+    assert document["cdiVersion"] == runtime.least_version(document)
+    return dict(document)
 
 
 def look(path: str) -> cdi.HostNode:
@@ -154,45 +87,139 @@ def test_optional_parts_the_host_lacks_are_left_out_of_both_renderings():
 
 paths = st.from_regex(r"/[a-z0-9]{1,6}(/[a-z0-9]{1,6}){0,2}", fullmatch=True)
 permissions = st.sampled_from(["r", "w", "m", "rw", "rm", "wm", "rwm"])
+words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 any_edits = st.builds(
     Edits,
     nodes=st.lists(st.builds(DeviceNode, paths, st.just("") | paths, permissions)).map(tuple),
     mounts=st.lists(st.builds(Mount, paths, paths, st.booleans())).map(tuple),
-    env=st.dictionaries(st.from_regex(r"[A-Z_]{1,5}", fullmatch=True), st.text(max_size=8)),
+    env=st.dictionaries(words.filter(lambda name: name and "=" not in name), words),
 )
+any_id = st.text(
+    st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1, max_size=63
+).filter(lambda device: "::" not in device)
+any_resource = st.from_regex(
+    r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?){0,3}"
+    r"/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?",
+    fullmatch=True,
+).filter(lambda name: naming.problem(name) == "")
 
 
-@given(any_edits)
-def test_direct_and_cdi_give_a_container_the_same(edits):
-    edits = Edits.merge([edits])
-    direct, found = wire.allocation(edits), render(edits)
-    as_cdi = cdi.applied([found])
-    as_direct: dict[tuple[str, str], Any] = {("env", k): v for k, v in direct.envs.items()}
-    for spec in direct.devices:
-        as_direct["node", spec.container_path] = (spec.host_path, spec.permissions)
-    for mount in direct.mounts:
-        as_direct["mount", mount.container_path] = (mount.host_path, mount.read_only)
-    assert as_direct == {
-        key: value
-        if key[0] == "env"
-        else (value.get("hostPath", value["path"]), value["permissions"])
-        if key[0] == "node"
-        else (value["hostPath"], "ro" in value["options"])
-        for key, value in as_cdi.items()
-    }
-
-
-@given(
-    any_edits, st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._@+/=#-]{0,20}", fullmatch=True), unique=True)
-)
 @pytest.mark.conformance(52)
-def test_every_document_obeys_the_rules_of_the_specification(edits, ids):
-    rendered = render(Edits.merge([edits]))
-    if rendered and ids:
-        devices = {cdi.device_name(device): rendered for device in ids}
-        document = cdi.document(cdi.kind("example.com/card"), devices)
-        check(document)
-        assert json.loads(cdi.dumps(document)) == document
+@given(any_resource, st.lists(st.tuples(any_id, any_edits), max_size=6, unique_by=lambda pair: pair[0]))
+def test_every_document_obeys_the_rules_of_the_specification(resource, contents):
+    devices = {device: rendered for device, edits in contents if (rendered := render(Edits.merge([edits])))}
+    if devices:
+        named = {cdi.device_name(device): edits for device, edits in devices.items()}
+        named[cdi.set_name(devices)] = next(iter(devices.values()))
+        assert len(named) == len(devices) + 1
+        kind = cdi.kind(resource)
+        for name in named:
+            assert "/".join(runtime.parse(f"{kind}={name}")[:2]) == kind
+        check(cdi.document(kind, named))
+
+
+@given(st.lists(any_resource, unique=True), st.lists(any_id, unique=True))
+def test_names_never_collide(resources, devices):
+    assert len({cdi.kind(resource) for resource in resources}) == len(resources)
+    assert len({cdi.device_name(device) for device in devices}) == len(devices)
+    assert not any(cdi.is_set(cdi.device_name(device)) for device in devices)
+
+
+NODE = {"path": "/dev/a"}
+
+
+@pytest.mark.parametrize(
+    ("change", "version"),
+    [
+        ({}, "0.3.0"),
+        (
+            {"devices.containerEdits.mounts": [{"hostPath": "/a", "containerPath": "/b", "type": "none"}]},
+            "0.4.0",
+        ),
+        (
+            {"containerEdits": {"mounts": [{"hostPath": "/a", "containerPath": "/b", "type": "none"}]}},
+            "0.4.0",
+        ),
+        ({"devices.containerEdits.deviceNodes": [{**NODE, "hostPath": "/dev/b"}]}, "0.5.0"),
+        ({"containerEdits": {"deviceNodes": [{**NODE, "hostPath": "/dev/b"}]}}, "0.5.0"),
+        ({"devices.name": "0"}, "0.5.0"),
+        ({"kind": "a.b/c.d"}, "0.6.0"),
+        ({"annotations": {"a": "b"}}, "0.6.0"),
+        ({"devices.annotations": {"a": "b"}}, "0.6.0"),
+        ({"devices.containerEdits.intelRdt": {}}, "0.7.0"),
+        ({"devices.containerEdits.additionalGids": [1]}, "0.7.0"),
+        ({"containerEdits": {"additionalGids": [1]}}, "0.7.0"),
+        ({"devices.containerEdits.intelRdt": {"schemata": ["L3:0=f"]}}, "1.1.0"),
+        ({"devices.containerEdits.intelRdt": {"enableMonitoring": True}}, "1.1.0"),
+        ({"devices.containerEdits.netDevices": [{"hostInterfaceName": "a", "name": "b"}]}, "1.1.0"),
+    ],
+)
+def test_the_model_of_a_loader_knows_since_when_there_is_what(change, version):
+    device: dict[str, Any] = {"name": "a", "containerEdits": {"deviceNodes": [NODE]}}
+    document: dict[str, Any] = {"cdiVersion": version, "kind": "a.b/c", "devices": [device]}
+    for place, value in change.items():
+        *above, key = place.split(".")
+        into = document if not above else device if len(above) == 1 else device["containerEdits"]
+        into[key] = value
+    jsonschema.validate(document, SCHEMA)
+    assert runtime.least_version(document) == version
+    assert runtime.load(json.dumps(document)) == document
+    for other in runtime.VERSIONS[: runtime.VERSIONS.index(version)]:
+        with pytest.raises(runtime.Refused, match=f"at least {version}"):
+            runtime.load(json.dumps({**document, "cdiVersion": other}))
+
+
+def one(edits: object, name: str = "a", version: str = "0.3.0", kind: str = "a.b/c") -> dict[str, Any]:
+    return {"cdiVersion": version, "kind": kind, "devices": [{"name": name, "containerEdits": edits}]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [],
+        {},
+        one({}),
+        one([]),
+        one({"env": ["A"]}),
+        one({"env": ["=a"]}),
+        one({"nodes": []}),
+        one({"deviceNodes": [{"path": ""}]}),
+        one({"deviceNodes": [{"path": "/dev/a", "permissions": "x"}]}),
+        one({"mounts": [{"hostPath": "/a"}]}),
+        one({"env": ["A="]}, name="-"),
+        one({"env": ["A="]}, version="0.2.0"),
+        one({"env": ["A="]}, kind="a.b"),
+        one({"env": ["A="]}, kind="3.b/c"),
+        one({"env": ["A="]}) | {"devices": []},
+        one({"env": ["A="]}) | {"more": 1},
+    ],
+)
+def test_schema_and_model_of_a_loader_refuse_the_same(document):
+    with pytest.raises(runtime.Refused):
+        runtime.load(json.dumps(document))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, SCHEMA)
+
+
+def test_what_devhost_renders_is_all_that_ever_asks_for_a_version():
+    """Of all keys that are younger than 0.3.0 it writes hostPath alone, and no annotations at all."""
+    edits = replace(FULL, annotations={"a": "b"}, cdi_devices=("a.b/c=d",))
+    rendered = render(edits)
+    assert rendered.keys() == {"env", "deviceNodes", "mounts"}
+    assert {key for node in rendered["deviceNodes"] for key in node} == {
+        *("path", "hostPath", "permissions"),
+        *("fileMode", "uid", "gid"),
+    }
+    assert {key for mount in rendered["mounts"] for key in mount} == {"hostPath", "containerPath", "options"}
+    assert cdi.document("a.b/c", {"d": rendered}).keys() == {"cdiVersion", "kind", "devices"}
+
+
+@pytest.mark.parametrize(
+    "value", ["\U0001f600", "\x7f", "\x85", "\u2028", "\ufeff", "\uffff", "\\ud83d", "\t\b\\"]
+)
+def test_a_file_is_yaml_as_well_as_json(value):
+    """Loaders read YAML, in which one character that is escaped in two halves costs the whole file."""
+    check(cdi.document("a.b/c", {"d": render(Edits(env={"A": value}))}))
 
 
 @pytest.mark.parametrize(
@@ -218,13 +245,16 @@ def test_the_example_in_the_documentation_is_one_devhost_would_write():
 @pytest.mark.parametrize(
     ("resource", "kind"),
     [
-        ("example.com/card", "example.com/card"),
-        ("rdma/hca", "rdma/hca"),
-        ("example.com/mig-1g.5gb", "example.com/mig-1g.5gb"),
+        ("example.com/card", "devhost.example.com/card"),
+        ("3com.com/card", "devhost.3com.com/card"),
+        ("rdma/hca", "devhost.rdma/hca"),
+        ("example.com/mig-1g.5gb", "devhost.example.com/mig-1g.5gb"),
     ],
 )
-def test_a_resource_name_that_cdi_takes_is_the_kind(resource, kind):
+def test_the_kind_is_the_name_of_the_resource_in_a_domain_of_devhosts_own(resource, kind):
+    """The vendor of the hardware may describe the same devices under the name itself."""
     assert cdi.kind(resource) == kind
+    assert cdi.kind(resource, "devhost-0123abcd") == kind.replace("devhost", "devhost-0123abcd")
 
 
 def test_a_resource_name_that_cdi_refuses_becomes_a_legal_kind_of_its_own():
@@ -246,13 +276,13 @@ def test_two_devices_never_share_a_name():
     ids = ["a/b", "a-b", "a+b", "a@b", "a#b", "a=b", "a.", "a", "a-", "0000:3b:00.0", "+", "-", "x::1234abcd"]
     names = [cdi.device_name(device) for device in ids]
     assert len(set(names)) == len(ids)
-    assert all(NAME.fullmatch(name) for name in names)
+    assert all(runtime.parse(f"a/b={name}") for name in names)
     assert cdi.device_name("0000:3b:00.0") == "0000:3b:00.0"
 
 
 def test_a_set_of_devices_has_one_name_whatever_their_order():
     assert cdi.set_name(["a", "b"]) == cdi.set_name(["b", "a"]) != cdi.set_name(["a", "b", "c"])
-    assert cdi.is_set(cdi.set_name(["a", "b"])) and NAME.fullmatch(cdi.set_name(["a"]))
+    assert cdi.is_set(cdi.set_name(["a", "b"]))
     assert not cdi.is_set(cdi.device_name("set/0"))
 
 
@@ -290,142 +320,19 @@ def test_what_is_no_device_node_is_refused_with_its_name(tmp_path, path, reason)
     assert str(tmp_path / path) in str(error.value)
 
 
-# files
-
-
-@pytest.fixture
-def directory(tmp_path):
-    found = cdi.SpecDirectory(tmp_path / "run" / "cdi")
-    yield found
-    found.close()
-
-
-@pytest.mark.conformance(52)
-async def test_a_file_is_written_whole_and_readable_for_all_and_its_directory_made(directory):
-    path = directory.path("example.com/card")
-    before = os.umask(0o077)
-    try:
-        await directory.write(path, '{"a": 1}')
-    finally:
-        os.umask(before)
-    assert path.name == "devhost_example.com_card.json"
-    assert path.read_text() == '{"a": 1}'
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
-    assert os.listdir(path.parent) == [path.name]
-
-
-async def test_a_file_that_is_right_is_not_written_again(directory):
-    path = directory.path("example.com/card")
-    await directory.write(path, "one")
-    inode = path.stat().st_ino
-    await directory.write(path, "one")
-    again = cdi.SpecDirectory(directory.directory)
-    await again.write(path, "one")
-    again.close()
-    assert path.stat().st_ino == inode
-    await directory.write(path, "two")
-    assert path.stat().st_ino != inode
-
-
-async def test_a_file_that_somebody_changed_or_removed_is_made_right(directory):
-    path = directory.path("example.com/card")
-    await directory.write(path, "one")
-    path.write_text("mine!")
-    await directory.write(path, "one")
-    assert path.read_text() == "one"
-    path.unlink()
-    await directory.write(path, "one")
-    assert path.read_text() == "one"
-
-
-async def test_a_write_that_fails_leaves_the_old_file_and_no_rest(directory, monkeypatch):
-    path = directory.path("example.com/card")
-    await directory.write(path, "one")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        EnvironmentFailure, match=r"cannot write .*_card\.json: No space left on device \(cdi"
-    ):
-        await directory.write(path, "two")
-    assert path.read_text() == "one"
-    assert os.listdir(path.parent) == [path.name]
-
-
-async def test_a_directory_that_cannot_be_one_is_one_clear_line(tmp_path):
-    (tmp_path / "file").touch()
-    directory = cdi.SpecDirectory(tmp_path / "file")
-    with pytest.raises(
-        EnvironmentFailure, match=r"cannot write .*: (Not a directory|File exists) \(cdi\.dir"
-    ):
-        await directory.write(directory.path("example.com/card"), "one")
-    directory.close()
-
-
-async def test_a_directory_that_hangs_is_given_up_after_the_deadline(directory, monkeypatch):
-    import threading
-
-    over = threading.Event()
-    monkeypatch.setattr(cdi, "FILE_DEADLINE", 0.1)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: over.wait())
-    with pytest.raises(EnvironmentFailure, match=r"cannot write .*: cdi: no answer within 0\.1 s"):
-        await directory.write(directory.path("example.com/card"), "one")
-    over.set()
-
-
-async def test_a_sweep_takes_own_stale_files_and_nobody_elses(directory):
-    stay = [
-        "devhost_example.com_card.json",  # configured
-        "devhost_example.com_mig-1g.5gb.json",  # could come from a template
-        "devhost_example.com_kept.json",  # still in use
-        "devhost-0123abcd_example.com_old.json",  # another host's
-        "nvidia.com_gpu.json",
-        "vendor_devhost_example.com_old.json",
-        "devhost_example.com_old.yaml",
-        ".devhost_fresh.part",
-    ]
-    go = ["devhost_example.com_old.json", "devhost_other.com_card.json", ".devhost_stale.part"]
-    directory.directory.mkdir(parents=True)
-    for name in stay + go:
-        (directory.directory / name).touch()
-    os.utime(directory.directory / ".devhost_stale.part", (0, 0))
-    templates = ["example.com/card", "example.com/mig-{profile}"]
-    removed = await directory.sweep(templates, ["example.com/kept"])
-    assert sorted(path.name for path in removed) == sorted(go)
-    assert sorted(os.listdir(directory.directory)) == sorted(stay)
-
-
-async def test_a_sweep_of_a_directory_that_is_not_there_does_nothing(directory):
-    assert await directory.sweep([], []) == []
-    assert not directory.directory.exists()
-
-
-async def test_hosts_of_different_kubelets_do_not_sweep_each_other(tmp_path):
-    own, trial = cdi.SpecDirectory(tmp_path), cdi.SpecDirectory(tmp_path, "/tmp/kubelet")
-    await own.write(own.path("a.b/c"), "own")
-    await trial.write(trial.path("a.b/c"), "trial")
-    assert await own.sweep([], []) == [own.path("a.b/c")]
-    assert await trial.sweep([], []) == [trial.path("a.b/c")]
-    own.close()
-    trial.close()
-
-
-async def test_every_resource_name_makes_a_file_name_of_its_own_within_the_limit(directory):
-    names = [f"{'a' * 244}/{'b' * 63}", f"{'a' * 243}c/{'b' * 63}", "a.b/c_d", "a.b/c.d", "a/b"]
-    paths = {directory.path(name) for name in names}
-    assert len(paths) == len(names)
-    for path in paths:
-        await directory.write(path, "{}")
-
-
+@pytest.mark.parametrize("text", ["\udc80", "a\0b"])
 @pytest.mark.parametrize(
-    "content", ["", "null", "[]", "{}", '{"devices": [1]}', '{"devices": [{"name": "a"}]}', "\0"]
+    "edits",
+    [
+        lambda text: Edits(nodes=(DeviceNode(f"/dev/{text}"),)),
+        lambda text: Edits(nodes=(DeviceNode("/dev/null", f"/dev/{text}"),)),
+        lambda text: Edits(mounts=(Mount(f"/{text}", "/a"),)),
+        lambda text: Edits(mounts=(Mount("/a", f"/{text}"),)),
+        lambda text: Edits(env={"A": text}),
+        lambda text: Edits(annotations={"a": text}),
+    ],
 )
-async def test_an_earlier_file_that_is_not_sound_counts_as_none(directory, content):
-    path = directory.path("a.b/c")
-    await directory.write(path, content)
-    assert await directory.read(path) == {}
-    assert await directory.read(Path("/nonexistent/file.json")) == {}
+def test_text_that_neither_way_can_carry_is_the_backends_fault(edits, text):
+    """Else one device would cost the file that names all of them."""
+    with pytest.raises(BackendError, match=r"backend card answered .*NUL"):
+        check_edits(edits(text), "card")

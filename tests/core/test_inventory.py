@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devhost.account import Account
 from devhost.holding import APART, Holder, Listing
-from devhost.inventory import GRACE, Inventory, Snapshot, token
+from devhost.inventory import GRACE, Inventory, Snapshot
 from devhost.kubelet import wire
 from devhost.model import HEALTHY, MAX_DEVICE_ID, Device, Health, unhealthy
 from devhost.plan import Offer, units
 from devhost.settings import Of
+from devhost.tokens import token
 
 promise = settings(deadline=None, derandomize=True)
 
@@ -30,7 +32,10 @@ class Rig:
     woken: int = 0
 
     def __post_init__(self) -> None:
-        self.inventory = Inventory(lambda: 1e9 + self.now, lambda: self.now, self.wake)
+        account = Account("r", lambda: self.now)
+        self.inventory = Inventory(
+            lambda: 1e9 + self.now, lambda: self.now, self.wake, account=account, backend="b"
+        )
 
     def wake(self) -> None:
         self.woken += 1
@@ -38,7 +43,7 @@ class Rig:
     def hear(self, *tokens: str) -> bool:
         """The kubelet lists these as held, and some pods that hold nothing."""
         listing = Listing((1, 2, 3), self.now, 5, {"r": dict.fromkeys(tokens, POD)})
-        return self.inventory.heard(listing, "r")
+        return self.inventory.account.heard(listing)[0]
 
     def show(self, *offers: Offer | str, caused_at: float | None = None, of: Of = Of.EACH) -> bool:
         made = units(of, [Offer(Device(one)) if isinstance(one, str) else one for one in offers])
@@ -162,9 +167,9 @@ def test_who_asks_the_kubelet_is_woken_by_an_allocation_and_by_a_vanished_device
     assert rig.woken == 1
     rig.show("b")
     assert rig.woken == 2
-    before = rig.inventory.list_due(rig.now)
+    before = rig.inventory.account.due(rig.now)
     rig.hear("a")
-    assert before is not None and rig.inventory.list_due(rig.now) != before
+    assert before is not None and rig.inventory.account.due(rig.now) != before
     rig.show("b")
     assert rig.woken == 2
 

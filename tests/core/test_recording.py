@@ -240,6 +240,22 @@ def test_nothing_secret_is_recorded_whoever_reads_it(root: Path, end: Path) -> N
     assert made.differences == ()
 
 
+def test_the_nodes_routes_and_addresses_are_recorded_and_nothing_else_of_its_network(
+    root: Path, end: Path
+) -> None:
+    for name in ("route", "ipv6_route", "if_inet6", "tcp"):
+        (root / "proc/1/net").mkdir(parents=True, exist_ok=True)
+        (root / f"proc/1/net/{name}").write_text("eth0\n")
+
+    def find(root: Path) -> object:
+        return [(root / f"proc/1/net/{name}").read_text() for name in ("route", "ipv6_route", "if_inet6")]
+
+    made = record(loaded(backend(find)), end, root)
+    assert made.differences == ()
+    record(loaded(backend(lambda root: len((root / "proc/1/net/tcp").read_text()))), end / "two", root)
+    assert not (end / "two/proc/1/net/tcp").exists()
+
+
 def test_where_modules_lie_in_memory_is_not_told(root: Path, end: Path) -> None:
     line = "ib_core 557056 11 rdma_cm,ib_ipoib, Live 0xffffffffc0a4e000\n"
     (root / "proc/modules").write_text(line)

@@ -1,0 +1,65 @@
+"""What the kubelet counts: the ids of a resource's tokens, made from devices and read back. Pure.
+
+A *token* is a device (``<id>``), one of the replicas it is shared as (``<id>::<n>``), or one of those as
+which all devices of a resource are handed out together (``all::<n>``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+from .model import MAX_DEVICE_ID, Device
+
+ALL = "all"
+"""What tokens that stand for all devices of a resource are named after: ``all::0``, ``all::1``, …
+
+Always with a number, so that none is ever a device's id, which may have no double colon."""
+
+_NUMBER = re.compile(r"(.+)::(\d+)", re.DOTALL)
+_CUT = re.compile(r"(.+)-[0-9a-f]{8}", re.DOTALL)
+
+
+def token(device: str, number: int, replicas: int) -> str:
+    """The id the kubelet knows a replica by: the device's own when it is not shared.
+
+    Longer than 63 characters it is cut and carries a hash, as the proto's comment on ``ID`` wants.
+    """
+    return device if replicas == 1 else numbered(device, number)
+
+
+def numbered(unit: str, number: int) -> str:
+    """The id of the token of that number, see :func:`token`."""
+    suffix = f"::{number}"
+    if len(unit) + len(suffix) > MAX_DEVICE_ID:
+        digest = hashlib.sha256(unit.encode()).hexdigest()[:8]
+        unit = f"{unit[: MAX_DEVICE_ID - len(suffix) - 9]}-{digest}"
+    return unit + suffix
+
+
+def unit_of(name: str) -> str:
+    """What a token is named after, without its number; cut where the token is."""
+    found = _NUMBER.fullmatch(name)
+    return name if found is None else found[1]
+
+
+def stands_for_all(name: str) -> bool:
+    """Whether a token stands for all devices of its resource."""
+    return name != ALL and unit_of(name) == ALL
+
+
+def device_of(name: str, devices: Mapping[str, Device]) -> Device | None:
+    """Which of these devices (by id) a token is made from, whatever way they are shared now."""
+    if name in devices:
+        return devices[name]
+    found = _NUMBER.fullmatch(name)
+    if found is None:
+        return None
+    if found[1] in devices:
+        return devices[found[1]]
+    if len(name) == MAX_DEVICE_ID and (cut := _CUT.fullmatch(found[1])):
+        for device in devices:
+            if device.startswith(cut[1]) and numbered(device, int(found[2])) == name:
+                return devices[device]
+    return None

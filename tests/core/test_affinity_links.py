@@ -1,0 +1,96 @@
+"""Devices that are linked: the most closely joined set, found for certain up to sixteen devices."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import combinations
+
+import pytest
+from affinity_brute import Scene, answer
+
+from devhost.affinity.apportion import Outside
+from devhost.affinity.topology import Level, Links
+from devhost.model import Device
+from devhost.settings import Prefer
+
+
+def gpus(count: int) -> dict[str, Device]:
+    """Two at each switch, two switches at each socket."""
+    return {
+        f"g{n}": Device(f"g{n}", numa_nodes=(n // 4,), pcie_path=(f"0000:{n // 2}0:00.0", f"d{n}", f"g{n}"))
+        for n in range(count)
+    }
+
+
+def joined(links: Links, names: tuple[str, ...] | list[str]) -> int:
+    return sum(links.get(frozenset(pair), 0) for pair in combinations(names, 2))
+
+
+def random_links(rng: random.Random, names: list[str], most: int) -> Links:
+    return {frozenset(pair): rng.randint(0, most) for pair in combinations(names, 2)}
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+@pytest.mark.parametrize("policy", [Prefer.TOPOLOGY, Prefer.DISTINCT])
+def test_no_set_is_better_than_the_one_chosen(count: int, policy: Prefer) -> None:
+    rng = random.Random(count)
+    devices = gpus(count)
+    for number in range(60):
+        links = random_links(rng, list(devices), number % 4)
+        available = rng.sample(list(devices), rng.randint(2, count))
+        must = rng.sample(available, rng.choice([0, 0, 1]))
+        size = rng.randint(len(must), len(available))
+        got = {(Level.PORT, f"0000:{n}0:00.0"): rng.randint(1, 2) for n in range(4) if rng.random() < 0.3}
+        outside = Outside(got=[got])
+        one = dict.fromkeys(devices, 1)
+        free = {name: 1 for name in available if name not in must}
+        scene = Scene(devices, one, free, dict.fromkeys(must, 1), outside, links)
+        chosen = answer(policy, devices, available, must, size, outside, links)
+        mine = Counter(name for name in chosen if name not in must)
+        best = max(scene.worth(policy, choice) for choice in scene.choices(size - len(must)))
+        assert len(chosen) == size
+        assert scene.worth(policy, mine) == best
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 13])
+def test_of_sixteen_devices_those_are_chosen_that_are_joined_most_closely(size: int) -> None:
+    rng = random.Random(size)
+    devices = gpus(16)
+    links = random_links(rng, list(devices), 5)
+    chosen = answer(Prefer.TOPOLOGY, devices, list(devices), (), size, links=links)
+    best = max(joined(links, names) for names in combinations(devices, size))
+    assert joined(links, chosen) == best
+
+
+def test_islands_of_linked_devices_are_not_mixed() -> None:
+    """As in machines where the links are of two groups of four, across the PCIe switches."""
+    devices = gpus(8)
+    links = {frozenset((f"g{a}", f"g{b}")): 4 for a, b in combinations(range(8), 2) if a % 2 == b % 2}
+    assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 4, links=links) == ["g0", "g2", "g4", "g6"]
+    assert answer(Prefer.TOPOLOGY, devices, list(devices), ["g5"], 2, links=links) == ["g5", "g7"]
+
+
+def test_where_all_are_joined_alike_the_switches_decide() -> None:
+    devices = gpus(8)
+    links = {frozenset(pair): 18 for pair in combinations(devices, 2)}
+    assert answer(Prefer.TOPOLOGY, devices, list(devices)[1:], (), 2, links=links) == ["g2", "g3"]
+
+
+def test_more_than_sixteen_devices_grow_from_the_strongest_links() -> None:
+    devices = gpus(40)
+    island = [f"g{n}" for n in range(20, 28)]
+    links = {frozenset(pair): 4 for pair in combinations(island, 2)}
+    assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 8, links=links) == island
+
+
+def test_links_between_too_many_devices_are_left_aside() -> None:
+    devices = gpus(80)
+    links = {frozenset(("g3", "g70")): 4}
+    assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g0", "g1"]
+
+
+def test_a_closeness_beyond_reason_does_no_harm() -> None:
+    devices = gpus(4)
+    links = {frozenset(("g1", "g2")): 10**30, frozenset(("g0", "g1")): -(10**30)}
+    assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g1", "g2"]

@@ -1,0 +1,97 @@
+"""A device that comes to be shared in another way while containers have it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from devhost.account import Account
+from devhost.holding import APART, UNNAMED, Holder, Listing
+from devhost.inventory import Inventory
+from devhost.model import HEALTHY, Device
+from devhost.plan import Offer, units
+from devhost.settings import Of
+
+POD = Holder("default", "pod", "main")
+
+
+@dataclass
+class Rig:
+    now: float = 100.0
+
+    def __post_init__(self) -> None:
+        account = Account("r", lambda: self.now)
+        self.inventory = Inventory(lambda: self.now, lambda: self.now, account=account)
+
+    def show(self, replicas: int, of: Of = Of.EACH) -> None:
+        offers = [Offer(Device(name), replicas) for name in "ab"]
+        self.inventory.update(units(of, offers), lambda _: HEALTHY, lambda device: f"{device} is gone")
+
+    def hear(self, *tokens: str) -> None:
+        self.now += APART
+        self.inventory.account.heard(Listing((1, 2, 3), self.now, 5, {"r": dict.fromkeys(tokens, POD)}))
+
+    def healthy(self) -> set[str]:
+        return {name for name, entry in self.inventory.snapshot.entries.items() if entry.health.healthy}
+
+
+def test_what_a_container_has_for_itself_is_shared_with_nobody_until_it_is_released() -> None:
+    rig = Rig()
+    rig.show(1)
+    rig.inventory.allocated(["a"])
+    rig.show(2)
+    assert rig.healthy() == {"b::0", "b::1"}
+    entries = rig.inventory.snapshot.entries
+    assert entries["a::0"].health.reason == f"{UNNAMED} has it as a, from before it was shared in this way"
+    rig.hear("a")
+    rig.show(2)
+    assert "default/pod/main has it as a" in rig.inventory.snapshot.entries["a::1"].health.reason
+    rig.hear()
+    rig.hear()
+    rig.show(2)
+    assert rig.healthy() == {"a::0", "a::1", "b::0", "b::1"}
+
+
+def test_what_several_share_goes_to_nobody_alone_until_all_have_released_it() -> None:
+    rig = Rig()
+    rig.show(3)
+    rig.inventory.allocated(["a::0", "a::2"])
+    rig.show(1)
+    assert rig.healthy() == {"b"}
+    rig.hear("a::0", "a::2")
+    rig.hear("a::2")
+    rig.hear("a::2")
+    rig.show(1)
+    assert rig.healthy() == {"b"}
+    rig.hear()
+    rig.hear()
+    rig.show(1)
+    assert rig.healthy() == {"a", "b"}
+
+
+def test_who_shares_goes_on_sharing_when_the_number_changes() -> None:
+    rig = Rig()
+    rig.show(5)
+    rig.inventory.allocated(["a::0", "a::4"])
+    rig.show(2)
+    assert rig.healthy() == {"a::0", "a::1", "b::0", "b::1"}
+    rig.show(2, Of.ALL)
+    assert rig.healthy() == {"all::0", "all::1"}
+
+
+def test_all_for_one_and_each_for_one_exclude_one_another() -> None:
+    rig = Rig()
+    rig.show(1)
+    rig.inventory.allocated(["b"])
+    rig.show(1, Of.ALL)
+    assert rig.healthy() == set()
+    rig.show(1)
+    assert rig.healthy() == {"a", "b"}
+    rig.hear("b")
+    rig.hear()
+    rig.hear()
+    rig.show(1, Of.ALL)
+    rig.inventory.allocated(["all::0"])
+    rig.show(3, Of.ALL)
+    assert rig.healthy() == {"all::0"}
+    rig.show(1)
+    assert rig.healthy() == set()

@@ -1,0 +1,252 @@
+"""What containers hold of all resources, and how it is read back after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from devhost.holding import APART, Holder, Listing
+from devhost.inventory import Inventory
+from devhost.ledger import CALM, Ledger
+from devhost.model import HEALTHY, Device
+from devhost.plan import Plan, RefusalKind, units
+from devhost.settings import Of, ResourceSettings, Settings, Share
+from devhost.tokens import device_of, stands_for_all, token, unit_of
+
+POD = Holder("default", "pod", "main")
+OLD, NEW = "example.com/old", "example.com/new"
+LONG = "x" * 63
+
+
+def entry(index: int, name: str, **more: object) -> ResourceSettings:
+    return ResourceSettings(index, name, str(more.pop("backend", "card")), **more)  # type: ignore[arg-type]
+
+
+@dataclass
+class Rig:
+    """A ledger with a clock in the test's hand, and devices of the backends card and net."""
+
+    now: float = 1000.0
+    replans: int = 0
+    found: dict[str, dict[str, Device]] = field(default_factory=lambda: {"card": {}, "net": {}})
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(lambda: self.now, self.replan)
+
+    def replan(self) -> None:
+        self.replans += 1
+
+    def plug(self, *devices: Device | str, backend: str = "card") -> None:
+        made = (Device(one) if isinstance(one, str) else one for one in devices)
+        self.found = {**self.found, backend: {device.id: device for device in made}}
+
+    def hear(self, pods: int = 3, **held: str) -> None:
+        """The kubelet names these tokens; resource names are given without their domain."""
+        self.now += APART
+        holders = {
+            f"example.com/{name}": {one: POD for one in tokens.split()} for name, tokens in held.items()
+        }
+        self.ledger.heard(Listing((1, 1, 1), self.now, pods, holders))
+
+    def plan(self, *entries: ResourceSettings) -> Plan:
+        return self.ledger.plan(self.found, Settings(entries))
+
+    def held(self) -> set[tuple[str, str, str]]:
+        return {(one.token, one.backend, one.device.id) for one in self.ledger.held()}
+
+
+def offered(plan: Plan, resource: str) -> list[str]:
+    planned = plan.resources.get(resource)
+    return [offer.device.id for offer in planned.offers] if planned else []
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("a", "a"),
+        ("a::3", "a"),
+        (token(LONG, 12, 20), LONG),
+        ("b", None),
+        ("b::1", None),
+        ("a::", None),
+        ("", None),
+        ("y" * 53 + "-01234567::1", None),
+    ],
+)
+def test_a_token_is_read_back_to_the_device_it_was_made_from(name: str, device: str | None) -> None:
+    found = device_of(name, {"a": Device("a"), LONG: Device(LONG), LONG[:-1]: Device(LONG[:-1])})
+    assert (found.id if found else None) == device
+
+
+def test_what_a_token_is_named_after() -> None:
+    assert [unit_of(name) for name in ("a", "a::3", "a::b", "all::0")] == ["a", "a", "a::b", "all"]
+    assert [stands_for_all(name) for name in ("all::0", "all", "a::0")] == [True, False, False]
+
+
+def test_after_a_start_tokens_are_read_among_the_devices_of_the_resources_backend() -> None:
+    rig = Rig()
+    rig.plug("a", "b")
+    rig.plug("a", backend="net")
+    rig.hear(old="a b::3 unknown")
+    rig.plan(entry(0, OLD))
+    assert rig.held() == {("a", "card", "a"), ("b::3", "card", "b")}
+
+
+def test_a_resource_that_is_not_configured_may_be_of_any_backend() -> None:
+    rig = Rig()
+    rig.plug("a", "b")
+    rig.plug("a", backend="net")
+    rig.hear(gone="a")
+    plan = rig.plan(entry(0, NEW), entry(1, "example.com/net", backend="net"))
+    assert rig.held() == {("a", "card", "a"), ("a", "net", "a")}
+    assert offered(plan, NEW) == ["b"]
+    assert {r.kind for r in plan.refusals} == {RefusalKind.HELD}
+
+
+def test_another_plugins_tokens_that_are_no_device_of_ours_are_not_kept() -> None:
+    rig = Rig()
+    rig.plug("a")
+    rig.hear(foreign=" ".join(f"x{n}" for n in range(100)))
+    rig.plan(entry(0, OLD))
+    assert not rig.ledger.held()
+    assert rig.ledger.due(rig.now) is None
+
+
+def test_a_device_that_is_found_later_is_held_from_then_on() -> None:
+    rig = Rig()
+    rig.hear(old="a", gone="b")
+    rig.plan(entry(0, OLD))
+    rig.plug("a", "b")
+    plan = rig.plan(entry(0, NEW), entry(1, OLD))
+    assert (offered(plan, NEW), offered(plan, OLD)) == ([], ["a"])
+
+
+def test_a_token_for_all_counts_for_every_device_the_resource_has_had_since_the_start() -> None:
+    rig = Rig()
+    together = Share(2, of=Of.ALL)
+    rig.plug("a", "b")
+    rig.hear(old="all::1")
+    rig.plan(entry(0, OLD, share=together))
+    assert rig.held() == {("all::1", "card", "a"), ("all::1", "card", "b")}
+    plan = rig.plan(entry(0, NEW), entry(1, OLD, share=together))
+    assert (offered(plan, NEW), offered(plan, OLD)) == ([], ["a", "b"])
+    rig.hear()
+    rig.hear()
+    assert offered(rig.plan(entry(0, NEW), entry(1, OLD)), NEW) == ["a", "b"]
+
+
+def test_of_a_token_for_all_of_a_resource_that_is_gone_nothing_can_be_told() -> None:
+    rig = Rig()
+    rig.plug("a")
+    rig.hear(gone="all::0")
+    assert offered(rig.plan(entry(0, NEW)), NEW) == ["a"]
+
+
+def test_who_subscribed_hears_of_each_release_and_the_plan_is_made_anew() -> None:
+    rig, heard = Rig(), list[tuple[str, tuple[str, ...]]]()
+    leave = rig.ledger.subscribe(lambda resource, tokens: heard.append((resource, tokens)))
+    rig.plug("a", "b")
+    rig.plan(entry(0, OLD))
+    rig.hear(old="a b")
+    assert rig.replans == 1
+    rig.hear(old="b")
+    rig.hear(old="b")
+    assert heard == [(OLD, ("a",))] and rig.replans == 2
+    leave()
+    rig.hear()
+    rig.hear()
+    assert len(heard) == 1 and not rig.ledger.held()
+
+
+def test_an_allocation_needs_no_other_plan() -> None:
+    rig = Rig()
+    rig.plug("a")
+    plan = rig.plan(entry(0, OLD))
+    inventory = Inventory(lambda: 0.0, lambda: rig.now, account=rig.ledger.account(OLD), backend="card")
+    inventory.update(units(Of.EACH, plan.resources[OLD].offers), lambda _: HEALTHY, str)
+    with inventory.reserved({"a": [Device("a")]}):
+        assert rig.held() == {("a", "card", "a")}
+        inventory.allocated(["a"])
+    assert rig.held() == {("a", "card", "a")}
+    assert rig.replans == 0
+    assert rig.plan(entry(0, OLD)).resources == plan.resources
+
+
+def test_an_allocate_that_fails_gives_back_and_the_plan_is_made_anew() -> None:
+    rig = Rig()
+    account = rig.ledger.account(OLD)
+    with pytest.raises(ValueError, match="no"), account.reserved("card", {"a": [Device("a")]}):
+        raise ValueError("no")
+    assert not rig.ledger.held() and rig.replans == 1
+
+
+def test_a_claim_that_a_device_ever_had_while_held_counts_until_it_is_released() -> None:
+    rig = Rig()
+    group = frozenset({"iommu:7"})
+    rig.plug(Device("a", claims=group), Device("b"))
+    rig.plan(entry(0, OLD))
+    rig.hear(old="a")
+    rig.plug(Device("a"), Device("b", claims=group))
+    plan = rig.plan(entry(0, OLD))
+    assert offered(plan, OLD) == ["a"]
+    (refusal,) = plan.refusals
+    assert refusal.reason == (
+        "iommu:7 is in use: default/pod/main holds a of backend card through example.com/old; "
+        "it is free when that pod ends"
+    )
+
+
+def test_who_holds_what_is_not_known_from_a_kubelet_that_names_no_pods_until_it_goes_on_doing_so() -> None:
+    rig = Rig()
+    rig.plan()
+    rig.hear(pods=0)
+    assert rig.ledger.claims() is None
+    rig.now += CALM
+    rig.hear(pods=0)
+    assert rig.ledger.claims() == frozenset()
+
+
+def test_claims_tell_of_devices_also_while_no_backend_has_found_them() -> None:
+    rig = Rig()
+    rig.hear(old="a::1", foreign="b")
+    assert rig.ledger.claims() is None  # what exists has not been told yet
+    rig.plan(entry(0, OLD))
+    assert rig.ledger.claims() == {"device:card/a", "device:card/b", "device:net/b"}
+
+
+def test_a_resource_that_shares_is_known_to_share_also_when_it_has_left_the_configuration() -> None:
+    rig = Rig()
+    rig.plug("a")
+    rig.plan(entry(0, OLD, exclusive=False))
+    rig.hear(old="a")
+    assert offered(rig.plan(entry(0, NEW, exclusive=False)), NEW) == ["a"]
+    assert offered(rig.plan(entry(0, NEW)), NEW) == []
+
+
+def test_while_somebody_waits_for_a_release_the_kubelet_is_asked_sooner() -> None:
+    rig = Rig()
+    rig.plug("a")
+    rig.hear(old="a")
+    rig.plan(entry(0, OLD))
+    usual = rig.ledger.due(rig.now)
+    rig.plan(entry(0, NEW), entry(1, OLD))
+    sooner = rig.ledger.due(rig.now)
+    assert usual is not None and sooner is not None and sooner < usual
+
+
+def test_the_plan_does_not_depend_on_the_order_in_which_things_became_known() -> None:
+    entries = entry(0, NEW), entry(1, OLD), entry(2, "example.com/net", backend="net")
+    card = frozenset({"pci:1"})
+    devices: Mapping[str, Device] = {n: Device(n, part_of=card) for n in "abc"}
+    plans = []
+    for order in ("abc", "cba", "bca"):
+        rig = Rig()
+        rig.plug(Device("whole", claims=card), backend="net")
+        for end in range(1, 4):
+            rig.plug(*(devices[name] for name in order[:end]))
+            rig.plan(*entries)
+        rig.hear(**{"old": " ".join(order)})
+        plans.append(rig.plan(*entries))
+    assert plans[0] == plans[1] == plans[2]

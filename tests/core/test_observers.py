@@ -1,0 +1,345 @@
+"""Observers hear everything in order, and one that is slow, fails or hangs harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from devhost import observers as module
+from devhost.catalog import Catalog, InstalledObserver, Refusal
+from devhost.model import HEALTHY, Device
+from devhost.observe import Appeared, Left, News
+from devhost.observers import Batch, Observer, Observers, State
+from devhost.tasks import Tasks
+from devhost.telemetry.metrics import Metrics, ObserverFailure
+
+Until = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.05)
+
+
+@dataclass
+class Ear:
+    """What an observer heard: hook, ids of devices, and how many were missed before."""
+
+    name: str = "ear"
+    hooks: tuple[str, ...] = ("devhost_appeared", "devhost_left")
+    heard: list[tuple[str, list[str], int]] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+    during: Callable[[], object] = lambda: None
+
+    def plugin(self) -> InstalledObserver:
+        relay: Any = self
+        return InstalledObserver(self.name, "tests", "1", self.hooks, self, relay)
+
+    def devhost_appeared(self, news: Sequence[Appeared], missed: int) -> None:
+        self._hear("appeared", news, missed)
+
+    def devhost_left(self, news: Sequence[Left], missed: int) -> None:
+        self._hear("left", news, missed)
+
+    def _hear(self, hook: str, news: Sequence[Any], missed: int) -> None:
+        self.threads.add(threading.get_ident())
+        self.during()
+        self.heard.append((hook, [one.device.id for one in news], missed))
+
+
+class Counts(Metrics):
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def observer_failed(self, observer: str, kind: ObserverFailure) -> None:
+        self.told.append((observer, kind))
+
+    def observer_dropped(self, observer: str, news: int) -> None:
+        self.told.append((observer, news))
+
+    def observer_paused(self, observer: str, paused: bool) -> None:
+        self.told.append((observer, paused))
+
+
+def appeared(*devices: str) -> Batch:
+    def make() -> list[News]:
+        return [
+            Appeared(at=1.0, generation=1, resource="a/b", backend="toy", device=Device(one), health=HEALTHY)
+            for one in devices
+        ]
+
+    return Batch(Appeared, len(devices), make)
+
+
+def left(*devices: str) -> Batch:
+    def make() -> list[News]:
+        return [
+            Left(at=1.0, generation=1, resource="a/b", backend="toy", device=Device(one), reason="gone")
+            for one in devices
+        ]
+
+    return Batch(Left, len(devices), make)
+
+
+class Rig:
+    """Observers that run; use as a context."""
+
+    def __init__(self, *ears: Ear) -> None:
+        self.tasks = Tasks()
+        self.metrics = Counts()
+        self.observers = Observers(self.tasks, self.metrics)
+        self.ears = ears
+
+    async def __aenter__(self) -> Rig:
+        await self.tasks.group.__aenter__()
+        self.follow(*self.ears)
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self.observers.close()
+        self.tasks.cancel_all()
+        await self.tasks.group.__aexit__(*error)
+
+    def follow(self, *ears: Ear, present: Sequence[Batch] = ()) -> None:
+        self.observers.follow(Catalog(observers=tuple(ear.plugin() for ear in ears)), lambda: present)
+
+    @property
+    def only(self) -> Observer:
+        (observer,) = self.observers
+        return observer
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "devhost.observers"]
+
+
+async def test_news_arrive_in_order_on_one_thread_that_is_not_the_loops() -> None:
+    ear = Ear()
+    async with Rig(ear) as rig:
+        rig.observers.tell(appeared("a", "b"))
+        rig.observers.tell(left("a"))
+        rig.observers.tell(appeared("c"))
+        await rig.observers.flush(20)
+    assert ear.heard == [("appeared", ["a", "b"], 0), ("left", ["a"], 0), ("appeared", ["c"], 0)]
+    assert len(ear.threads) == 1
+    assert threading.get_ident() not in ear.threads
+
+
+async def test_without_observers_there_is_no_thread_and_nothing_is_made() -> None:
+    before = threading.active_count()
+    async with Rig() as rig:
+        assert not rig.observers
+        assert rig.tasks.named() == {}
+        rig.observers.tell(Batch(Appeared, 1, lambda: pytest.fail("somebody made it")))
+        await rig.observers.flush(20)
+    assert threading.active_count() == before
+
+
+async def test_an_observer_hears_only_of_what_it_has_hooks_for_and_of_nothing_when_nothing_is() -> None:
+    ear = Ear(hooks=("devhost_left",))
+    async with Rig(ear) as rig:
+        rig.observers.tell(Batch(Appeared, 1, lambda: pytest.fail("somebody made it")))
+        rig.observers.tell(left())
+        rig.observers.tell(left("a"))
+        await rig.observers.flush(20)
+    assert ear.heard == [("left", ["a"], 0)]
+
+
+async def test_ten_thousand_devices_are_ten_calls() -> None:
+    ear, many = Ear(), [f"d{n}" for n in range(10_000)]
+    async with Rig(ear) as rig:
+        rig.observers.tell(appeared(*many))
+        await rig.observers.flush(20)
+    assert [len(ids) for _, ids, _ in ear.heard] == [module.MOST] * 10
+    assert [one for _, ids, _ in ear.heard for one in ids] == many
+
+
+async def test_one_that_raises_is_logged_once_for_each_kind_and_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad, good = Ear("bad"), Ear("good")
+
+    def fail() -> None:
+        raise ValueError("no luck") if len(good.heard) % 2 else KeyError("nor here")
+
+    bad.during = fail
+    async with Rig(bad, good) as rig:
+        for number in range(4):
+            rig.observers.tell(left(str(number)))
+            await rig.observers.flush(20)
+        assert [observer.standing.failures for observer in rig.observers] == [4, 0]
+        assert [observer.standing.state for observer in rig.observers] == [State.OK, State.OK]
+    assert len(good.heard) == 4
+    assert 1 <= lines(caplog).count("observer failed") <= 2
+    assert rig.metrics.told == [("bad", ObserverFailure.ERROR)] * 4
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration()]
+)
+async def test_whatever_it_raises_is_only_a_failure(error: BaseException) -> None:
+    ear = Ear()
+
+    def fail() -> None:
+        raise error
+
+    ear.during = fail
+    async with Rig(ear) as rig:
+        rig.observers.tell(left("a"))
+        await rig.observers.flush(20)
+        assert rig.only.standing.failures == 1
+        ear.during = lambda: None
+        rig.observers.tell(left("b"))
+        await rig.observers.flush(20)
+    assert ear.heard == [("left", ["b"], 0)]
+
+
+async def test_one_that_fails_in_a_row_is_paused_and_comes_back_by_itself(
+    until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "devhost")
+    ear, broken = Ear(), True
+
+    def fail() -> None:
+        if broken:
+            raise OSError("disk full")
+
+    ear.during = fail
+    async with Rig(ear) as rig:
+        for number in range(module.PATIENCE):
+            rig.observers.tell(left(str(number)))
+        await until(lambda: rig.only.standing.state is State.PAUSED)
+        assert rig.only.standing.reason == "devhost_left: OSError: disk full"
+        broken = False
+        rig.observers.tell(left("now"))
+        await until(lambda: ear.heard)
+        await until(lambda: rig.only.standing.state is State.OK)
+        assert rig.only.standing.reason == ""
+    assert lines(caplog).count("observer is paused") == 1
+    assert lines(caplog).count("observer is back") == 1
+    assert (("ear", True) in rig.metrics.told, rig.metrics.told[-1]) == (True, ("ear", False))
+
+
+async def test_one_that_hangs_is_left_alone_until_its_call_returns(
+    until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DEADLINE", 0.05)
+    hung, other, over = Ear("hung"), Ear("other"), threading.Event()
+    entered: list[int] = []
+
+    def hang() -> None:
+        entered.append(1)
+        over.wait(30)
+
+    hung.during = hang
+    async with Rig(hung, other) as rig:
+        stuck = next(iter(rig.observers))
+        for number in range(3):
+            rig.observers.tell(left(str(number)))
+        await until(lambda: stuck.standing.state is State.PAUSED)
+        assert stuck.standing.reason == "devhost_left did not return within 0.05 s"
+        await until(lambda: len(other.heard) == 3)
+        await asyncio.sleep(0.2)  # many a pause has passed, and nobody called
+        assert len(entered) == 1
+        assert stuck.waiting == 2
+        over.set()
+        await until(lambda: len(entered) == 3)
+        await until(lambda: stuck.standing.state is State.OK)
+    assert ("hung", ObserverFailure.TIMEOUT) in rig.metrics.told
+
+
+async def test_a_queue_that_is_full_drops_the_oldest_counts_them_and_tells_the_observer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, until: Until
+) -> None:
+    monkeypatch.setattr(module, "LIMIT", 10)
+    ear, over = Ear(), threading.Event()
+    ear.during = lambda: over.wait(30)
+    async with Rig(ear) as rig:
+        rig.observers.tell(left("first"))
+        await until(lambda: ear.threads)
+        for number in range(25):
+            rig.observers.tell(left(str(number)))
+        assert (rig.only.waiting, rig.only.standing.dropped) == (10, 15)
+        over.set()
+        await rig.observers.flush(20)
+    assert ear.heard[1] == ("left", ["15"], 15)
+    assert [ids for _, ids, _ in ear.heard[2:]] == [[str(number)] for number in range(16, 25)]
+    assert {missed for _, _, missed in ear.heard[2:]} == {0}
+    assert lines(caplog) == ["observer is too slow, news are dropped"]
+    assert sum(int(str(count)) for _, count in rig.metrics.told) == 15
+
+
+async def test_one_batch_larger_than_the_queue_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIMIT", 10)
+    ear, many = Ear(), [str(number) for number in range(25)]
+    async with Rig(ear) as rig:
+        rig.observers.tell(appeared(*many))
+        await rig.observers.flush(20)
+    assert ear.heard == [("appeared", many, 0)]
+
+
+async def test_leaving_waits_for_news_but_neither_for_a_hung_nor_for_a_paused_one(
+    monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    hung, over = Ear("hung"), threading.Event()
+    hung.during = lambda: over.wait(30)
+    async with Rig(hung) as rig:
+        rig.observers.tell(left("a"))
+        async with asyncio.timeout(10):
+            await rig.observers.flush(0.05)  # it hangs within its deadline: the time given is up
+        assert hung.heard == []
+        over.set()
+        await until(lambda: hung.heard)
+    monkeypatch.setattr(module, "DEADLINE", 0.01)
+    over.clear()
+    async with Rig(hung) as rig:
+        rig.observers.tell(left("b"))
+        await until(lambda: rig.only.standing.state is State.PAUSED)
+        rig.observers.tell(left("c"))
+        async with asyncio.timeout(10):
+            await rig.observers.flush(60)
+        over.set()
+
+
+async def test_a_new_observer_is_told_first_of_what_there_is_and_an_old_one_is_not_told_again() -> None:
+    old, new = Ear("old"), Ear("new")
+    async with Rig(old) as rig:
+        rig.follow(old, new, present=[appeared("a", "b")])
+        rig.observers.tell(left("a"))
+        await rig.observers.flush(20)
+    assert old.heard == [("left", ["a"], 0)]
+    assert new.heard == [("appeared", ["a", "b"], 0), ("left", ["a"], 0)]
+
+
+async def test_one_that_was_replaced_is_called_no_more_even_if_news_wait_for_it(until: Until) -> None:
+    old, new, over = Ear(), Ear(), threading.Event()
+    old.during = lambda: over.wait(30)
+    async with Rig(old) as rig:
+        rig.observers.tell(left("a"))
+        rig.observers.tell(left("b"))
+        await until(lambda: old.threads)
+        rig.follow(new)
+        over.set()
+        rig.observers.tell(left("c"))
+        await rig.observers.flush(20)
+        await until(lambda: old.heard)
+        rig.follow()
+        assert not rig.observers
+    assert old.heard == [("left", ["a"], 0)]
+    assert new.heard == [("left", ["c"], 0)]
+
+
+async def test_a_refused_plugin_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    refused = Catalog(refused=(Refusal("/x.py", "", "unknown hook devhost_x"),))
+    async with Rig() as rig:
+        rig.observers.follow(refused, lambda: ())
+        rig.observers.follow(refused, lambda: ())
+    (record,) = [record for record in caplog.records if record.getMessage() == "plugin refused"]
+    assert vars(record)["fields"] == {"origin": "/x.py", "reason": "unknown hook devhost_x"}

@@ -1,0 +1,164 @@
+"""What happens becomes news once, and in an order that adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+
+from devhost.changes import Member
+from devhost.discovery import Condition, State
+from devhost.holding import Held, Holder
+from devhost.model import HEALTHY, Device
+from devhost.news import News
+from devhost.observers import Batch
+
+A, B = Device("a"), Device("b")
+ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")
+
+
+class Books:
+    """Stands for the ledger: what is held is what a test says."""
+
+    def __init__(self) -> None:
+        self.hands: tuple[Held, ...] = ()
+        self.reserved: set[str] = set()
+
+    def hold(self, *hands: tuple[str, Device, Holder | None]) -> None:
+        self.hands = tuple(Held("x/y", token, "toy", device, True, holder) for token, device, holder in hands)
+
+    def held(self) -> tuple[Held, ...]:
+        return self.hands
+
+    def is_held(self, resource: str, token: str) -> bool:
+        return token not in self.reserved
+
+
+class Listeners:
+    """Stands for the observers: takes down what they would be told."""
+
+    def __init__(self) -> None:
+        self.there = True
+        self.batches: list[Batch] = []
+
+    def __bool__(self) -> bool:
+        return self.there
+
+    def tell(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.books = Books()
+        self.listeners = Listeners()
+        self.devices: Mapping[str, Member] = {}
+        self.news = News(cast("Any", self.listeners), cast("Any", self.books), lambda: 3, self._present)
+
+    def _present(self) -> Iterator[tuple[str, str, Mapping[str, Member]]]:
+        yield "x/y", "toy", self.devices
+
+    def told(self, batches: Iterable[Batch] | None = None) -> list[str]:
+        """All news since the last call, each as kind, device, tokens and pod."""
+        if batches is None:
+            batches, self.listeners.batches = self.listeners.batches, []
+        return [_short(one) for batch in batches for one in batch.news()]
+
+
+def _short(one: Any) -> str:
+    words = [type(one).__name__]
+    if hasattr(one, "device"):
+        words += [one.device.id, *getattr(one, "tokens", ())]
+    if holder := getattr(one, "holder", None):
+        words.append(holder.pod)
+    if hasattr(one, "degraded"):
+        words += [one.backend, one.reason]
+    assert one.generation == 3
+    return " ".join(words)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_handed_out_named_and_released(rig: Rig) -> None:
+    rig.news.allocated("x/y", "toy", {"a::0": (A,)})
+    rig.books.hold(("a::0", A, None))
+    rig.news.held()
+    assert rig.told() == ["Allocated a a::0"]
+    rig.books.hold(("a::0", A, ONE))
+    rig.news.held()
+    rig.news.held()
+    assert rig.told() == ["Held a a::0 one"]
+    rig.books.hold()
+    rig.news.held()
+    assert rig.told() == ["Released a a::0 one"]
+
+
+def test_several_tokens_of_one_device_are_one_piece_of_news_and_one_token_of_several_is_several(
+    rig: Rig,
+) -> None:
+    rig.news.allocated("x/y", "toy", {"a::0": (A,), "a::1": (A,), "all::0": (A, B)})
+    assert rig.told() == ["Allocated a a::0 a::1 all::0", "Allocated b all::0"]
+
+
+def test_a_token_handed_out_again_was_released_whoever_noticed(rig: Rig) -> None:
+    rig.news.allocated("x/y", "toy", {"a": (A,)})
+    rig.news.allocated("x/y", "toy", {"a": (A,)})
+    assert rig.told() == ["Allocated a a", "Released a a", "Allocated a a"]
+
+
+def test_another_holder_of_a_token_means_that_the_first_has_released_it(rig: Rig) -> None:
+    rig.books.hold(("a", A, ONE))
+    rig.news.held()
+    rig.books.hold(("a", A, TWO))
+    rig.news.held()
+    assert rig.told() == ["Held a a one", "Released a a one", "Held a a two"]
+
+
+def test_what_turns_out_to_be_behind_a_token_later_is_told_alone(rig: Rig) -> None:
+    rig.books.hold(("all::0", A, ONE))
+    rig.news.held()
+    rig.books.hold(("all::0", A, ONE), ("all::0", B, ONE))
+    rig.news.held()
+    assert rig.told() == ["Held a all::0 one", "Held b all::0 one"]
+
+
+def test_what_a_container_is_only_about_to_get_is_no_news(rig: Rig) -> None:
+    rig.books.reserved.add("a")
+    rig.books.hold(("a", A, None))
+    rig.news.held()
+    rig.books.hold()
+    rig.news.held()
+    assert rig.told() == []
+
+
+def test_who_begins_to_listen_hears_what_there_is_and_then_only_changes(rig: Rig) -> None:
+    rig.listeners.there = False
+    rig.news.allocated("x/y", "toy", {"a": (A,)})
+    rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
+    rig.books.hold(("a", A, None), ("b", B, ONE))
+    rig.news.held()
+    rig.devices = {"a": Member(A, HEALTHY)}
+    assert rig.told() == []
+    everything = rig.told(rig.news.everything())
+    assert everything == ["Appeared a", "Allocated a a", "Held b b one", "BackendChanged toy busy"]
+    rig.listeners.there = True
+    rig.news.held()
+    assert rig.told() == []
+    rig.books.hold(("b", B, ONE))
+    rig.news.held()
+    assert rig.told() == ["Released a a"]
+
+
+def test_a_backend_that_leaves_while_degraded_is_not_back(rig: Rig) -> None:
+    rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
+    rig.news.backends({"toy": Condition(State.DEGRADED, "busier")}.items())
+    assert rig.told() == ["BackendChanged toy busy"]
+    rig.news.backends({}.items())
+    assert rig.told() == []
+    rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
+    rig.news.backends({"toy": Condition(State.OK)}.items())
+    assert rig.told() == ["BackendChanged toy busy", "BackendChanged toy "]

@@ -1,0 +1,226 @@
+"""When a backend is asked to bring its hardware to what the options say, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+
+from devhost import provisioning
+from devhost.backend import Backend, NoOptions
+from devhost.discovery import Discovery
+from devhost.errors import BackendError, NotYet
+from devhost.provisioning import Provisioning, State
+from devhost.source import Source
+from devhost.worker import Lane
+
+Virtual = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Toy:
+    """Stands for a backend in service and for what discovers its devices."""
+
+    name = "toy"
+
+    def __init__(self, answers: list[Exception | None] | None = None) -> None:
+        self.source = self
+        self.answered = asyncio.Event()
+        self.answered.set()
+        self.answers = answers or []
+        self.calls: list[float] = []
+        self.looks = 0
+        self.hang: threading.Event | None = None
+        self.running = 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+    async def provision(self, lane: Lane, deadline: float) -> None:
+        self.calls.append(asyncio.get_running_loop().time())
+        if self.hang:
+            await lane.call(deadline, self._hang)
+        answer = self.answers.pop(0) if self.answers else None
+        if answer:
+            raise answer
+
+    def _hang(self) -> None:
+        assert self.hang
+        self.running += 1
+        self.hang.wait(20)
+        self.running -= 1
+
+
+def provisioned(toy: Toy, changed: Callable[[], None] = lambda: None) -> Provisioning:
+    loop = asyncio.get_running_loop()
+    return Provisioning(cast("Discovery", toy), changed, loop.time)
+
+
+def state_of(work: Provisioning) -> State:
+    return work.condition.state
+
+
+async def after(seconds: float, work: Provisioning) -> None:
+    """Lets it run for so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work.run()
+
+
+def test_it_waits_for_the_backend_and_is_then_called_now_and_at_intervals(virtual: Virtual) -> None:
+    async def scene() -> None:
+        toy = Toy()
+        toy.answered.clear()
+        work = provisioned(toy)
+        await after(5, work)
+        assert toy.calls == [] and state_of(work) is State.WAITING
+        toy.answered.set()
+        await after(3 * provisioning.RESYNC + 1, work)
+        assert len(toy.calls) == 4 and state_of(work) is State.OK
+        assert toy.looks == 4  # what was changed is seen at once, also where no event tells of it
+
+    virtual(scene())
+
+
+def test_a_failure_is_told_and_tried_again_ever_more_slowly(virtual: Virtual) -> None:
+    async def scene() -> None:
+        toy = Toy([BackendError("no room")] * 50)
+        told: list[str] = []
+        work = provisioned(toy, lambda: told.append(work.condition.reason))
+        await after(120, work)
+        waits = [b - a for a, b in zip(toy.calls, toy.calls[1:], strict=False)]
+        assert 5 <= len(toy.calls) <= 16 and waits[0] < 2 and max(waits) <= 31
+        assert (work.condition.state, work.condition.reason) == (State.FAILED, "no room")
+        assert told == ["no room"]
+        toy.answers.clear()
+        await after(31, work)
+        assert (work.condition.state, work.condition.reason, told[-1]) == (State.OK, "", "")
+
+    virtual(scene())
+
+
+def test_the_log_tells_when_it_fails_and_when_it_is_back_and_nothing_of_what_is_well(
+    virtual: Virtual, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        toy = Toy([None, BackendError("no room"), BackendError("no room"), None, None])
+        await after(300, provisioned(toy))
+
+    caplog.set_level("INFO", "devhost.provisioning")
+    virtual(scene())
+    assert [record.getMessage().split(" backend=")[0] for record in caplog.records] == [
+        "provisioning failed",
+        "provisioned",
+    ]
+
+
+def test_an_event_leads_to_a_call_soon_except_after_a_failure(virtual: Virtual) -> None:
+    async def scene() -> None:
+        for answer, soon in ((None, True), (NotYet("a pod has it"), True), (BackendError("no"), False)):
+            toy = Toy([answer] * 20)
+            work = provisioned(toy)
+            task = asyncio.ensure_future(work.run())
+            await asyncio.sleep(20)
+            before = len(toy.calls)
+            work.wake()
+            await asyncio.sleep(0.3)
+            assert (len(toy.calls) > before) is soon, answer
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    virtual(scene())
+
+
+def test_a_burst_of_events_is_one_call(virtual: Virtual) -> None:
+    async def scene() -> None:
+        toy = Toy()
+        work = provisioned(toy)
+        task = asyncio.ensure_future(work.run())
+        await asyncio.sleep(1)
+        for _ in range(15):
+            work.wake()
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert len(toy.calls) == 2
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    virtual(scene())
+
+
+def test_what_it_waits_for_is_told_as_no_failure(virtual: Virtual) -> None:
+    async def scene() -> None:
+        work = provisioned(Toy([NotYet("a pod has it")]))
+        await after(0.1, work)
+        assert (work.condition.state, work.condition.reason) == (State.WAITING, "a pod has it")
+        await after(1, work)
+        assert state_of(work) is State.OK
+
+    virtual(scene())
+
+
+def test_other_options_are_brought_at_once_also_after_a_failure(virtual: Virtual) -> None:
+    async def scene() -> None:
+        old, new = Toy([BackendError("no")] * 20), Toy()
+        work = provisioned(old)
+        task = asyncio.ensure_future(work.run())
+        await asyncio.sleep(100)
+        work.follow(cast("Discovery", new))
+        calls = len(old.calls)
+        await asyncio.sleep(0.5)
+        assert (len(old.calls), len(new.calls)) == (calls, 1)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    virtual(scene())
+
+
+async def test_while_a_call_hangs_there_is_no_second_one_whatever_options_come(
+    monkeypatch: pytest.MonkeyPatch, hang: threading.Event, until: Any
+) -> None:
+    monkeypatch.setattr(provisioning, "DEADLINE", 0.05)
+    monkeypatch.setattr(provisioning, "POLL", 0.01)
+    old, new = Toy(), Toy()
+    old.hang = hang
+    work = provisioned(old)
+    task = asyncio.ensure_future(work.run())
+    await until(lambda: state_of(work) is State.FAILED)
+    assert "for more than" in work.condition.reason and work.hung
+    work.follow(cast("Discovery", new))
+    work.wake()
+    await asyncio.sleep(0.3)
+    assert (len(old.calls), new.calls, old.running) == (1, [], 1)
+    hang.set()
+    await until(lambda: state_of(work) is State.OK)
+    assert len(new.calls) == 1
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    work.close()
+
+
+async def test_a_backend_that_has_not_started_is_no_fault(tmp_path: Any) -> None:
+    class Maker(Backend):
+        name = "maker"
+
+        def provision(self) -> None:
+            raise NotYet("the hardware is away")
+
+        def discover(self) -> Any:
+            return []
+
+    source, lane = Source(Maker, NoOptions(), tmp_path), Lane("maker-provision")
+    assert source.provisions
+    with pytest.raises(NotYet, match="has not started"):
+        await source.provision(lane, 5)
+    await source.look([])
+    with pytest.raises(NotYet, match="the hardware is away"):
+        await source.provision(lane, 5)
+    source.close()
+    lane.close()
