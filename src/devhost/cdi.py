@@ -1,8 +1,8 @@
 """Edits as a specification of the Container Device Interface: the second rendering of one value.
 
 The rules are those of the CDI specification 1.1.0 (``SPEC.md``, ``schema/`` and the validating parser of
-its reference implementation). The upper half is pure: names, container edits, documents. The lower half,
-:class:`SpecDirectory`, keeps files in the directory that container runtimes watch.
+its reference implementation): names, container edits, documents. Where the documents go is the affair of
+:mod:`.specfiles`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,16 @@ import json
 import os
 import re
 import stat
-import tempfile
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from .errors import AllocationError, BackendTimeout, EnvironmentFailure
+from .errors import AllocationError
 from .model import Edits
-from .worker import Lane
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 ContainerEdits = dict[str, Any]
 """What one CDI device adds to a container: ``containerEdits``, in the terms of JSON."""
-
-FILE_DEADLINE = 4.0
-"""Seconds one file operation may take: the directory may lie on something that hangs."""
-
-STALE_PART = 60.0
-"""Seconds after which an unfinished file is nobody's work any more."""
 
 _WORD = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
@@ -43,28 +30,35 @@ _MAX_VENDOR, _MAX_CLASS = 253, 63
 _MAX_LINKS = 40
 """Symbolic links Linux follows in one path."""
 
-_KEPT = 53
-"""Characters a name made from a template surely begins like it, when it has to be cut."""
+_BEYOND_ASCII = re.compile("[\x7f-\uffff]")
 
 
-def _digest(text: str, digits: int = 8) -> str:
+def digest(text: str, digits: int = 8) -> str:
+    """A short name for a text: the first hexadecimal digits of its hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
-def kind(resource: str) -> str:
-    """The ``vendor/class`` of a resource: its own name, where CDI takes that.
+OWNER = "devhost"
+"""Who the kinds and files are named after, unless there are several devhosts on one machine."""
 
-    CDI wants a letter at the start of both parts, where Kubernetes takes a digit too. A part that had to
-    be changed carries a hash of what it was.
+
+def kind(resource: str, owner: str = OWNER) -> str:
+    """The ``vendor/class`` of a resource: its own name, with ``owner`` as one more label of the domain.
+
+    The name itself would be somebody else's: the hardware's vendor may describe the same devices as
+    ``nvidia.com/gpu``, and of two files that define one device a runtime takes neither. CDI wants a letter at
+    the start of the class, where Kubernetes takes a digit too. A part that had to be changed carries a
+    hash of what it was.
     """
-    vendor, _, name = resource.partition("/")
-    return f"{_word(vendor, _MAX_VENDOR)}/{_word(name, _MAX_CLASS)}"
+    domain, _, name = resource.partition("/")
+    return f"{_word(f'{owner}.{domain}', _MAX_VENDOR)}/{_word(name, _MAX_CLASS)}"
 
 
 def _word(text: str, longest: int) -> str:
     if _WORD.fullmatch(text) and len(text) <= longest:
         return text
-    return f"x{text[: longest - 10].rstrip('._-')}-{_digest(text)}"
+    start = "" if text[0].isalpha() else "x"
+    return f"{start}{text[: longest - 10].rstrip('._-')}-{digest(text)}"
 
 
 def device_name(device: str) -> str:
@@ -76,12 +70,12 @@ def device_name(device: str) -> str:
     if _DEVICE.fullmatch(device) and "::" not in device:
         return device
     legal = re.sub(r"[^A-Za-z0-9._:-]", "-", device).strip("._:-").replace("::", ":-") or "device"
-    return f"{legal}::{_digest(device)}"
+    return f"{legal}::{digest(device)}"
 
 
 def set_name(devices: Iterable[str]) -> str:
     """The CDI name that stands for several devices handed out together, whatever their order."""
-    return f"set::{_digest(' '.join(sorted(devices)), 16)}"
+    return f"set::{digest(' '.join(sorted(devices)), 16)}"
 
 
 def is_set(name: str) -> bool:
@@ -179,7 +173,11 @@ def container_edits(
 
 
 def applied(parts: Sequence[ContainerEdits]) -> dict[tuple[str, str], Any]:
-    """What a container has after a runtime applied these one after another, where the last one wins."""
+    """What a container has after a runtime applied these one after another, where the last one wins.
+
+    What it may do with a device of the host adds up: the node goes, where another takes its path, and the
+    permission stays.
+    """
     result: dict[tuple[str, str], Any] = {}
     for part in parts:
         for variable in part.get("env", ()):
@@ -187,6 +185,8 @@ def applied(parts: Sequence[ContainerEdits]) -> dict[tuple[str, str], Any]:
             result["env", name] = value
         for node in part.get("deviceNodes", ()):
             result["node", node["path"]] = node
+            device = ("device", node.get("hostPath", node["path"]))
+            result[device] = result.get(device, frozenset()) | frozenset(node["permissions"])
         for mount in part.get("mounts", ()):
             result["mount", mount["containerPath"]] = mount
     return result
@@ -213,182 +213,15 @@ def _version(kind: str, devices: Mapping[str, ContainerEdits]) -> str:
 def dumps(document: Mapping[str, Any]) -> str:
     """A specification as JSON, one line for each device, so that people can read and compare it."""
     head = {key: value for key, value in document.items() if key != "devices"}
-    lines = ",\n".join(json.dumps(device) for device in document["devices"])
-    return f'{json.dumps(head)[:-1]}, "devices": [\n{lines}\n]}}\n'
+    lines = ",\n".join(_json(device) for device in document["devices"])
+    return f'{_json(head)[:-1]}, "devices": [\n{lines}\n]}}\n'
 
 
-Signature = tuple[int, int, int]
+def _json(value: object) -> str:
+    """JSON that is YAML as well, which is what loaders take every file for.
 
-
-class SpecDirectory:
-    """The specification files of one devhost in a directory that others write to as well.
-
-    Only files that begin with :attr:`prefix` are ever looked at, changed or removed. A host that serves
-    another directory than the kubelet's own (a trial, a test) has another prefix, so that two of them do
-    not clear each other's files away.
-
-    Args:
-        directory: made when first needed.
-        tag: tells hosts apart; empty for the one that serves the node's kubelet.
+    YAML escapes a character beyond 16 bits in one go, where JSON needs two halves that YAML refuses; and
+    some of the others YAML does not allow as they are.
     """
-
-    def __init__(self, directory: Path, tag: str = "") -> None:
-        self.directory = directory
-        self.prefix = f"devhost-{_digest(tag)}_" if tag else "devhost_"
-        self._lane = Lane("cdi")
-        self._known: dict[Path, tuple[Signature, str]] = {}
-
-    def path(self, resource: str) -> Path:
-        """The file of a resource: legible, one for each resource, within the 255 bytes of a file name."""
-        return self.directory / f"{self._stem(resource)}.json"
-
-    def _stem(self, resource: str) -> str:
-        domain, _, name = resource.partition("/")  # a domain has no underscore, so the parts stay apart
-        if len(domain) > 140:
-            domain = f"{domain[:140]}-{_digest(domain)}"
-        return f"{self.prefix}{domain}_{name}"
-
-    async def write(self, path: Path, text: str) -> None:
-        """Makes a file hold ``text``: whole or not at all, and untouched if it already does.
-
-        Raises:
-            EnvironmentFailure: the directory does not let us, is full, or hangs.
-        """
-        await self._call(path, "write", self._write, path, text)
-
-    async def remove(self, path: Path) -> None:
-        """Removes a file, if it is there.
-
-        Raises:
-            EnvironmentFailure: the directory does not let us, or hangs.
-        """
-        await self._call(path, "remove", self._remove, path)
-
-    async def read(self, path: Path) -> dict[str, ContainerEdits]:
-        """The devices of a file an earlier devhost left; none if it is not there or is not sound.
-
-        Raises:
-            EnvironmentFailure: the directory hangs.
-        """
-        return await self._call(path, "read", _read, path)
-
-    async def sweep(self, templates: Sequence[str], keep: Collection[str]) -> list[Path]:
-        """Removes own files that no resource of the configuration could have; gives what it removed.
-
-        Args:
-            templates: the names of all entries; all that could come from a template is kept.
-            keep: resources whose files stay in any case.
-
-        Raises:
-            EnvironmentFailure: the directory does not let us, or hangs.
-        """
-        stems = {self._stem(resource) for resource in keep}
-        families = []
-        for template in templates:
-            plain, brace, _ = template.partition("{")
-            if brace:
-                domain, _, name = plain.partition("/")
-                families.append(self._stem(f"{domain}/{name[:_KEPT]}"))
-            else:
-                stems.add(self._stem(plain))
-        return await self._call(self.directory, "clear", self._sweep, stems, tuple(families))
-
-    def close(self) -> None:
-        """Lets the thread end; waits for nobody."""
-        self._lane.close()
-
-    async def _call(
-        self, path: Path, verb: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        try:
-            return await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"cannot {verb} {path}: {error.strerror or error}",
-                "cdi.directory must be a directory that devhost may write to and the container runtime reads",
-            ) from None
-        except BackendTimeout as error:
-            raise EnvironmentFailure(f"cannot {verb} {path}: {error.message}") from None
-
-    def _write(self, path: Path, text: str) -> None:
-        if self._known.get(path) == (_signature(path), text):
-            return
-        self._known.pop(path, None)
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.parent.chmod(0o755)  # whatever the umask is: runtimes may not be root
-        data = text.encode()
-        if not _holds(path, data):
-            self._replace(path, data)
-        if (signature := _signature(path)) is not None:
-            self._known[path] = (signature, text)
-
-    def _replace(self, path: Path, data: bytes) -> None:
-        # neither .json nor .yaml, so that no runtime takes the unfinished file for a specification
-        descriptor, part = tempfile.mkstemp(".part", f".{self.prefix}", path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
-            os.replace(part, path)  # noqa: PTH105 - the name mkstemp gave is a string
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(part)  # noqa: PTH108 - as above
-            raise
-
-    def _remove(self, path: Path) -> None:
-        self._known.pop(path, None)
-        path.unlink(missing_ok=True)
-
-    def _sweep(self, stems: Collection[str], families: tuple[str, ...]) -> list[Path]:
-        removed = []
-        try:
-            names = os.listdir(self.directory)
-        except FileNotFoundError:
-            return []
-        for name in sorted(names):
-            path = self.directory / name
-            stem = name.removesuffix(".json")
-            if name.startswith(self.prefix) and name.endswith(".json"):
-                stale = stem not in stems and not stem.startswith(families)
-            else:
-                part = name.startswith(f".{self.prefix}") and name.endswith(".part")
-                stale = part and _age(path) > STALE_PART
-            if stale:
-                self._remove(path)
-                removed.append(path)
-        return removed
-
-
-def _signature(path: Path) -> Signature | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _age(path: Path) -> float:
-    """Seconds since the last change; 0 for a file that is gone."""
-    try:
-        return time.time() - path.lstat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    """Whether the file holds just this, readable for everybody."""
-    try:
-        return path.read_bytes() == data and stat.S_IMODE(path.stat().st_mode) == 0o644
-    except OSError:
-        return False
-
-
-def _read(path: Path) -> dict[str, ContainerEdits]:
-    try:
-        found = json.loads(path.read_bytes())
-        return {device["name"]: dict(device["containerEdits"]) for device in found["devices"]}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+    text = json.dumps(value, ensure_ascii=False)
+    return _BEYOND_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

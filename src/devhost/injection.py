@@ -1,8 +1,9 @@
 """One resource's CDI specification, kept in step with its devices: ``inject: cdi``.
 
 The order is what matters. A device gets into the list only once the specification that names it lies on
-the disk; it leaves the specification only after it left the list, because the kubelet gives an answer of
-old again for as long as the pod lives. Allocate looks once more and writes what is another by then.
+the disk; it leaves the specification only after it left the list and no container has it any more, because
+the kubelet gives an answer of old again for as long as the pod lives. Allocate looks once more and writes
+what is another by then.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import cdi
-from .cdi import ContainerEdits, SpecDirectory
+from .cdi import ContainerEdits
 from .errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
 from .model import HEALTHY, Device, Edits, Health, unhealthy
 from .pace import Backoff
+from .plan import Offer
 from .source import Source
+from .specfiles import SpecDirectory
 from .supply import Granted, Supply
 from .telemetry.log import get
 
@@ -32,8 +35,12 @@ RENDER_DEADLINE = 5.0
 CHECK = 60.0
 """Seconds between looks whether the file is still there as written."""
 
+WRITING = "its CDI specification is being written"
+"""Why a device is not healthy that has come back from another sickness, for a moment."""
+
 MAX_SETS = 1024
-"""Sets of devices a specification keeps beside the devices themselves; the oldest go first."""
+"""Sets of devices a specification keeps beside the devices themselves; of those that no container was told,
+or has let go of, the oldest go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +58,13 @@ class Injection:
     Args:
         supply: the resource; its source is asked what each device needs.
         directory: where the file goes.
-        settled: called in the loop when what :meth:`verdict` says may be another.
+        settled: called in the loop when what :meth:`listable` says may be another.
     """
 
     def __init__(self, supply: Supply, directory: SpecDirectory, settled: Callable[[], None]) -> None:
-        self.kind = cdi.kind(supply.name)
-        self.first = asyncio.Event()
-        """Set once there is something to publish, be it good or bad."""
+        self.kind = cdi.kind(supply.name, directory.owner)
+        self.ready = asyncio.Event()
+        """Set once there is something to list, be it good or bad."""
         self._supply = supply
         self._directory = directory
         self._settled = settled
@@ -65,6 +72,10 @@ class Injection:
         self._sick: Collection[str] = ()
         self._units: dict[str, _Unit] = {}
         self._sets: dict[str, _Unit] = {}
+        self._told: dict[str, str] = {}
+        """The set that a container was told of, by its tokens; empty where it was told of single devices."""
+        self._adopted: frozenset[str] | None = None
+        """Sets that an earlier run told of, to whom is not known; ``None`` until its file has been read."""
         self._earlier: dict[str, ContainerEdits] = {}
         self._failures: dict[str, str] = {}
         self._on_disk: dict[str, ContainerEdits] = {}
@@ -76,36 +87,53 @@ class Injection:
         self._stopping = False
         self._rendering: asyncio.Timeout | None = None
 
-    def want(self, healthy: Mapping[str, Device], sick: Collection[str]) -> None:
-        """Takes the devices the resource has now, by id; :meth:`run` does the rest.
+    def want(self, offers: Sequence[Offer], verdict: Callable[[Device], Health]) -> None:
+        """Takes the devices the resource has now; :meth:`run` does the rest.
 
         The sick are not asked for; what the specification has of them stays.
         """
-        self._wanted, self._sick = healthy, sick
+        devices = {offer.device.id: offer.device for offer in offers}
+        self._wanted = {name: device for name, device in devices.items() if verdict(device).healthy}
+        self._sick = devices.keys() - self._wanted.keys()
         self._wake.set()
 
-    def named(self, device: Device) -> bool:
-        """Whether it is known what the list may say of this device."""
-        return device.id in self._units or device.id in self._failures
+    def listable(
+        self, offers: Sequence[Offer], verdict: Callable[[Device], Health]
+    ) -> tuple[Sequence[Offer], Callable[[Device], Health]]:
+        """What of this the list may show now: nothing healthy is new before it is known what to say of it."""
+        shown = self._supply.inventory.snapshot.devices()
+        present = self._supply.inventory.present()
 
-    def verdict(self, device: Device, *, listed: bool) -> Health:
-        """What the specification adds to the verdict on a device that is healthy otherwise.
+        def judged(device: Device) -> Health:
+            health = verdict(device)
+            return self._verdict(device, listed=shown.get(device.id, False)) if health.healthy else health
 
-        Args:
-            listed: whether the list shows it as healthy now.
-        """
+        def settled(device: Device) -> bool:
+            if device.id in present or device.id in self._failures or not verdict(device).healthy:
+                return True
+            unit = self._units.get(device.id)
+            current = unit is not None and unit.devices[0] is device
+            return current and (self._is_written(device.id) or bool(self._unwritten))
+
+        return [offer for offer in offers if settled(offer.device)], judged
+
+    def _verdict(self, device: Device, *, listed: bool) -> Health:
+        """What the specification says of a device that is healthy otherwise, and listed as healthy or not."""
         if reason := self._failures.get(device.id):
             return unhealthy(reason)
         unit = self._units.get(device.id)
-        if unit is None or (unit.devices[0] is not device and not listed):
-            return unhealthy("its CDI specification is being written")
-        if self._unwritten and self._on_disk.get(cdi.device_name(device.id), {}) != unit.edits:
+        if unit is not None and self._unwritten and not self._is_written(device.id):
             return unhealthy(self._unwritten)
-        return HEALTHY
+        ready = unit is not None and unit.devices[0] is device and self._is_written(device.id)
+        # what is listed as healthy stays so meanwhile: Allocate writes what is another by then
+        return HEALTHY if ready or (listed and unit is not None) else unhealthy(WRITING)
+
+    def _is_written(self, device: str) -> bool:
+        """Whether the file on the disk has what the device needs."""
+        return self._on_disk.get(cdi.device_name(device), {}) == self._units[device].edits
 
     async def run(self) -> None:
         """Keeps the file right until :meth:`stop`."""
-        await self._adopt()
         backoff = Backoff(1.0, 60.0)
         while not self._stopping:
             self._wake.clear()
@@ -115,9 +143,9 @@ class Injection:
             self._rendering = None
             await self._write_or_tell()
             # a new backend that has not looked yet would make the first list an empty one
-            known = self.first.is_set() or self._supply.source.started or not self._wanted
+            known = self.ready.is_set() or self._supply.source.started or not self._wanted
             if known and not self._stopping:
-                self.first.set()
+                self.ready.set()
                 self._settled()
             troubled = self._failures or self._unwritten
             if not troubled:
@@ -131,23 +159,19 @@ class Injection:
         self._stopping = True
         if self._rendering is not None and not self._rendering.expired():
             self._rendering.reschedule(asyncio.get_running_loop().time())
-        self.first.set()
+        self.ready.set()
         self._wake.set()
 
-    async def withdraw(self) -> None:
-        """Removes the file: the resource is gone for good."""
-        try:
-            await self._directory.remove(self._file or self._directory.path(self._supply.name))
-        except EnvironmentFailure as error:
-            log.warning("a CDI specification stays behind", resource=self._supply.name, reason=str(error))
-
-    async def inject(self, devices: Sequence[Device], granted: Granted, deadline: float) -> Granted:
+    async def inject(
+        self, tokens: Sequence[str], devices: Sequence[Device], granted: Granted, deadline: float
+    ) -> Granted:
         """Turns what a container gets into names, and makes sure that the file holds them.
 
         Several devices are named one by one where that gives the container the same as they get together.
         Where it does not (a variable that lists them all), a name of their own stands for the set.
 
         Args:
+            tokens: what the container gets it by; they count as held already.
             deadline: seconds the backend still has.
 
         Raises:
@@ -160,16 +184,28 @@ class Injection:
         self._take(alone)
         if cdi.applied([unit.edits for unit in alone.values()]) == cdi.applied([whole.edits]):
             names = [cdi.device_name(device) for device, unit in alone.items() if unit.edits]
+            self._told |= dict.fromkeys(tokens, "")
         else:
             names = [name := cdi.set_name(alone)]
             self._sets.pop(name, None)
             self._sets[name] = whole  # last, as the youngest
+            self._told |= dict.fromkeys(tokens, name)
         try:
             await self._write()
         except EnvironmentFailure as error:
-            raise AllocationError(f"{self._supply.name}: {error}") from error
+            edits = {cdi.device_name(device): unit.edits for device, unit in alone.items()}
+            if not await self._lie_there(edits | {cdi.set_name(alone): whole.edits}, names):
+                raise AllocationError(f"{self._supply.name}: {error}") from error
         qualified = tuple(f"{self.kind}={name}" for name in names) + granted.edits.cdi_devices
         return Granted(Edits(annotations=granted.edits.annotations, cdi_devices=qualified))
+
+    async def _lie_there(self, edits: Mapping[str, ContainerEdits], names: Sequence[str]) -> bool:
+        """Whether the disk has all that these names stand for, though not what else should be in the file."""
+        try:
+            kind, found = await self._directory.read(self._directory.path(self._supply.name))
+        except EnvironmentFailure:
+            return False
+        return kind == self.kind and all(found.get(name) == edits[name] for name in names)
 
     def _parts(self, devices: Sequence[Device], granted: Granted) -> tuple[_Unit, dict[str, _Unit]]:
         """What devices add together, and what each adds alone. Runs on the backend's thread."""
@@ -189,16 +225,18 @@ class Injection:
     async def _adopt(self) -> None:
         """Takes over what an earlier run wrote: its pods may still live.
 
-        A set stays, for nobody knows what it is made of; a device stays until it is rendered anew or turns
-        out to be gone.
+        A name stays until its device is rendered anew. One of which nobody knows what it stands for (a set, a
+        device that has gone) stays until no container has anything of the resource.
+
+        Raises:
+            EnvironmentFailure: it cannot be read; so nothing may be written in its place.
         """
-        try:
-            found = await self._directory.read(self._directory.path(self._supply.name))
-        except EnvironmentFailure as error:
-            log.warning("cannot look at an earlier CDI specification", reason=str(error))
-            return
-        self._sets = {n: _Unit((), edits) for n, edits in found.items() if cdi.is_set(n)} | self._sets
-        self._earlier = {name: edits for name, edits in found.items() if not cdi.is_set(name)}
+        found = await self._directory.take_over(self._directory.path(self._supply.name), self.kind)
+        self._on_disk = found
+        self._adopted = frozenset(filter(cdi.is_set, found))
+        self._sets = {name: _Unit((), found[name]) for name in sorted(self._adopted)} | self._sets
+        rendered = set(map(cdi.device_name, self._units))
+        self._earlier = {n: e for n, e in found.items() if n not in self._adopted and n not in rendered}
 
     def _due(self) -> Iterator[tuple[Device, ...]]:
         """What must be rendered: all of which a device, or who is asked, is not the same any more."""
@@ -250,20 +288,33 @@ class Injection:
             self._units.pop(device, None)
 
     def _content(self) -> dict[str, ContainerEdits]:
-        """What the file should hold, by CDI name; drops what neither the list nor the plan has any more."""
-        kept = {*self._wanted, *self._sick, *self._supply.inventory.listed()}
+        """What the file should hold, by CDI name; drops what neither list nor plan nor a container has."""
+        kept = {*self._wanted, *self._sick, *self._supply.inventory.listed(), *self._in_hands()}
         for book in (self._units, self._failures):
             for device in [device for device in book if device not in kept]:
                 del book[device]
+        account = self._supply.inventory.account
+        if account.untouched():
+            names = {cdi.device_name(device) for device in kept}
+            self._earlier = {name: edits for name, edits in self._earlier.items() if name in names}
+            self._sets = {name: unit for name, unit in self._sets.items() if unit.devices}
+            self._adopted = frozenset()
+        held = account.tokens()
+        self._told = {token: name for token, name in self._told.items() if token in held}
+        needed = {*self._told.values(), *(self._adopted or ())}
         for name, unit in list(self._sets.items()):
-            if any(device.id not in kept for device in unit.devices) or len(self._sets) > MAX_SETS:
+            gone = any(device.id not in kept for device in unit.devices)
+            if gone or (len(self._sets) > MAX_SETS and name not in needed):
                 del self._sets[name]
-        earlier = {cdi.device_name(device): device for device in kept} if self._earlier else {}
-        self._earlier = {name: edits for name, edits in self._earlier.items() if name in earlier}
-        content = {name: edits for name, edits in self._earlier.items() if earlier[name] not in self._units}
+        content = dict(self._earlier)
         content |= {cdi.device_name(device): unit.edits for device, unit in self._units.items()}
         content |= {name: unit.edits for name, unit in self._sets.items()}
         return {name: edits for name, edits in content.items() if edits}
+
+    def _in_hands(self) -> set[str]:
+        """The devices that containers have, by tokens that may be in the list no more."""
+        account = self._supply.inventory.account
+        return {device for token in account.tokens() for _, device in account.in_hands(token)}
 
     async def _write_or_tell(self) -> None:
         try:
@@ -280,9 +331,11 @@ class Injection:
             EnvironmentFailure: the directory does not let us.
         """
         async with self._writing:
+            if self._adopted is None:
+                await self._adopt()
             content, text = self._content(), self._text
             file = self._directory.path(self._supply.name)
-            if content != self._on_disk:
+            if content != self._on_disk or not text:
                 text = cdi.dumps(cdi.document(self.kind, content)) if content else ""
             if text:
                 await self._directory.write(file, text)
