@@ -26,8 +26,8 @@ The same module dropped as a ``.py`` file into a directory of ``backendPaths`` w
 Methods are plain functions that may block. The core calls them on the backend's own threads, each
 call with a deadline: a call that hangs or raises degrades this backend and touches nobody else, and
 never empties a device list. ``discover`` and ``notice`` run on one thread, ``probe`` on another,
-``allocate`` and ``prepare`` on a third, so that neither a dear check delays hot-plug nor a slow scan a
-pod: guard what they share, or replace it whole.
+``allocate`` and ``prepare`` on a third, ``links`` on one more, so that neither a dear check delays
+hot-plug nor a slow scan a pod: guard what they share, or replace it whole.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar, runtime_checkable
 
-import pluggy
-
-from .errors import AllocationError
+from .errors import AllocationError, NotYet
 from .model import (
     HEALTHY,
     AttributeValue,
@@ -51,6 +49,7 @@ from .model import (
     Mount,
     unhealthy,
 )
+from .observe import ObserverHooks, hookimpl, hookspec
 
 __all__ = [
     "API_VERSION",
@@ -67,6 +66,8 @@ __all__ = [
     "Health",
     "Mount",
     "NoOptions",
+    "NotYet",
+    "Offered",
     "OptionError",
     "hookimpl",
     "option",
@@ -79,12 +80,12 @@ API_VERSION = 1
 P = ParamSpec("P")
 T = TypeVar("T")
 
-hookspec = pluggy.HookspecMarker("devhost")
-hookimpl = pluggy.HookimplMarker("devhost")
+Offered = Mapping[str, Mapping[str, int]]
+"""How often devices are handed out: by the device's id, then by the name of each resource that has it."""
 
 
-class Hooks:
-    """The hooks a plugin may implement."""
+class Hooks(ObserverHooks):
+    """The hooks a plugin may implement: the one that brings backends, and those of observers."""
 
     @hookspec
     def devhost_backends(self) -> Iterable[type[Backend]]:  # type: ignore[empty-body]
@@ -167,6 +168,13 @@ class Context(Protocol):
         ``"*"`` in it asks for everything (``devhost discover`` and ``explain`` do).
         """
 
+    def held(self) -> frozenset[str] | None:
+        """What containers use now: every claim and ``part_of`` of the devices they have, of all backends.
+
+        The devices themselves are in it as ``device:<backend>/<id>``. ``None`` while it is not known who has
+        what: then nothing that a container might use may be changed. May be called from any thread.
+        """
+
     async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call for :meth:`Backend.watch` on a thread of its own, with a deadline."""
 
@@ -174,8 +182,8 @@ class Context(Protocol):
 class Backend:
     """One kind of hardware. Subclass it, set the class attributes, write the two methods.
 
-    The optional methods ``watch``, ``probe``, ``prepare``, ``links`` and ``notice`` are not defined
-    here: the core uses them when a backend has them.
+    The optional methods ``watch``, ``probe``, ``prepare``, ``links``, ``notice``, ``device_info`` and
+    ``labels`` are not defined here: the core uses them when a backend has them.
 
     ``async def watch(self) -> AsyncIterator[Event]``
         An event source udev does not carry (NVML, netlink, verbs, inotify): each item means "look
@@ -187,10 +195,27 @@ class Backend:
         the devices it is given may be gone meanwhile.
     ``def prepare(self, devices: Sequence[Device]) -> None``
         What must happen before each container start (PreStartContainer); must be idempotent.
+    ``def provision(self) -> None``
+        Brings the hardware to what the options say, and does nothing where it is so. Called at the start,
+        after the options have changed, when devices appear, when a container gave something back while it
+        waits, and now and then, on a thread of its own with 60 s; also where the file has options of the
+        backend and no resource of it. Raises :class:`NotYet` with what it waits for, or BackendError with
+        what went wrong: one sentence, which the status shows. It never changes what a container has
+        (``context.held``).
     ``def links(self, a: Device, b: Device) -> int``
-        How closely two devices are joined beyond PCIe and NUMA (NVLink, XGMI); larger is closer.
+        How closely two devices are joined beyond PCIe and NUMA (NVLink, XGMI); larger is closer, 0 is not
+        at all. Called after looks, on a thread of its own, once for each pair while both stay the same;
+        never with more than 64 devices.
     ``def notice(self, event: Event) -> None``
         Hears each event before the ``discover`` it causes, to drop what it had cached.
+    ``def device_info(self, device: Device) -> Mapping[str, object] | None``
+        What network plugins (Multus, CNI) are told of a device that a container gets: a document of the
+        NPWG device information specification 1.1.0, which the core writes where they read it; ``None`` for
+        a device that is none of their business. Called right after ``allocate``, on the same thread.
+    ``def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]``
+        Labels for the node, where the configuration wants them: names, with the vendor's domain before a
+        slash, to values. ``devices`` are all that exist. Values are made legal, names must be. Called after
+        looks, on the thread of ``links``; must not change with health, for pods are placed by labels.
     """
 
     name: ClassVar[str]
@@ -254,6 +279,11 @@ class CanPrepare(Protocol):
 
 
 @runtime_checkable
+class CanProvision(Protocol):
+    def provision(self) -> None: ...
+
+
+@runtime_checkable
 class CanLink(Protocol):
     def links(self, a: Device, b: Device) -> int: ...
 
@@ -261,3 +291,13 @@ class CanLink(Protocol):
 @runtime_checkable
 class CanNotice(Protocol):
     def notice(self, event: Event) -> None: ...
+
+
+@runtime_checkable
+class CanInform(Protocol):
+    def device_info(self, device: Device) -> Mapping[str, object] | None: ...
+
+
+@runtime_checkable
+class CanLabel(Protocol):
+    def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]: ...

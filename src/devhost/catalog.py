@@ -1,4 +1,4 @@
-"""Which backends are installed, from where, and which plugins were refused and why.
+"""Which backends and observers are installed, from where, and which plugins were refused and why.
 
 Plugins are found in two ways and treated alike: distributions with an entry point in group
 ``devhost``, and ``.py`` files in the directories of ``backendPaths``. Importing a plugin runs a
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
@@ -22,6 +23,7 @@ from typing import Any
 import pluggy
 
 from .backend import API_VERSION, Attribute, Backend, Hooks
+from .observe import ObserverHooks
 
 GROUP = "devhost"
 """The entry point group, which is also pluggy's project name."""
@@ -35,6 +37,17 @@ OFFICIAL = {
 }
 """Backends of this project and the package that brings each."""
 
+BACKENDS = "devhost_backends"
+"""The hook that brings backends; every other one is an observer's."""
+
+_HOOKS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(inspect.signature(hook).parameters)[1:]
+    for kind in (Hooks, ObserverHooks)
+    for name, hook in vars(kind).items()
+    if not name.startswith("_")
+}
+"""The arguments of each hook."""
+
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_./-]+)?(\.?\*)?")
 
@@ -47,6 +60,22 @@ class Installed:
     origin: str
     version: str
     hooks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledObserver:
+    """A plugin that hears what happens; ``name`` is unique, ``hooks`` are those of them that it has."""
+
+    name: str
+    origin: str
+    version: str
+    hooks: tuple[str, ...]
+    plugin: object
+    caller: pluggy.HookRelay
+
+    def call(self, hook: str, **arguments: object) -> None:
+        """Calls a hook of this plugin alone, with those arguments that it takes. May raise anything."""
+        getattr(self.caller, hook)(**arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +93,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The backends of this installation by name, and everything that was refused."""
+    """The backends of this installation by name, its observers, and everything that was refused."""
 
     installed: Mapping[str, Installed] = field(default_factory=dict)
     refused: tuple[Refusal, ...] = ()
+    observers: tuple[InstalledObserver, ...] = ()
 
     def get(self, name: str) -> type[Backend] | None:
         """The backend class called ``name``, if it is installed and sound."""
@@ -84,26 +114,42 @@ class Catalog:
         return ""
 
 
-def load(paths: Sequence[Path] = ()) -> Catalog:
-    """Imports every plugin there is and looks at what it brings.
+def load(paths: Sequence[Path] = (), wanted: Collection[str] | None = None) -> Catalog:
+    """Imports plugins and looks at what they bring.
+
+    A plugin stays in memory for as long as the process lives, so one that is known to bring nothing that is
+    wanted is not imported. That is known of this project's own packages: a stranger's may bring anything.
 
     Args:
         paths: directories whose ``*.py`` files are plugins too (``backendPaths``).
+        wanted: names of backends; where one of them is not found, and where there is no such list, every
+            plugin there is gets imported.
     """
     builder = _Builder()
-    for point in sorted(entry_points(group=GROUP), key=lambda p: (p.name, p.value)):
-        builder.add_distribution(point)
+    points = sorted(entry_points(group=GROUP), key=lambda p: (p.name, p.value))
+    spared = [point for point in points if wanted is not None and _brings_another(point, wanted)]
+    for point in points:
+        if point not in spared:
+            builder.add_distribution(point)
     for directory in paths:
         builder.add_directory(directory)
-    return Catalog(builder.installed, tuple(builder.refused))
+    if wanted is not None and not builder.installed.keys() >= set(wanted):
+        for point in spared:
+            builder.add_distribution(point)
+    return Catalog(builder.installed, tuple(builder.refused), tuple(builder.observers.values()))
+
+
+def _brings_another(point: EntryPoint, wanted: Collection[str]) -> bool:
+    """Whether this is a package of the project, for a backend that is not wanted."""
+    return point.name not in wanted and point.dist is not None and OFFICIAL.get(point.name) == point.dist.name
 
 
 class _Builder:
     def __init__(self) -> None:
         self.installed: dict[str, Installed] = {}
         self.refused: list[Refusal] = []
-        self._pluggy = pluggy.PluginManager(GROUP)
-        self._pluggy.add_hookspecs(Hooks)
+        self.observers: dict[str, InstalledObserver] = {}
+        self._plugins: list[object] = []
 
     def add_distribution(self, point: EntryPoint) -> None:
         origin, version = (point.dist.name, point.dist.version) if point.dist else (point.name, "")
@@ -112,7 +158,7 @@ class _Builder:
         except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything
             self._refuse(origin, version, error, backend=point.name)
             return
-        self._register(plugin, origin, version)
+        self._register(plugin, origin, version, point.name)
 
     def add_directory(self, directory: Path) -> None:
         if not directory.is_dir():
@@ -126,7 +172,7 @@ class _Builder:
             except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything
                 self._refuse(str(file), "", error, backend=file.stem)
                 continue
-            self._register(plugin, str(file), str(getattr(plugin, "__version__", "")))
+            self._register(plugin, str(file), str(getattr(plugin, "__version__", "")), file.stem)
 
     def _refuse(self, origin: str, version: str, error: BaseException, backend: str = "") -> None:
         if isinstance(error, KeyboardInterrupt):
@@ -134,22 +180,34 @@ class _Builder:
         text = " ".join(str(error).split()) or "no message"
         self.refused.append(Refusal(origin, version, f"{type(error).__name__}: {text}", backend))
 
-    def _register(self, plugin: object, origin: str, version: str) -> None:
+    def _register(self, plugin: object, origin: str, version: str, name: str) -> None:
+        # One of pluggy's registries for each plugin: what one does has no way to reach another's hooks.
+        registry = pluggy.PluginManager(GROUP)
+        registry.add_hookspecs(Hooks)
         try:
-            self._pluggy.register(plugin, name=f"{origin}:{id(plugin)}")
-            self._pluggy.check_pending()
-            hooks = tuple(caller.name for caller in self._pluggy.get_hookcallers(plugin) or ())
-            if "devhost_backends" not in hooks:
-                raise pluggy.PluginValidationError(plugin, "it does not implement devhost_backends")
-            others = [other for other in self._pluggy.get_plugins() if other is not plugin]
-            hook = self._pluggy.subset_hook_caller("devhost_backends", others)
-            backends = [backend for batch in hook() for backend in batch]
+            unfit = "; ".join(_misfits(plugin, registry))
+            if any(plugin is known for known in self._plugins):
+                unfit = "it is registered twice"
+            if unfit:
+                self.refused.append(Refusal(origin, version, unfit))
+                return
+            registry.register(plugin)
+            callers = registry.get_hookcallers(plugin) or ()
+            hooks = tuple(caller.name for caller in callers if caller.name in _HOOKS)
+            if not hooks:
+                reason = f"it does not implement {BACKENDS}, nor any hook of an observer"
+                self.refused.append(Refusal(origin, version, f"{reason} (is @hookimpl missing?)"))
+                return
+            backends = [one for batch in registry.hook.devhost_backends() for one in batch]
         except BaseException as error:  # noqa: BLE001 - a stranger's hook may raise anything
             self._refuse(origin, version, error)
-            if self._pluggy.is_registered(plugin):
-                self._pluggy.unregister(plugin)
             return
-        if not backends:
+        self._plugins.append(plugin)
+        if heard := tuple(sorted(set(hooks) - {BACKENDS})):
+            unique = next(one for one in (name, origin, f"{origin}:{name}") if one not in self.observers)
+            observer = InstalledObserver(unique, origin, version, heard, plugin, registry.hook)
+            self.observers[unique] = observer
+        elif not backends:
             self.refused.append(Refusal(origin, version, "devhost_backends returned no backend"))
         for backend in backends:
             self._admit(backend, origin, version, hooks)
@@ -168,6 +226,52 @@ class _Builder:
             self.refused.append(Refusal(origin, version, reason, name))
         elif isinstance(backend, type) and issubclass(backend, Backend):
             self.installed[name] = Installed(backend, origin, version, hooks)
+
+
+def _misfits(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
+    """Everything that keeps the hooks of a plugin from being called, each in one clause.
+
+    pluggy would find the first two as well; its text tells of its own inside and not how to mend it.
+    """
+    for name in dir(plugin):
+        found = registry.parse_hookimpl_opts(plugin, name)
+        if found is None:
+            continue
+        hook = found.get("specname") or name
+        if hook not in _HOOKS:
+            if not found.get("optionalhook"):
+                import difflib  # 0.2 MB, only where somebody has misspelt something
+
+                close = difflib.get_close_matches(hook, _HOOKS, n=1)
+                yield f"unknown hook {hook}" + (f" (did you mean {close[0]}?)" if close else "")
+            continue
+        function = getattr(plugin, name)
+        if isinstance(plugin, type) and inspect.isfunction(inspect.getattr_static(plugin, name)):
+            yield f"{hook} is a method of a class: register an object of {plugin.__name__}, not the class"
+            continue
+        if odd := [one for one in _demanded(function) if one not in _HOOKS[hook]]:
+            known = ", ".join(_HOOKS[hook]) or "none"
+            yield f"{hook} wants the argument {', '.join(odd)}, which there is not (it may take: {known})"
+        if lost := [one for one in _HOOKS[hook] if one in _optional(function)]:
+            yield f"{hook} gives {', '.join(lost)} a default and so would never get it: leave that out"
+        if hook == BACKENDS or found.get("wrapper") or found.get("hookwrapper"):
+            continue
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            yield f"{hook} must be a plain function (it may block: its thread is its own)"
+
+
+def _demanded(function: object) -> Iterator[str]:
+    """The arguments without which a function cannot be called."""
+    for one in inspect.signature(function).parameters.values():  # type: ignore[arg-type]  # it is callable
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            yield one.name
+
+
+def _optional(function: object) -> Iterator[str]:
+    """The arguments that have a default; pluggy passes none of them."""
+    for one in inspect.signature(function).parameters.values():  # type: ignore[arg-type]  # it is callable
+        if one.default is not one.empty:
+            yield one.name
 
 
 class _Uncached(SourceFileLoader):

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import EnvironmentFailure
+from .errors import EnvironmentFailure, UsageError
 from .host import Host, on_signals
 from .kubelet.api import PLUGIN_DIRECTORY
 from .loading import DEFAULT, load
 from .pace import Backoff
-from .report import status
+from .report import holders, status
 from .telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from .telemetry.log import get
 from .telemetry.status import StatusServer
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from .telemetry.prometheus import PrometheusMetrics
+    from .telemetry.prometheus import Held, PrometheusMetrics
 
 log = get(__name__)
 
@@ -35,7 +36,10 @@ never rests takes about 12 ms, with this less than half of it (``docs/performanc
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP."""
+    """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP.
+
+    ``pod_metrics`` is whether metrics may name pods.
+    """
 
     config: Path = DEFAULT
     kubelet_dir: Path = Path(PLUGIN_DIRECTORY)
@@ -43,6 +47,7 @@ class Options:
     listen: str = ""
     status_socket: Path | None = None
     pod_resources: Path | None = None
+    pod_metrics: bool = False
 
 
 async def serve(options: Options) -> None:
@@ -50,11 +55,13 @@ async def serve(options: Options) -> None:
 
     Raises:
         ConfigError: the configuration is wrong.
-        UsageError: ``listen`` cannot be read.
+        UsageError: ``listen`` cannot be read, or there is none for the metrics that are asked for.
         EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used.
     """
     sys.setswitchinterval(SWITCH)
     listen = parse_listen(options.listen) if options.listen else None
+    if options.pod_metrics and listen is None:
+        raise UsageError("--pod-metrics has no metrics to add to", "add --listen HOST:PORT")
     loaded = load(options.config)
     metrics = None
     if listen is not None:
@@ -71,6 +78,8 @@ async def serve(options: Options) -> None:
         lambda: status_server.changed(),
         options.pod_resources,
     )
+    if metrics is not None and options.pod_metrics:
+        metrics.name_holders(lambda: _held(host))
     status_server = StatusServer(
         lambda: status(host), kubelet_dir=options.kubelet_dir, socket=options.status_socket
     )
@@ -85,6 +94,11 @@ async def serve(options: Options) -> None:
         stack.callback(showing.cancel)
         stack.enter_context(Watchdog())
         await host.run()
+
+
+def _held(host: Host) -> Iterator[Held]:
+    for resource, device, holder in holders(host):
+        yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
 
 
 def _http(listen: Listen, metrics: PrometheusMetrics, host: Host) -> HttpServer:

@@ -219,6 +219,8 @@ class Discovery:
         for device in restored:
             self.ward.restored(device)
         self._seen = seen
+        if self.source.linkage:
+            self.source.linkage.see(seen)
         if self._probing:
             self._probing.see(seen)
             if self._trouble.reason:

@@ -11,15 +11,14 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .backend import Event
-from .cdi import SpecDirectory
+from .announcing import DeviceInfos
+from .clearing import Clearing
 from .config.difference import difference
-from .discovery import ANYTHING, Discovery
+from .discovery import Discovery
 from .errors import BackendTimeout, ConfigError, EnvironmentFailure
 from .events import UeventMonitor
 from .kubelet.api import MAX_SOCKET_PATH, PLUGIN_DIRECTORY
@@ -27,28 +26,40 @@ from .kubelet.holders import Holders
 from .kubelet.podresources import PodResources, beside
 from .kubelet.registration import KubeletSocket
 from .kubelet.server import socket_name
+from .labelling import Labelling
+from .ledger import Ledger
 from .loading import Loaded
-from .pace import Backoff
-from .plan import Plan, make_plan
+from .news import News, Present
+from .observers import Observers
+from .plan import Plan
+from .provisioning import Provisioning
 from .reload import ConfigWatch
+from .roster import Roster
 from .service import ResourceService
-from .source import Source
+from .settings import Inject
+from .specfiles import SpecDirectory
+from .tasks import Tasks
 from .telemetry.log import get
 from .telemetry.metrics import Metrics
+from .vicinity import Vicinity
 from .worker import Lane
 
 log = get(__name__)
 
 FIRST_PLAN = 2.0
-"""Seconds the first plan waits for backends that have not answered yet.
+"""Seconds the first plan waits for backends that have not answered yet, and for the kubelet's word.
 
-Planning without them could give a device to one resource and take it back a moment later."""
+Planning without them could give a device to one resource and take it back a moment later, or give to one
+what a container holds through another."""
 
 RELOAD_DEADLINE = 30.0
 """Seconds reading the configuration may take; importing drop-ins is part of it."""
 
 SHUTDOWN = 4.0
 """Seconds for leaving the kubelet in good order; then the process goes anyway."""
+
+FAREWELL = 1.0
+"""Seconds, meanwhile, in which observers may hear what they have not heard yet."""
 
 
 @dataclass(slots=True)
@@ -89,28 +100,42 @@ class Host:
         self.generation = 1
         self.last_reload = LastReload(time.time())
         self.plan = Plan()
-        self.discoveries: dict[str, Discovery] = {}
         self.services: dict[str, ResourceService] = {}
         self.kubelet = KubeletSocket(kubelet_dir)
+        self.ledger = Ledger(time.monotonic, lambda: self.replan(None))
         self.holders = Holders(
             PodResources(pod_resources or beside(kubelet_dir)),
-            lambda: [(name, service.inventory) for name, service in self.services.items()],
+            self.ledger,
             self._holders_changed,
         )
         self._catalog = loaded.catalog
         self._reload = reload
-        self._root = root
         self._metrics = metrics or Metrics()
         self._changed = changed
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._group = asyncio.TaskGroup()
+        self._vicinity = Vicinity(
+            lambda: {name: service.inventory for name, service in self.services.items()}, self._metrics
+        )
+        self.tasks = Tasks()
+        self.observers = Observers(self.tasks, self._metrics, self._changed)
+        self._news = News(self.observers, self.ledger, lambda: self.generation, self._present)
+        self._roster = Roster(root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims)
         self._stop = asyncio.Event()
         self._planning = False
         self._timer: asyncio.TimerHandle | None = None
         self._reader = Lane("reload")
-        own = kubelet_dir == Path(PLUGIN_DIRECTORY)
-        self._specifications = SpecDirectory(
-            self.settings.cdi_directory, "" if own else str(kubelet_dir.absolute())
+        tag = "" if kubelet_dir == Path(PLUGIN_DIRECTORY) else str(kubelet_dir.absolute())
+        self._specifications = SpecDirectory(self.settings.cdi_directory, tag)
+        self._clearing = Clearing(self._specifications, self._specified, self.ledger.resources, self._follow)
+        self._infos = DeviceInfos(self.settings.device_info_directory, self._has_token, tag)
+        self.ledger.subscribe(lambda resource, tokens: self._infos.wake())
+        self.ledger.subscribe(lambda resource, tokens: self._roster.released())
+        self.labelling = Labelling(
+            self.settings.label_directory,
+            self.settings.write_labels,
+            lambda: self.discoveries,
+            lambda: self.plan,
+            self._changed,
+            tag,
         )
         self._reading = asyncio.Lock()
 
@@ -127,15 +152,18 @@ class Host:
         monitor = self._monitor()
         self._metrics.config_loaded(self.generation)
         try:
-            async with self._group:
-                self._spawn("kubelet", self.kubelet.run)
-                self._spawn("config", ConfigWatch(self.config, self._read).run)
-                self._sources()
-                await self._first_answers()
+            async with self.tasks.group:
+                self.tasks.spawn("kubelet", self.kubelet.run)
+                self.tasks.spawn("config", ConfigWatch(self.config, self._read).run)
+                self.observers.follow(self._catalog, self._news.everything)
+                self._roster.follow(self.settings, self._catalog)
+                self.tasks.spawn("holders", self.holders.run)
+                await asyncio.gather(self._roster.answered(FIRST_PLAN), self.holders.first_word(FIRST_PLAN))
                 self._planning = True
                 self.replan(None)
-                self._spawn("holders", self.holders.run)
-                self._spawn("sweep", self._sweep)
+                self.tasks.spawn("clear", self._clearing.run)
+                self.tasks.spawn("device-info", self._infos.run)
+                self.tasks.spawn("labels", self.labelling.run)
                 try:
                     await self._stop.wait()
                 finally:
@@ -149,8 +177,20 @@ class Host:
                 monitor.close()
             self._reader.close()
             self._specifications.close()
-            for discovery in self.discoveries.values():
-                discovery.source.close()
+            self._infos.close()
+            self.labelling.close()
+            self._roster.close()
+            self.observers.close()
+
+    @property
+    def discoveries(self) -> Mapping[str, Discovery]:
+        """The backends that run, by name."""
+        return self._roster.discoveries
+
+    @property
+    def provisioning(self) -> Mapping[str, Provisioning]:
+        """Of the backends that have any, by name."""
+        return self._roster.provisioning
 
     def stop(self) -> None:
         """Leaves the kubelet in good order and ends :meth:`run`."""
@@ -173,29 +213,32 @@ class Host:
 
     def reload(self) -> None:
         """Reads the configuration again, as after an edit, and looks for devices anew."""
-        self._spawn("reload", lambda: self._read(forced=True))
+        self.tasks.spawn("reload", lambda: self._read(forced=True))
 
     def replan(self, caused_at: float | None) -> None:
         """Makes the plan anew and brings the services in line with it."""
         if not self._planning or self._stop.is_set():
             return
-        found = {name: tuple(d.devices.values()) for name, d in self.discoveries.items()}
-        self.plan = make_plan(found, self.settings)
+        found = {name: discovery.devices for name, discovery in self.discoveries.items()}
+        self.plan = self.ledger.plan(found, self.settings)
         self._metrics.planned(Counter(refusal.kind for refusal in self.plan.refusals))
-        entries = {(entry.backend, entry.name) for entry in self.settings.resources}
+        refused = self.plan.reasons()
+        entries = {(entry.backend, entry.name): entry for entry in self.settings.resources}
         for name, service in list(self.services.items()):
             planned = self.plan.resources.get(name)
             discovery = self.discoveries.get(service.entry.backend)
             if planned is not None and service.fits(planned, self.discoveries[planned.entry.backend]):
                 continue
-            if planned is None and discovery and (service.entry.backend, service.entry.name) in entries:
-                service.empty(caused_at)
+            entry = entries.get((service.entry.backend, service.entry.name))
+            if planned is None and discovery and entry is not None:
+                service.empty(entry, refused.get(entry.index, {}), caused_at)
             else:
                 self._retire(name)
         for name, planned in self.plan.resources.items():
             discovery = self.discoveries[planned.entry.backend]
             if name in self.services:
-                self.services[name].update(planned, discovery, caused_at)
+                reasons = refused.get(planned.entry.index, {})
+                self.services[name].update(planned, discovery, caused_at, reasons)
             else:
                 service = ResourceService(
                     planned,
@@ -205,11 +248,18 @@ class Host:
                     self._changed,
                     self._specifications,
                     self.holders.wake,
+                    account=self.ledger.account(name),
+                    infos=self._infos,
+                    news=self._news,
+                    vicinity=self._vicinity,
                 )
                 service.update(planned, discovery, caused_at)
                 self.services[name] = service
                 self._enlist(service)
                 self.holders.wake()  # somebody may hold its devices since before there was this service
+        self._news.held()
+        self._news.backends((name, discovery.condition) for name, discovery in self.discoveries.items())
+        self.labelling.wake()
         self._schedule()
         self._changed()
 
@@ -225,10 +275,22 @@ class Host:
         if due:
             self._timer = asyncio.get_running_loop().call_later(min(due) + 0.01, self.replan, None)
 
+    def _has_token(self, resource: str, token: str) -> bool | None:
+        """See :meth:`Ledger.has_token`: the account that may be new wants a list."""
+        self.holders.wake()
+        return self.ledger.has_token(resource, token)
+
     def _holders_changed(self) -> None:
-        """A vanished device that was released may leave now."""
+        """A vanished device that was released may leave now, and what is written of one that has left."""
+        self._vicinity.settle()
         self._schedule()
+        self._clearing.wake()
+        self._news.held()
         self._changed()
+
+    def _present(self) -> Iterator[Present]:
+        for name, service in self.services.items():
+            yield name, service.entry.backend, service.inventory.present()
 
     def _look_who_is_there(self) -> Callable[[], None]:
         """What to call after each change in the kubelet's directory: tells when the kubelet is another."""
@@ -244,85 +306,40 @@ class Host:
 
     def _enlist(self, service: ResourceService) -> None:
         """Starts serving a resource, once an earlier service of that name has left."""
-        before = self._tasks.pop(f"retire {service.name}", None)
+        before = self.tasks.take(f"retire {service.name}")
 
         async def run() -> None:
             if before is not None:
                 await asyncio.wait([before])
             await service.run()
 
-        self._spawn(f"resource {service.name}", run)
+        self.tasks.spawn(f"resource {service.name}", run)
 
     def _retire(self, name: str) -> None:
         """Takes a resource away from the kubelet: an empty list, then silence."""
         service = self.services.pop(name)
-        running = self._tasks.pop(f"resource {name}")
+        service.inventory.clear()  # now, not when the loop comes to it: others may get the devices at once
+        running = self.tasks.take(f"resource {name}")
         log.info("resource removed", resource=name)
 
         async def leave() -> None:
             await service.drain()
-            await asyncio.wait([running])
+            if running is not None:
+                await asyncio.wait([running])
             if name not in self.services:
                 service.gone()
-                await service.withdraw()
+            self._clearing.wake()
 
-        self._spawn(f"retire {name}", leave)
-
-    def _sources(self) -> None:
-        """Starts, stops and exchanges backends so that they are those the settings need."""
-        needed = self.settings.backend_names()
-        for name in [name for name in self.discoveries if name not in needed]:
-            self._dismiss(name)
-        for name in needed:
-            backend, options = self._catalog.get(name), self.settings.backends.get(name)
-            wanted = self.settings.wanted(name)
-            running = self.discoveries.get(name)
-            if backend is None:
-                continue  # config.load refuses a file that needs a missing backend
-            if running and running.source.kind is backend and running.source.options == options:
-                if running.source.context.wanted != wanted:
-                    running.source.context.wanted = wanted
-                    running.look(ANYTHING)
-                continue
-            source = Source(backend, options, self._root, wanted)
-            discovery = Discovery(source, self._metrics, self.replan)
-            if running:
-                discovery.succeed(running)
-                self._dismiss(name)
-            self._metrics.backend_added(name)
-            self.discoveries[name] = discovery
-            self._spawn(f"look {name}", discovery.run)
-            self._spawn(f"watch {name}", discovery.watch)
-            if source.probes:
-                self._spawn(f"probe {name}", discovery.probe)
-
-    def _dismiss(self, name: str) -> None:
-        discovery = self.discoveries.pop(name)
-        for title in (f"look {name}", f"watch {name}", f"probe {name}"):
-            if task := self._tasks.pop(title, None):  # not each backend has watch() and probe()
-                task.cancel()
-        discovery.source.close()
-        self._metrics.backend_removed(name)
-
-    async def _first_answers(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_PLAN):
-                for discovery in list(self.discoveries.values()):
-                    await discovery.answered.wait()
+        self.tasks.spawn(f"retire {name}", leave)
 
     def _monitor(self) -> UeventMonitor | None:
         try:
-            monitor = UeventMonitor(self._dispatch)
+            monitor = UeventMonitor(self._roster.dispatch)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
             log.warning("no uevents; devices are looked for once a minute", reason=str(error))
             return None
         log.info("listening for uevents", source=monitor.source)
         return monitor
-
-    def _dispatch(self, event: Event) -> None:
-        for discovery in self.discoveries.values():
-            if discovery.concerns(event):
-                discovery.look(event)
 
     async def _read(self, *, forced: bool = False) -> None:
         """Reads the configuration again; a bad one changes nothing."""
@@ -339,8 +356,7 @@ class Host:
             if change or forced or self.last_reload.complaints:
                 self._adopt(loaded, str(change))
             if forced:
-                for discovery in self.discoveries.values():
-                    discovery.recheck()
+                self._roster.recheck()
 
     def _rejected(self, complaints: tuple[str, ...]) -> None:
         self.last_reload = LastReload(time.time(), complaints)
@@ -348,6 +364,7 @@ class Host:
         log.error("configuration refused, the old one stays", file=str(self.config), wrong=len(complaints))
         for complaint in complaints:
             log.error(complaint)
+        self._news.configuration_read(str(self.config), complaints)
         self._changed()
 
     def _adopt(self, loaded: Loaded, change: str) -> None:
@@ -356,54 +373,31 @@ class Host:
         self._metrics.config_loaded(self.generation)
         self.last_reload = LastReload(time.time())
         log.info("configuration loaded", generation=self.generation, change=change)
-        self._specifications.directory = self.settings.cdi_directory
-        self._sources()
+        self._specifications.move(self.settings.cdi_directory)
+        self._infos.move(self.settings.device_info_directory)
+        self.labelling.follow(self.settings.label_directory, self.settings.write_labels)
+        self.observers.follow(self._catalog, self._news.everything)
+        self._news.configuration_read(str(self.config))
+        self._roster.follow(self.settings, self._catalog)
         self.replan(None)
-        self._spawn("sweep", self._sweep)
+        self._clearing.wake()
 
-    async def _sweep(self) -> None:
-        """Removes CDI specifications of resources that an earlier configuration had."""
-        retiring = {name.removeprefix("retire ") for name in self._tasks if name.startswith("retire ")}
-        templates = [entry.name for entry in self.settings.resources]
-        try:
-            removed = await self._specifications.sweep(templates, self.services.keys() | retiring)
-        except EnvironmentFailure as error:
-            log.warning("stale CDI specifications may be left", reason=str(error))
-        else:
-            for path in removed:
-                log.info("removed a stale CDI specification", path=str(path))
+    def _follow(self, resource: str) -> None:
+        self.ledger.follow(resource)
+        self.holders.wake()
+
+    def _specified(self) -> list[str]:
+        """Resources, or templates of them, that have a CDI specification."""
+        return [entry.name for entry in self.settings.resources if entry.inject is Inject.CDI]
 
     async def _leave(self) -> None:
         log.info("stopping")
         if self._timer is not None:
             self._timer.cancel()
-        leaving = [t for name, t in self._tasks.items() if name.startswith(("resource ", "retire "))]
-        if leaving:
-            await asyncio.wait(leaving, timeout=SHUTDOWN)
-        for task in self._tasks.values():
-            task.cancel()
-
-    def _spawn(self, name: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        task = self._group.create_task(_contained(name, work), name=name)
-        self._tasks[name] = task
-        task.add_done_callback(lambda done: self._forget(name, done))
-
-    def _forget(self, name: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(name) is task:
-            del self._tasks[name]
-
-
-async def _contained(name: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Runs a task again after a bug in it, with back-off: one resource's bug must not end the others."""
-    backoff = Backoff(1.0, 60.0)
-    while True:
-        try:
-            await work()
-        except Exception:
-            log.exception("a task failed and is started again", task=name)
-            await asyncio.sleep(backoff.delay())
-        else:
-            return
+        leaving = [*self.tasks.named("resource ").values(), *self.tasks.named("retire ").values()]
+        told = asyncio.ensure_future(self.observers.flush(FAREWELL))
+        await asyncio.wait([told, *leaving], timeout=SHUTDOWN)
+        self.tasks.cancel_all()
 
 
 def check_kubelet_dir(directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,8 +30,8 @@ def load(path: Path) -> Loaded:
     """
     found: list[Catalog] = []
 
-    def catalog_for(paths: Sequence[Path]) -> Catalog:
-        found.append(catalog.load(paths))
+    def catalog_for(paths: Sequence[Path], wanted: Collection[str]) -> Catalog:
+        found.append(catalog.load(paths, wanted))
         return found[-1]
 
     settings = config.load(path, catalog_for)
@@ -47,21 +47,20 @@ def load_or_everything(path: Path | None) -> Loaded:
     Raises:
         ConfigError: a file was found and is wrong, or ``path`` does not exist.
     """
-    if path is not None or DEFAULT.exists():
-        loaded = load(path or DEFAULT)
-    else:
-        loaded = Loaded(Settings(), catalog.load())
-    return loaded if loaded.settings.resources else _with_every_backend(loaded)
+    file = path or (DEFAULT if DEFAULT.exists() else None)
+    loaded = load(file) if file else Loaded(Settings(), Catalog())
+    return loaded if loaded.settings.resources else _with_every_backend(loaded.settings)
 
 
-def _with_every_backend(loaded: Loaded) -> Loaded:
-    options = dict(loaded.settings.backends)
-    for name, entry in loaded.catalog.installed.items():
+def _with_every_backend(settings: Settings) -> Loaded:
+    found = catalog.load(settings.backend_paths)
+    options = dict(settings.backends)
+    for name, entry in found.installed.items():
         if name in options:
             continue
         try:
             options[name] = entry.backend.Options()
         except (TypeError, ValueError):
             continue  # it has an option without a default: nothing to be guessed
-    usable = {name: entry for name, entry in loaded.catalog.installed.items() if name in options}
-    return Loaded(replace(loaded.settings, backends=options), Catalog(usable, loaded.catalog.refused))
+    usable = {name: entry for name, entry in found.installed.items() if name in options}
+    return Loaded(replace(settings, backends=options), Catalog(usable, found.refused))

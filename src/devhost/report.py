@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from . import __version__
+from .account import Account
 from .discovery import Discovery
 from .holding import Holder
 from .host import Host
 from .inventory import Snapshot
 from .kubelet.holders import Holders
-from .plan import ALL
+from .labelling import Standing
+from .observers import Observer
+from .provisioning import Provisioning
 from .service import ResourceService
 from .settings import Of
 from .telemetry.document import (
     BackendStatus,
     DeviceStatus,
+    HeldStatus,
     HolderStatus,
+    LabelsStatus,
     MemberStatus,
+    ObserverStatus,
     PlanRefusal,
     PodResourcesStatus,
+    ProvisioningStatus,
     RefusedDevice,
     ResourceStatus,
     StatusDocument,
 )
+from .tokens import ALL, unit_of
 
 _STARTED = datetime.now(UTC)
 
@@ -51,7 +60,12 @@ def status(host: Host) -> StatusDocument:
             "podResources": _pod_resources(host.holders),
         },
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
-        "backends": [_backend(name, d) for name, d in sorted(host.discoveries.items())],
+        "held": list(_unlisted(host)),
+        "backends": [
+            _backend(name, d, host.provisioning.get(name), host.labelling.standing.get(name))
+            for name, d in sorted(host.discoveries.items())
+        ],
+        "observers": [_observer(observer) for observer in host.observers],
         "refusals": [
             PlanRefusal(
                 backend=refusal.backend,
@@ -61,6 +75,47 @@ def status(host: Host) -> StatusDocument:
             for refusal in host.plan.refusals
         ],
     }
+
+
+def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
+    """Who holds what: resource, device and container, each once.
+
+    Devices, not tokens: a container with two shares of one device holds one. Where nobody knows which
+    devices are behind a token it is what the token is named after.
+    """
+    for account in host.ledger.accounts():
+        found = {
+            (device, account.holder(token))
+            for token in account.tokens()
+            for device in _behind(account, token) or [unit_of(token)]
+        }
+        for device, holder in sorted(found, key=str):
+            yield account.resource, device, holder
+
+
+def _behind(account: Account, token: str) -> list[str]:
+    return sorted({device for _, device in account.in_hands(token)})
+
+
+def _unlisted(host: Host) -> Iterator[HeldStatus]:
+    """What containers have that no list shows, so that nobody would find it among the devices."""
+    for account in host.ledger.accounts():
+        service = host.services.get(account.resource)
+        listed = service.inventory.snapshot.entries if service else {}
+        reason = (
+            "the resource is shared in another way now"
+            if service
+            else "devhost does not serve this resource now"
+        )
+        for token in sorted(account.tokens()):
+            if token not in listed:
+                yield {
+                    "resource": account.resource,
+                    "id": token,
+                    "devices": _behind(account, token),
+                    "holder": _holder(account.holder(token)),
+                    "reason": reason,
+                }
 
 
 def _pod_resources(holders: Holders) -> PodResourcesStatus:
@@ -128,7 +183,9 @@ def _holder(holder: Holder | None) -> HolderStatus | None:
     return {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
 
 
-def _backend(name: str, discovery: Discovery) -> BackendStatus:
+def _backend(
+    name: str, discovery: Discovery, provisioning: Provisioning | None, labels: Standing | None
+) -> BackendStatus:
     condition = discovery.condition
     return {
         "name": name,
@@ -139,6 +196,38 @@ def _backend(name: str, discovery: Discovery) -> BackendStatus:
         "lastDiscovery": _iso(condition.last_look) if condition.last_look else None,
         "lastDiscoverySeconds": condition.seconds,
         "refusedDevices": [RefusedDevice(device=r.device, reason=r.reason) for r in condition.refused],
+        "provisioning": _provisioning(provisioning) if provisioning else None,
+        "labels": _labels(labels) if labels else None,
+    }
+
+
+def _labels(labels: Standing) -> LabelsStatus:
+    return {"file": str(labels.file), "count": labels.count, "reason": labels.reason}
+
+
+def _provisioning(provisioning: Provisioning) -> ProvisioningStatus:
+    condition = provisioning.condition
+    return {
+        "state": condition.state.value,
+        "reason": condition.reason,
+        "since": _iso(condition.since),
+    }
+
+
+def _observer(observer: Observer) -> ObserverStatus:
+    plugin, standing = observer.plugin, observer.standing
+    return {
+        "name": plugin.name,
+        "origin": plugin.origin,
+        "version": plugin.version,
+        "hooks": list(plugin.hooks),
+        "state": standing.state.value,
+        "reason": standing.reason,
+        "since": _iso(standing.since),
+        "calls": standing.calls,
+        "failures": standing.failures,
+        "waiting": observer.waiting,
+        "dropped": standing.dropped,
     }
 
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
-from . import changes
-from .cdi import SpecDirectory
+from .account import Account
+from .announcing import DeviceInfos
+from .changes import Changes, tell
+from .delivery import delivery
 from .discovery import Discovery
-from .injection import Injection
-from .inventory import Inventory
+from .inventory import Given, Inventory
 from .kubelet.registration import KubeletSocket, Registration
 from .model import Device, Health
+from .news import News
 from .plan import Offer, PlannedResource, units
-from .settings import Inject
+from .settings import ResourceSettings
+from .specfiles import SpecDirectory
 from .supply import Supply
 from .telemetry.metrics import Metrics
+from .vicinity import Vicinity
+
+NONE_REFUSED: Mapping[str, str] = MappingProxyType({})
+"""No device is refused."""
 
 
 class ResourceService:
@@ -29,6 +37,10 @@ class ResourceService:
         changed: called when anything of it is another than before.
         specifications: where its CDI specification goes, if it has one.
         held: called when a list of who holds what may be wanted sooner than before.
+        infos: what tells network plugins of its devices.
+        account: what containers hold of it, since before it was served too.
+        news: tells observers.
+        vicinity: the resources beside this one.
     """
 
     def __init__(
@@ -40,11 +52,18 @@ class ResourceService:
         changed: Callable[[], None],
         specifications: SpecDirectory,
         held: Callable[[], None] = lambda: None,
+        infos: DeviceInfos | None = None,
+        account: Account | None = None,
+        news: News | None = None,
+        vicinity: Vicinity | None = None,
     ) -> None:
         self.name = planned.name
         self.entry = planned.entry
         self.discovery = discovery
-        self.inventory = Inventory(time.time, time.monotonic, held, partial(changes.tell, self.name))
+        self._news = news
+        self.inventory = Inventory(
+            time.time, time.monotonic, held, self._tell, account, planned.entry.backend, self._handed_out
+        )
         self.supply = Supply(
             planned.name,
             self.inventory,
@@ -53,13 +72,13 @@ class ResourceService:
             self._denied,
             lambda: self.discovery.recheck(),
         )
+        self.supply.infos = infos
+        self.supply.vicinity = vicinity or Vicinity()
         self._offers: Sequence[Offer] = ()
+        self._refused: Mapping[str, str] = NONE_REFUSED
         self._caused_at: float | None = None
         self._left = False
-        self._injection: Injection | None = None
-        if planned.entry.inject is Inject.CDI:
-            self._injection = Injection(self.supply, specifications, self._publish)
-            self.supply.inject = self._injection.inject
+        self._delivery = delivery(planned.entry.inject, self.supply, specifications, self._publish)
         self.registration = Registration(self.supply, kubelet, metrics, changed)
         self._metrics = metrics
         metrics.resource_added(self.name, planned.entry.backend)
@@ -70,32 +89,36 @@ class ResourceService:
         same_inject = self.entry.inject is planned.entry.inject
         return same_backend and same_inject and self.supply.prepares == discovery.source.prepares
 
-    def update(self, planned: PlannedResource, discovery: Discovery, caused_at: float | None) -> None:
-        """Takes what the plan gives this resource now."""
-        self.entry = planned.entry
+    def update(
+        self,
+        planned: PlannedResource,
+        discovery: Discovery,
+        caused_at: float | None,
+        refused: Mapping[str, str] = NONE_REFUSED,
+    ) -> None:
+        """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
+        self.entry, self._refused = planned.entry, refused
         self.discovery = discovery
         self.supply.source = discovery.source
         self.supply.policy = planned.entry.prefer
         self._show(planned.offers, caused_at)
 
-    def empty(self, caused_at: float | None) -> None:
-        """The plan has no device for it at present; it stays, at zero."""
+    def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:
+        """The plan has no device for it at present, for these reasons; it stays, at zero."""
+        self.entry = replace(entry, inject=self.entry.inject)  # the way stays until :meth:`fits` is asked
+        self._refused = refused
         self._show((), caused_at)
 
     async def run(self) -> None:
         """Serves the resource until :meth:`stop` or :meth:`drain`.
 
-        One that is injected by CDI is registered only when its specification has been written, or could
-        not be and the list says so.
+        It is registered only when there may be a list: an empty first one would be a lie.
         """
-        if self._injection is None:
-            await self.registration.run()
-            return
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._injection.run())
-            await self._injection.first.wait()
+            group.create_task(self._delivery.run())
+            await self._delivery.ready.wait()
             await self.registration.run()
-            self._injection.stop()
+            self._delivery.stop()
 
     def stop(self) -> None:
         """Leaves, keeping the kubelet's count and the specification: this process will be back."""
@@ -107,11 +130,6 @@ class ResourceService:
         self._leave()
         await self.registration.drain()
 
-    async def withdraw(self) -> None:
-        """Clears away what is left when the resource is gone for good, after :meth:`run` has ended."""
-        if self._injection is not None:
-            await self._injection.withdraw()
-
     def next_change(self) -> float | None:
         """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
         return self.inventory.next_change()
@@ -122,36 +140,21 @@ class ResourceService:
 
     def _leave(self) -> None:
         self._left = True
-        if self._injection is not None:
-            self._injection.stop()
+        self._delivery.stop()
 
     def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
         self._offers, self._caused_at = offers, caused_at
-        if self._injection is not None:
-            ward, now = self.discovery.ward, time.monotonic()
-            devices = {offer.device.id: offer.device for offer in offers}
-            healthy = {name: device for name, device in devices.items() if ward.verdict(device, now).healthy}
-            self._injection.want(healthy, devices.keys() - healthy.keys())
-            if not self._injection.first.is_set():
-                return
+        self._delivery.want(offers, self._verdict())
         self._publish()
 
+    def _verdict(self) -> Callable[[Device], Health]:
+        ward, now = self.discovery.ward, time.monotonic()
+        return lambda device: ward.verdict(device, now)
+
     def _publish(self) -> None:
-        if self._left:
+        if self._left or not self._delivery.ready.is_set():
             return
-        now, offers = time.monotonic(), self._offers
-        shown = self.inventory.snapshot.devices() if self._injection else {}
-
-        def verdict(device: Device) -> Health:
-            health = self.discovery.ward.verdict(device, now)
-            if self._injection is None or not health.healthy:
-                return health
-            return self._injection.verdict(device, listed=shown.get(device.id, False))
-
-        if self._injection is not None:
-            offers = [
-                offer for offer in offers if offer.device.id in shown or self._injection.named(offer.device)
-            ]
+        offers, verdict = self._delivery.listable(self._offers, self._verdict())
         tokens = units(self.entry.share.of, offers)
         self.inventory.update(tokens, verdict, self._why_gone, self._caused_at)
         self._caused_at = None
@@ -160,9 +163,19 @@ class ResourceService:
         self._metrics.devices(self.name, healthy, len(snapshot.entries) - healthy)
 
     def _why_gone(self, device: str) -> str:
-        if device in self.discovery.devices:
-            return "the configuration does not give it to this resource any more"
-        return "the device is gone"
+        known = self.discovery.devices.get(device)
+        if known is None:
+            return "the device is gone"
+        return self._refused.get(device) or "the configuration does not give it to this resource any more"
+
+    def _tell(self, changed: Changes) -> None:
+        tell(self.name, changed)
+        if self._news is not None:
+            self._news.changed(self.name, self.entry.backend, changed)
+
+    def _handed_out(self, given: Given) -> None:
+        if self._news is not None:
+            self._news.allocated(self.name, self.entry.backend, given)
 
     def _denied(self, device: str, missing: Sequence[str]) -> None:
         self.discovery.deny(device, missing)

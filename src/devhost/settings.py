@@ -20,6 +20,13 @@ CDI_DIRECTORY = Path("/var/run/cdi")
 """Where container runtimes look for CDI specifications that programs write (CDI specification)."""
 
 
+DEVICE_INFO_DIRECTORY = Path("/var/run/k8s.cni.cncf.io/devinfo/dp")
+"""Where network plugins look for device-info files (NPWG device information specification 1.1.0, 4.1)."""
+
+LABEL_DIRECTORY = Path("/etc/kubernetes/node-feature-discovery/features.d")
+"""Where Node Feature Discovery's worker reads labels that programs write (its local feature source)."""
+
+
 class Prefer(StrEnum):
     """Which of the free devices GetPreferredAllocation names first."""
 
@@ -106,12 +113,19 @@ class ResourceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A whole configuration. ``backends`` maps a backend's name to its typed ``Options`` value."""
+    """A whole configuration. ``backends`` maps a backend's name to its typed ``Options`` value.
+
+    ``device_info_directory`` is ``None`` where no device-info files are wanted. The directory for
+    labels is known also where none are wanted: those of before are removed there.
+    """
 
     resources: tuple[ResourceSettings, ...] = ()
     backends: Mapping[str, object] = field(default_factory=dict)
     backend_paths: tuple[Path, ...] = ()
     cdi_directory: Path = CDI_DIRECTORY
+    device_info_directory: Path | None = DEVICE_INFO_DIRECTORY
+    label_directory: Path = LABEL_DIRECTORY
+    write_labels: bool = False
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that some resource needs, in file order."""

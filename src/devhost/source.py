@@ -11,8 +11,21 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from .backend import Backend, CanNotice, CanPrepare, CanProbe, CanWatch, Event
-from .errors import AllocationError, BackendError, BackendTimeout, one_line, words
+from .backend import (
+    Backend,
+    CanInform,
+    CanLabel,
+    CanLink,
+    CanNotice,
+    CanPrepare,
+    CanProbe,
+    CanProvision,
+    CanWatch,
+    Event,
+    Offered,
+)
+from .errors import AllocationError, BackendError, BackendTimeout, NotYet, one_line, words
+from .linkage import Linkage, Pair
 from .model import Device, Health
 from .worker import Lane
 
@@ -23,14 +36,25 @@ WATCH_DEADLINE = 60.0
 """Seconds one ``run_blocking`` call of ``watch()`` may take: a source should return now and then."""
 
 
+HeldClaims = Callable[[], frozenset[str] | None]
+"""Tells what containers use, see :meth:`devhost.backend.Context.held`; from any thread."""
+
+
 class ServiceContext:
     """The context a running backend gets (see :class:`devhost.backend.Context`)."""
 
-    def __init__(self, name: str, root: Path, wanted: Collection[str] = ()) -> None:
+    def __init__(
+        self, name: str, root: Path, wanted: Collection[str] = (), held: HeldClaims = lambda: None
+    ) -> None:
         self.log = logging.getLogger(f"devhost.backend.{name}")
         self.root = root
         self.wanted: Collection[str] = wanted
+        self._held = held
         self._lane = Lane(f"{name}-watch")
+
+    def held(self) -> frozenset[str] | None:
+        """What containers use now; ``None`` while that is not known."""
+        return self._held()
 
     async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call of ``watch()`` off the loop, with a deadline."""
@@ -49,17 +73,38 @@ class Source:
     """
 
     def __init__(
-        self, kind: type[Backend], options: object, root: Path, wanted: Collection[str] = ()
+        self,
+        kind: type[Backend],
+        options: object,
+        root: Path,
+        wanted: Collection[str] = (),
+        held: HeldClaims = lambda: None,
     ) -> None:
         self.name = kind.name
         self.kind = kind
         self.options = options
-        self.context = ServiceContext(kind.name, root, wanted)
+        self.context = ServiceContext(kind.name, root, wanted, held)
         self._looking = Lane(f"{kind.name}-look")
         self._probing = Lane(f"{kind.name}-probe")
         self._serving = Lane(f"{kind.name}-serve")
-        self._lanes = (self._looking, self._probing, self._serving)
+        self._linking = Lane(f"{kind.name}-links")
+        self._lanes = (self._looking, self._probing, self._serving, self._linking)
+        self.linkage = Linkage(kind.name, self._closeness) if issubclass(kind, CanLink) else None
+        """How its devices are joined; ``None`` for a backend that has no ``links``."""
         self._made: Backend | None = None
+        self._before: Backend | None = None
+
+    def succeed(self, before: Source) -> None:
+        """Has pods served by another source's backend object until this one has looked for the first time.
+
+        Its devices are listed until then, and only who has seen a device may know what it takes to use it.
+        """
+        self._before = before._before or before._made
+
+    @property
+    def serving(self) -> Backend:
+        """The backend object that knows the devices that are listed now."""
+        return self._before or self.backend
 
     @property
     def backend(self) -> Backend:
@@ -82,6 +127,26 @@ class Source:
     def probes(self) -> bool:
         """Whether the backend judges health by more than ``discover``."""
         return issubclass(self.kind, CanProbe)
+
+    @property
+    def links(self) -> Mapping[frozenset[str], int]:
+        """How closely devices are joined, by their ids, as far as that is known; never asks."""
+        return self.linkage.links if self.linkage else {}
+
+    @property
+    def provisions(self) -> bool:
+        """Whether the backend brings hardware to what its options say."""
+        return issubclass(self.kind, CanProvision)
+
+    @property
+    def informs(self) -> bool:
+        """Whether the backend has something to tell network plugins."""
+        return issubclass(self.kind, CanInform)
+
+    @property
+    def labels(self) -> bool:
+        """Whether the backend has labels for the node."""
+        return issubclass(self.kind, CanLabel)
 
     @property
     def hung(self) -> int:
@@ -118,9 +183,62 @@ class Source:
         Raises:
             BackendError: it failed, or hung past the deadline.
         """
-        backend = self.backend
+        backend = self.serving
         if isinstance(backend, CanPrepare):
             await self._guarded(self._serving, deadline, backend.prepare, devices)
+
+    async def _closeness(self, pairs: Sequence[Pair]) -> Sequence[int]:
+        """How closely each of some pairs of devices is joined.
+
+        Raises:
+            BackendError: the backend failed, hung past its deadline, or answered nonsense.
+        """
+        backend = self.backend
+
+        def ask() -> list[int]:
+            assert isinstance(backend, CanLink)
+            found = [backend.links(a, b) for a, b in pairs]
+            if not all(isinstance(closeness, int) for closeness in found):
+                raise BackendError(f"backend {self.name} answered links() with something else than int")
+            return found
+
+        return await self._guarded(self._linking, self.kind.discover_deadline, ask)
+
+    async def label(self, devices: Sequence[Device], offered: Offered) -> Mapping[object, object]:
+        """What the backend gives as labels for the node; none from a backend that has no ``labels``.
+
+        Args:
+            devices: all that exist.
+
+        Raises:
+            BackendError: it failed, hung past its deadline, or answered something else than a mapping.
+        """
+        backend = self.backend
+
+        def ask() -> Mapping[object, object]:
+            assert isinstance(backend, CanLabel)
+            found: object = backend.labels(devices, offered)
+            if not isinstance(found, Mapping):
+                raise BackendError(f"backend {self.name} answered labels() with {type(found).__name__}")
+            return dict(found)
+
+        return await self._guarded(self._linking, self.kind.discover_deadline, ask) if self.labels else {}
+
+    async def provision(self, lane: Lane, deadline: float) -> None:
+        """Brings the hardware to what the options say; nothing for a backend that has no ``provision``.
+
+        Args:
+            lane: where to run it; it outlives this source.
+
+        Raises:
+            NotYet: it waits for something; also for the backend itself to start.
+            BackendError: it failed, or hung past the deadline.
+        """
+        if not self.started:
+            raise NotYet(f"backend {self.name} has not started")
+        backend = self.backend
+        if isinstance(backend, CanProvision):
+            await self._guarded(lane, deadline, backend.provision)
 
     async def serve(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call``, which uses the backend for a pod, on the serving lane.
@@ -145,7 +263,8 @@ class Source:
 
     def exists(self, path: str) -> bool:
         """Whether the host has this path. May block on a dead file system: not for the event loop."""
-        return os.path.exists(self.context.root / path.lstrip("/"))  # noqa: PTH110 - any error means "no"
+        # not pathlib: any error means "no", and making a Path costs three times the look itself
+        return os.path.exists(os.path.join(self.context.root, path.lstrip("/")))  # noqa: PTH110, PTH118
 
     def watch(self) -> AsyncIterator[Event] | None:
         """The backend's own event source; ``None`` if it has none."""
@@ -163,7 +282,9 @@ class Source:
         if isinstance(self.backend, CanNotice):
             for event in events:
                 self.backend.notice(event)
-        return list(self.backend.discover())
+        found = list(self.backend.discover())
+        self._before = None
+        return found
 
     def _probe(self, backend: CanProbe, devices: Sequence[Device]) -> Mapping[str, Health]:
         verdicts: object = backend.probe(devices)
@@ -180,7 +301,7 @@ class Source:
             raise
         except BackendError as error:
             # The backend's own sentence, which may come in any shape and in a class of its own.
-            kind = AllocationError if isinstance(error, AllocationError) else BackendError
+            kind = next(kind for kind in (AllocationError, NotYet, BackendError) if isinstance(error, kind))
             raise kind(words(error) or type(error).__name__) from error
         except Exception as error:
             raise BackendError(f"backend {self.name} failed: {one_line(error)}") from error

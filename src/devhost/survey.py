@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from .discovery import Discovery
+from .holding import Listing
+from .ledger import Ledger
 from .loading import Loaded
 from .model import Device
-from .plan import Plan, make_plan
+from .plan import Plan
 from .settings import Settings
 from .source import Source
 from .sysfs import natural
@@ -34,13 +37,16 @@ class Survey:
         ]
 
 
-async def survey(loaded: Loaded, root: Path, *, everything: bool = False) -> Survey:
+async def survey(
+    loaded: Loaded, root: Path, *, everything: bool = False, heard: Listing | None = None
+) -> Survey:
     """Looks and probes once, at all backends side by side.
 
     Args:
         loaded: the configuration; one without resources stands for "every backend there is".
         root: directory that stands for ``/``.
         everything: ask for all attributes, not only those the configuration looks at.
+        heard: what containers hold, which the plan then leaves to them.
     """
     discoveries: dict[str, Discovery] = {}
     settings = loaded.settings
@@ -50,10 +56,13 @@ async def survey(loaded: Loaded, root: Path, *, everything: bool = False) -> Sur
             source = Source(backend, settings.backends.get(name), root, wanted)
             discoveries[name] = Discovery(source, Metrics(), lambda caused_at: None)
     await asyncio.gather(*map(_ask, discoveries.values()))
-    found = {name: tuple(discovery.devices.values()) for name, discovery in discoveries.items()}
+    found = {name: discovery.devices for name, discovery in discoveries.items()}
     for discovery in discoveries.values():
         discovery.source.close()
-    return Survey(settings, make_plan(found, settings), discoveries)
+    ledger = Ledger(time.monotonic)
+    if heard is not None:
+        ledger.heard(heard)
+    return Survey(settings, ledger.plan(found, settings), discoveries)
 
 
 async def _ask(discovery: Discovery) -> None:

@@ -11,7 +11,8 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from .errors import BackendTimeout
 
@@ -49,7 +50,8 @@ class Lane:
         """
         if self._abandoned >= MAX_ABANDONED:
             raise BackendTimeout(f"{self.name}: {self._abandoned} earlier calls still hang")
-        job = _Job(lambda: call(*args, **kwargs), asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        job = _Job(partial(call, *args, **kwargs), loop)
         with self._wake:
             if self._closed:
                 raise BackendTimeout(f"{self.name}: it is shutting down")
@@ -57,23 +59,24 @@ class Lane:
             if self._thread is None:
                 self._thread = _Runner(self)
             self._wake.notify_all()
+        # A timer of its own: asyncio.timeout() would cost a tenth of the whole hop, on each Allocate.
+        timer = loop.call_later(deadline, self._late, job, deadline)
         try:
-            async with asyncio.timeout(deadline):
-                result: T = await job.future
-                return result
-        except TimeoutError:
-            if job.future.done() and not job.future.cancelled():
-                # It answered after all, or the call itself raised TimeoutError: an ordinary failure.
-                return cast("T", job.future.result())
-            raise BackendTimeout(f"{self.name}: no answer within {deadline:g} s") from None
+            result: T = await job.future
+            return result
         finally:
-            self._leave(job)
+            timer.cancel()
+            if not job.returned:  # as it usually has: the thread is busy with the lane's lock just now
+                self._leave(job)
 
     def close(self) -> None:
         """Lets the thread end once its current call returns; waits for nobody."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
+
+    def _late(self, job: _Job, deadline: float) -> None:
+        job.finish(None, BackendTimeout(f"{self.name}: no answer within {deadline:g} s"))
 
     def _leave(self, job: _Job) -> None:
         """After a call: a job that still runs has hung (or was cancelled), so its thread is given up."""
@@ -122,11 +125,11 @@ class _Job:
             value, error = None, caught
         self.returned = True  # before the caller can wake up and look whether the thread hangs
         try:
-            self._loop.call_soon_threadsafe(self._finish, value, error)
+            self._loop.call_soon_threadsafe(self.finish, value, error)
         except RuntimeError:
             return  # the loop is closed: nobody waits for this answer any more
 
-    def _finish(self, value: Any, error: BaseException | None) -> None:
+    def finish(self, value: Any, error: BaseException | None) -> None:
         if self.future.done():
             return
         if error is None:

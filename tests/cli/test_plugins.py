@@ -51,6 +51,17 @@ def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "entry_points", lambda group: ())
 
 
+OBSERVER = """
+from devhost.observe import hookimpl
+
+@hookimpl
+def devhost_left(news): ...
+
+@hookimpl
+def devhost_allocated(news, missed): ...
+"""
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     (tmp_path / "card.py").write_text(PLUGIN)
@@ -104,6 +115,24 @@ def test_json_holds_the_same(config: Path) -> None:
     assert card["options"]["level"]["default"] == "low"
     (refused,) = found["refused"]
     assert refused["reason"] == "RuntimeError: no luck"
+
+
+def test_observers_are_listed_with_the_hooks_they_have(config: Path) -> None:
+    (config.parent / "audit.py").write_text(OBSERVER)
+    lines = plugins("--config", str(config)).stdout.splitlines()
+    assert lines[-3:] == [
+        f"observer audit from {config.parent}/audit.py",
+        "  hooks: devhost_allocated, devhost_left",
+        f"refused: {config.parent}/broken.py: RuntimeError: no luck",
+    ]
+    found = json.loads(plugins("--config", str(config), "--output", "json").stdout)
+    (observer,) = found["observers"]
+    assert observer == {
+        "name": "audit",
+        "version": "",
+        "origin": f"{config.parent}/audit.py",
+        "hooks": ["devhost_allocated", "devhost_left"],
+    }
 
 
 def test_the_plugins_are_listed_for_a_file_that_is_otherwise_wrong(config: Path) -> None:

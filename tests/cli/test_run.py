@@ -136,14 +136,17 @@ async def test_the_podresources_socket_may_lie_elsewhere_and_status_names_the_po
                     shown = done.stdout
 
 
-async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, tmp_path):
+@pytest.fixture
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return probe.getsockname()[1]
 
+
+async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, tmp_path, free_port):
     def get(path):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -152,7 +155,7 @@ async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, t
 
     directory = tmp_path / "kubelet"
     directory.mkdir()
-    with running(toys, directory, "--listen", f"127.0.0.1:{port}"):
+    with running(toys, directory, "--listen", f"127.0.0.1:{free_port}"):
         async with asyncio.timeout(15):
             while (answer := await asyncio.to_thread(get, "/readyz"))[1].find("waiting") < 0:
                 await asyncio.sleep(0.05)
@@ -163,6 +166,48 @@ async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, t
             assert (await asyncio.to_thread(get, "/healthz"))[0] == 200
             metrics = (await asyncio.to_thread(get, "/metrics"))[1]
             assert 'devhost_registrations_total{resource="example.com/toy"} 1.0' in metrics
+
+
+async def test_metrics_name_pods_only_if_they_are_asked_to(toys, tmp_path, free_port):
+    def held() -> list[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return [line for line in lines if line.startswith("devhost_device_held{")]
+
+    (toys.root / "dev").mkdir(exist_ok=True)
+    (toys.root / "dev" / "null").touch()
+    sockets = tmp_path / "pod-resources"
+    async with KubeletSimulator(tmp_path / "kubelet", pod_resources=sockets) as kubelet:
+        for asked, arguments in ((False, ()), (True, ("--pod-metrics",))):
+            with running(
+                toys, kubelet.directory, "--listen", f"127.0.0.1:{free_port}", *arguments
+            ) as process:
+                await until_served(kubelet)
+                if not asked:
+                    await kubelet.admit("train", "main", "example.com/toy", 1)
+                    assert await asyncio.to_thread(held) == []
+                else:
+                    async with asyncio.timeout(15):
+                        while not (lines := await asyncio.to_thread(held)):
+                            await asyncio.sleep(0.05)
+                    (line,) = lines
+                    for label in ('resource="example.com/toy"', 'pod="train"', 'container="main"'):
+                        assert label in line
+                process.terminate()
+                await ended(process)
+            await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
+
+
+def test_pods_in_metrics_that_nobody_serves_are_refused(toys):
+    done = subprocess.run(
+        [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--pod-metrics"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--pod-metrics has no metrics to add to" in done.stderr
 
 
 def test_a_wrong_configuration_exits_with_2_and_every_complaint(toys):

@@ -85,8 +85,12 @@ def _document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
                 "lastDiscovery": "2026-11-20T11:59:15Z",
                 "lastDiscoverySeconds": 0.0012,
                 "refusedDevices": [],
+                "provisioning": None,
+                "labels": None,
             }
         ],
+        "observers": [],
+        "held": [],
         "refusals": [],
     }
 
@@ -126,6 +130,32 @@ def test_devices_handed_out_together_are_shown_with_what_each_container_got() ->
     assert [line[1:4] for line in lines[at + 1 : at + 3]] == [["a", "Healthy", "0"], ["b", "Unhealthy", "1"]]
 
 
+def test_what_is_held_through_a_resource_that_is_gone_is_shown_with_its_holder() -> None:
+    document = _document()
+    holder = {"namespace": "default", "pod": "train", "container": "main"}
+    reason = "devhost does not serve this resource now"
+    document["held"] = [
+        {"resource": "old/name", "id": "a::1", "devices": ["a"], "holder": holder, "reason": reason},
+        {"resource": "old/name", "id": "all::0", "devices": [], "holder": None, "reason": reason},
+    ]
+    lines = [line.split() for line in show(document, NOW).splitlines()]
+    at = lines.index(["RESOURCE", "NOT", "LISTED", "HELD", "BY", "DEVICES", "REASON"])
+    assert lines[at + 1] == ["old/name", "a::1", "default/train/main", "a", *reason.split()]
+    assert lines[at + 2] == ["old/name", "all::0", "a", "pod,", "unknown", "which", "-", *reason.split()]
+    document["held"] *= 30
+    assert "10 more of what is held not shown (--all shows them)" in show(document, NOW)
+    assert "not shown" not in show(document, NOW, everything=True)
+
+
+def test_a_vanished_device_says_who_has_it_still() -> None:
+    text = show(_document([_device("FT1", "the device is gone", allocated=True)]), NOW)
+    (line,) = [line for line in text.splitlines() if "FT1" in line]
+    assert line.split() == [
+        *("example.com/serial", "FT1", "Unhealthy", "45s", "0,1"),
+        *("default/meter-0/main", "the", "device", "is", "gone"),
+    ]
+
+
 def test_a_host_that_has_nothing_yet_says_so() -> None:
     document = _document()
     document["resources"], document["backends"] = [], []
@@ -163,6 +193,54 @@ def test_a_rejected_reload_shows_every_complaint() -> None:
     assert lines[2].endswith("generation 2  REJECTED 30s ago, generation 2 stays:")
     assert lines[3].strip() == "devhost.yaml:3:5: resources[0].nam: unknown key"
     assert lines[4].strip() == r"devhost.yaml:9:1: \x1b[2J"
+
+
+def test_observers_are_shown_where_there_are_any_and_why_one_is_paused() -> None:
+    document = _document()
+    assert "OBSERVER" not in show(document, NOW)
+    document["observers"] = [
+        {
+            "name": "ledger",
+            "origin": "/etc/devhost/ledger.py",
+            "version": "",
+            "hooks": ["devhost_held"],
+            "state": "paused",
+            "reason": "devhost_held: ValueError: no",
+            "since": "2026-11-20T11:59:15Z",
+            "calls": 7,
+            "failures": 5,
+            "waiting": 2,
+            "dropped": 1,
+        }
+    ]
+    lines = show(document, NOW).splitlines()
+    header = next(number for number, line in enumerate(lines) if line.startswith("OBSERVER"))
+    assert lines[header].split() == [
+        *["OBSERVER", "STATE", "SINCE", "CALLS"],
+        *["FAILED", "WAITING", "DROPPED", "REASON"],
+    ]
+    assert lines[header + 1].split() == [
+        *["ledger", "paused", "45s", "7", "5", "2", "1"],
+        "devhost_held:",
+        "ValueError:",
+        "no",
+    ]
+
+
+def test_provisioning_is_shown_while_something_is_not_as_wanted() -> None:
+    document = _document()
+    found = document["backends"][0]
+    found["provisioning"] = {
+        "state": "waiting",
+        "reason": "a pod has 0000:3b:02.0",
+        "since": "2026-11-20T11:59:15Z",
+    }
+    assert [line.split() for line in show(document, NOW).splitlines()[-2:]] == [
+        ["BACKEND", "PROVISIONING", "SINCE", "REASON"],
+        ["udev", "waiting", "45s", "a", "pod", "has", "0000:3b:02.0"],
+    ]
+    found["provisioning"] = {"state": "ok", "reason": "", "since": "2026-11-20T11:59:15Z"}
+    assert "PROVISIONING" not in show(document, NOW)
 
 
 def test_degraded_backends_and_refusals_show_their_reason() -> None:

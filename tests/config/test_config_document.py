@@ -21,7 +21,7 @@ GOOD = "version: 1\nresources: []\n"
 
 def refused(text: str | bytes) -> tuple[Complaint, ...]:
     with pytest.raises(ConfigError) as caught:
-        loads(text, "f.yaml", lambda paths: Catalog())
+        loads(text, "f.yaml", lambda _paths, _wanted: Catalog())
     return caught.value.complaints
 
 
@@ -128,7 +128,7 @@ def test_a_file_with_very_many_faults_stops_being_read() -> None:
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "dir").mkdir()
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path / name, lambda paths: Catalog())
+        load(tmp_path / name, lambda _paths, _wanted: Catalog())
     (complaint,) = caught.value.complaints
     assert complaint.line == 0
     assert str(complaint).isprintable()
@@ -140,12 +140,12 @@ def test_a_file_without_permission_says_so(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(ConfigError, match="it may not be read"):
-        load(tmp_path / "secret.yaml", lambda paths: Catalog())
+        load(tmp_path / "secret.yaml", lambda _paths, _wanted: Catalog())
 
 
 def test_an_endless_file_is_not_read_to_its_end() -> None:
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
-        load(Path("/dev/zero"), lambda paths: Catalog())
+        load(Path("/dev/zero"), lambda _paths, _wanted: Catalog())
 
 
 def test_both_yaml_parsers_give_the_same_settings(
@@ -180,7 +180,7 @@ tokens = st.lists(st.sampled_from(MARKS + WORDS + ODD), max_size=40).map("".join
 
 def _never_more_than_complaints(text: str | bytes, catalog: Catalog) -> None:
     try:
-        loads(text, "f.yaml", lambda paths: catalog)
+        loads(text, "f.yaml", lambda _paths, _wanted: catalog)
     except ConfigError as error:
         assert error.complaints
         for complaint in error.complaints:
@@ -202,5 +202,5 @@ def test_random_text_raises_nothing_but_complaints(text: str, catalog: Catalog) 
 @given(name=st.text(st.characters(), max_size=50))
 def test_a_strange_file_name_stays_on_one_line(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        loads("", name, lambda paths: Catalog())
+        loads("", name, lambda _paths, _wanted: Catalog())
     assert str(caught.value).isprintable()

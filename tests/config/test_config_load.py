@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_backend_paths_are_relative_to_the_file_and_read_first(tmp_path: Path, c
     file.write_text("version: 1\nresources: [{name: a.b/c, backend: card}]\nbackendPaths: [here, /there]\n")
     asked: list[Sequence[Path]] = []
 
-    def catalog_for(paths: Sequence[Path]) -> Catalog:
+    def catalog_for(paths: Sequence[Path], _wanted: Collection[str]) -> Catalog:
         asked.append(paths)
         return catalog
 
@@ -108,10 +108,10 @@ def test_the_complaints_carry_the_files_name_and_a_broken_plugin_nobody_needs_is
     file = tmp_path / "devhost.yaml"
     file.write_text("version: 1\nresources: []\n")
     assert catalog.refused
-    assert load(file, lambda paths: catalog) == Settings()
+    assert load(file, lambda _paths, _wanted: catalog) == Settings()
     file.write_text("version: 1\n")
     with pytest.raises(ConfigError, match=f"^{file}:1:1: the key resources"):
-        load(file, lambda paths: catalog)
+        load(file, lambda _paths, _wanted: catalog)
 
 
 def test_reading_twice_gives_equal_settings(read: Read) -> None:
@@ -224,7 +224,7 @@ def _yaml(settings: tuple[ResourceSettings, ...]) -> str:
 def test_settings_written_as_yaml_are_read_back_the_same(
     written: tuple[ResourceSettings, ...], catalog: Catalog
 ) -> None:
-    found = loads(_yaml(written), "f.yaml", lambda paths: catalog)
+    found = loads(_yaml(written), "f.yaml", lambda _paths, _wanted: catalog)
     assert found.resources == written
 
 

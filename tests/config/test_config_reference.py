@@ -12,7 +12,7 @@ import pytest
 from devhost import catalog
 from devhost.config import loads
 from devhost.config.annotation import keys
-from devhost.config.language import Cdi, File, Override, Resource, Sharing
+from devhost.config.language import Cdi, DeviceInfo, File, Labels, Override, Resource, Sharing
 from devhost.settings import Inject, Of, Prefer, WhenEmpty
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -30,10 +30,10 @@ def test_every_example_is_a_right_configuration(example: str) -> None:
     found = catalog.load()
     if "udev" not in found.installed:
         pytest.skip("the package devhost-udev is not installed")
-    loads(example, str(PAGE), lambda paths: found)
+    loads(example, str(PAGE), lambda _paths, _wanted: found)
 
 
-@pytest.mark.parametrize("cls", [File, Resource, Sharing, Override, Cdi])
+@pytest.mark.parametrize("cls", [File, Resource, Sharing, Override, Cdi, DeviceInfo, Labels])
 def test_every_key_is_documented(cls: type) -> None:
     missing = [key for key in keys(cls) if f"`{key}`" not in TEXT and f".{key}`" not in TEXT]
     assert missing == []

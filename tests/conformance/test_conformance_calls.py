@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
-from devhost import supply
+from devhost import supply, vicinity
 from devhost.kubelet.api import PRE_START_DEADLINE
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.model import Device, DeviceNode, Edits, Mount, unhealthy
@@ -242,10 +242,10 @@ async def test_a_preference_that_cannot_be_met_is_the_best_there_is_and_no_error
 @pytest.mark.conformance(54)
 @pytest.mark.field_failure("F13")
 async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet, monkeypatch):
-    def broken(*_: object) -> list[str]:
+    def broken(*_: object, **__: object) -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(supply, "prefer", broken)
+    monkeypatch.setattr(vicinity, "prefer", broken)
     rig.write(TOY_LINE)
     async with rig.running():
         await served(kubelet, toy=2)

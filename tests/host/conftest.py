@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from devhost.catalog import Catalog, Installed
 from devhost.host import Host
 from devhost.loading import Loaded
 from devhost.testing.kubelet import KubeletSimulator
+
+sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
 
 @dataclass
@@ -81,7 +84,7 @@ class Rig:
             name: Installed(kind, "tests", "0", ("devhost_backends",)) for name, kind in self.classes.items()
         }
         catalog = Catalog(installed)
-        return Loaded(config.load(self.config, lambda paths: catalog), catalog)
+        return Loaded(config.load(self.config, lambda _paths, _wanted: catalog), catalog)
 
     def write(self, *resources: str) -> None:
         """Makes the file hold these resources, each in YAML's flow style."""
@@ -122,3 +125,23 @@ async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[Kub
     yield simulator
     if simulator.running:
         await simulator.stop()
+
+
+@pytest.fixture
+def specs(rig, tmp_path):
+    """The CDI directory of the rig: paths and contents of its files."""
+    from cdi_scene import Specs, alone
+
+    rig.cdi = tmp_path / "cdi"
+    rig.scripts["toy"].nodes = {"d0": "/dev/null", "d1": "/dev/zero", "d2": "/dev/full"}
+    write = rig.write
+
+    def with_directory(*resources):
+        write(*resources)
+        rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {rig.cdi}}}\n")
+
+    rig.write = with_directory
+    # env that does not depend on the company keeps the names of single devices in play
+    together = rig.classes["toy"].allocate
+    rig.classes["toy"].allocate = alone(together)
+    return Specs(rig, together)

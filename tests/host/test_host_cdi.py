@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -9,83 +10,14 @@ import threading
 from dataclasses import replace
 
 import pytest
+from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, before_each_list
 
-from devhost import injection
+from devhost import injection, specfiles
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
-from devhost.cdi import SpecDirectory, applied
 from devhost.model import unhealthy
+from devhost.testing import runtime
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
-
-TOY, OTHER = "example.com/toy", "example.com/other"
-TOY_LINE = "name: example.com/toy, backend: toy, inject: cdi"
-OTHER_LINE = "name: example.com/other, backend: other"
-
-
-@pytest.fixture
-def specs(rig, tmp_path):
-    """The CDI directory of the rig: paths and contents of its files."""
-    rig.cdi = tmp_path / "cdi"
-    rig.scripts["toy"].nodes = {"d0": "/dev/null", "d1": "/dev/zero", "d2": "/dev/full"}
-    write = rig.write
-
-    def with_directory(*resources):
-        write(*resources)
-        rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {rig.cdi}}}\n")
-
-    rig.write = with_directory
-    # env that does not depend on the company keeps the names of single devices in play
-    rig.classes["toy"].allocate = alone(rig.classes["toy"].allocate)
-    return Specs(rig)
-
-
-def alone(allocate):
-    def each(self, devices):
-        parts = [allocate(self, [device]) for device in devices]
-        return replace(Edits.merge(parts), env={f"DEVICE_{device.id}": "1" for device in devices})
-
-    return each
-
-
-class Specs:
-    def __init__(self, rig):
-        self._rig = rig
-
-    def path(self, resource=TOY):
-        directory = SpecDirectory(self._rig.cdi, str(self._rig.kubelet_dir))
-        directory.close()
-        return directory.path(resource)
-
-    def document(self, resource=TOY):
-        return json.loads(self.path(resource).read_text())
-
-    def devices(self, resource=TOY):
-        if not self.path(resource).exists():
-            return {}
-        return {one["name"]: one["containerEdits"] for one in self.document(resource)["devices"]}
-
-    def resolve(self, response, resource=TOY):
-        """What a container has after its runtime applied the answer's names."""
-        document = self.document(resource)
-        parts = []
-        for device in response.cdi_devices:
-            kind, _, name = device.name.partition("=")
-            assert kind == document["kind"]
-            parts.append(self.devices(resource)[name])
-        return applied(parts)
-
-
-def before_each_list(monkeypatch, look):
-    """Calls ``look`` with the ids of each list just before it is sent."""
-    from devhost.kubelet import wire
-
-    device_list = wire.device_list
-
-    def looked(snapshot):
-        look(set(snapshot.entries), {n for n, e in snapshot.entries.items() if e.health.healthy})
-        return device_list(snapshot)
-
-    monkeypatch.setattr(wire, "device_list", looked)
 
 
 @pytest.mark.conformance(52)
@@ -113,7 +45,7 @@ async def test_the_file_says_what_a_container_gets_and_can_be_read_by_all(rig, k
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         status = os.stat("/dev/null")  # noqa: PTH116
         assert specs.document()["cdiVersion"] == "0.3.0"
-        assert specs.document()["kind"] == TOY
+        assert specs.document()["kind"] == specs.kind()
         assert specs.devices()["d0"] == {
             "env": ["DEVICE_d0=1"],
             "deviceNodes": [
@@ -141,7 +73,7 @@ async def test_an_answer_has_names_and_annotations_and_nothing_by_the_other_rout
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         response = (await kubelet.admit("pod", "main", TOY, 2)).response
-        names = ["example.com/toy=d0", "example.com/toy=d1", "vendor.com/extra=0"]
+        names = [f"{specs.kind()}=d0", f"{specs.kind()}=d1", "vendor.com/extra=0"]
         assert [device.name for device in response.cdi_devices] == names
         assert dict(response.annotations) == {"example.com/note": "x"}
         assert not response.devices and not response.mounts and not response.envs
@@ -166,19 +98,12 @@ async def test_both_routes_give_a_container_the_same(rig, kubelet, specs):
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 2})
         for count in (1, 2):
-            named = (await kubelet.admit(f"pod-{count}", "named", TOY, count)).response
-            direct = (await kubelet.admit(f"pod-{count}", "direct", OTHER, count)).response
-            found = specs.resolve(named)
-            assert {name: value for (what, name), value in found.items() if what == "env"} == direct.envs
-            nodes = [value for (what, _), value in found.items() if what == "node"]
-            assert [(n["hostPath"], n["path"], n["permissions"]) for n in nodes] == [
-                (d.host_path, d.container_path, d.permissions) for d in direct.devices
-            ]
-            mounts = [value for (what, _), value in found.items() if what == "mount"]
-            assert [(m["hostPath"], m["containerPath"], "ro" in m["options"]) for m in mounts] == [
-                (m.host_path, m.container_path, m.read_only) for m in direct.mounts
-            ]
-            kubelet.release(f"pod-{count}")
+            named = (await kubelet.admit("pod", "named", TOY, count)).response
+            direct = (await kubelet.admit("pod", "direct", OTHER, count)).response
+            names = [device.name for device in named.cdi_devices]
+            assert runtime.by_cdi(rig.cdi, names) == runtime.direct([direct])
+            if count == 1:
+                kubelet.release("pod")
         before = specs.devices()
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 2}, 10)
@@ -192,9 +117,28 @@ async def test_replicas_of_a_device_share_its_name(rig, kubelet, specs):
         assert specs.devices().keys() == {"d0", "d1"}
         response = (await kubelet.admit("pod", "main", TOY, 2)).response
         assert {device.name for device in response.cdi_devices} <= {
-            "example.com/toy=d0",
-            "example.com/toy=d1",
+            f"{specs.kind()}=d0",
+            f"{specs.kind()}=d1",
         }
+
+
+async def test_another_writers_description_of_the_same_devices_stays_good_and_ours_too(rig, kubelet, specs):
+    """As the tools of a vendor write one, with the resource's own name for the kind and the same names."""
+    rig.cdi.mkdir()
+    edits = {"deviceNodes": [{"path": "/dev/null"}]}
+    theirs = rig.cdi / "vendor.json"
+    text = json.dumps(
+        {"cdiVersion": "0.3.0", "kind": TOY, "devices": [{"name": "d0", "containerEdits": edits}]}
+    )
+    theirs.write_text(text)
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        response = (await kubelet.admit("pod", "main", TOY, 2)).response
+        ours = runtime.by_cdi(rig.cdi, [device.name for device in response.cdi_devices])
+        assert ours.nodes == {"/dev/null": "/dev/null", "/dev/zero": "/dev/zero"}
+        assert runtime.by_cdi(rig.cdi, [f"{TOY}=d0"]).nodes == {"/dev/null": "/dev/null"}
+        assert theirs.read_text() == text
 
 
 async def test_a_device_whose_edits_fail_is_left_out_with_the_reason_until_they_come(rig, kubelet, specs):
@@ -270,42 +214,6 @@ async def test_a_changed_device_is_rendered_anew(rig, kubelet, specs):
         await rig.until(lambda: specs.devices()["d0"]["deviceNodes"][0]["path"] == "/dev/random")
 
 
-async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specification(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        (held,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
-        rig.change("toy", [Device(id="d2", attributes={"model": "x100", "index": 2})])
-        await rig.until(lambda: specs.devices().keys() == {held, "d2"})
-        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 2}, 10)
-
-
-@pytest.mark.conformance(52)
-async def test_a_stop_and_a_restart_keep_the_file_as_it_is(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    for _ in range(2):
-        async with rig.running():
-            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 10)
-            identity = specs.path().stat().st_ino
-        assert specs.path().stat().st_ino == identity
-    assert specs.devices().keys() == {"d0", "d1"}
-    good = rig.scripts["toy"].devices
-    rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1}, 10)
-        assert specs.path().stat().st_ino == identity  # a pod may still have the sick one
-
-
-async def test_the_file_goes_when_the_resource_leaves_the_configuration(rig, kubelet, specs):
-    rig.write(TOY_LINE, OTHER_LINE + ", inject: cdi")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
-        rig.write(OTHER_LINE + ", inject: cdi")
-        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0, OTHER: 1}, 10)
-        await rig.until(lambda: not specs.path().exists())
-        assert specs.path(OTHER).exists()
-
-
 async def test_the_file_goes_with_the_last_device_and_comes_back(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
@@ -319,7 +227,7 @@ async def test_the_file_goes_with_the_last_device_and_comes_back(rig, kubelet, s
         assert specs.devices().keys() == {"d0", "d1"}
 
 
-async def test_changing_the_route_registers_anew_and_old_answers_stay_good(rig, kubelet, specs):
+async def test_changing_the_route_registers_anew(rig, kubelet, specs):
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -328,7 +236,6 @@ async def test_changing_the_route_registers_anew_and_old_answers_stay_good(rig, 
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         response = (await kubelet.admit("pod", "main", TOY, 1)).response
         assert response.devices and not response.cdi_devices
-        assert specs.devices().keys() == {"d0", "d1"}
 
 
 async def test_another_directory_in_the_configuration_moves_the_file(rig, kubelet, specs, tmp_path):
@@ -339,21 +246,6 @@ async def test_another_directory_in_the_configuration_moves_the_file(rig, kubele
         rig.write(TOY_LINE)
         await rig.until(lambda: specs.path().exists() and not old.exists())
         assert len(kubelet.events.of(ev.Registered, TOY)) == 1
-
-
-async def test_stale_files_are_swept_at_start_and_foreign_ones_never(rig, kubelet, specs):
-    rig.cdi.mkdir()
-    stale = specs.path("example.com/old")
-    foreign = [rig.cdi / "nvidia.com_gpu.json", rig.cdi / "devhost_example.com_old.json", rig.cdi / "x.yaml"]
-    for path in (stale, *foreign):
-        path.write_text("{}")
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await rig.until(lambda: not stale.exists())
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        rig.write(OTHER_LINE)
-        await rig.until(lambda: not specs.path().exists())
-    assert all(path.read_text() == "{}" for path in foreign)
 
 
 async def test_a_directory_that_cannot_be_written_degrades_its_resource_alone(rig, kubelet, specs):
@@ -440,3 +332,76 @@ async def test_resources_from_a_template_have_a_file_each(rig, kubelet, specs):
         await kubelet.wait_for(lambda: kubelet.allocatable() == both)
         assert specs.document("example.com/toy-x100")["cdiVersion"] == "0.3.0"
         assert specs.document("example.com/toy-y.200")["cdiVersion"] == "0.6.0"
+
+
+async def test_nothing_is_listed_while_other_devices_keep_the_file_from_being_written(rig, kubelet, specs):
+    """The first of two new devices is known in full, the second is still asked for, and a plan is made."""
+    rig.write(TOY_LINE)
+    asked, go_on = threading.Event(), threading.Event()
+    answer = rig.scripts["toy"].on_allocate
+
+    def slow(devices):
+        if [device.id for device in devices] == ["d3"]:
+            asked.set()
+            go_on.wait(10)
+        answer(devices)
+
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.scripts["toy"].on_allocate = slow
+        rig.change("toy", [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(4)])
+        await rig.until(asked.is_set)
+        host.replan(None)
+        assert host.services[TOY].inventory.snapshot.entries.keys() == {"d0", "d1"}
+        go_on.set()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
+
+
+async def test_a_device_that_is_plugged_in_again_is_healthy_as_soon_as_it_is_listed(
+    rig, kubelet, specs, monkeypatch
+):
+    unwell = []
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        first, second = rig.scripts["toy"].devices
+        rig.change("toy", [first])
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        judge = host.services[TOY]._delivery._verdict
+
+        def judged(device, *, listed):
+            verdict = judge(device, listed=listed)
+            unwell.extend([verdict.reason] if verdict.reason else [])
+            return verdict
+
+        monkeypatch.setattr(host.services[TOY]._delivery, "_verdict", judged)
+        rig.change("toy", [first, replace(second)])
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert not unwell
+
+
+async def test_a_sick_device_is_listed_with_its_reason_though_no_file_names_it(rig, kubelet, specs):
+    first, second = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [first, replace(second, health=unhealthy("too hot"))]
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1} and kubelet.capacity() == {TOY: 2})
+        assert specs.devices().keys() == {"d0"}
+
+
+async def test_what_lies_on_the_disk_is_handed_out_while_nothing_new_can_be_written(
+    rig, kubelet, specs, monkeypatch
+):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        monkeypatch.setattr(specfiles, "replace_file", full)
+        rig.change("toy", [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(3)])
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3})
+        response = (await kubelet.admit("pod", "main", TOY, 1)).response
+        assert specs.resolve(response)
+    async with rig.running():  # nor does a start make a good file useless
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3} and kubelet.allocatable() == {TOY: 2})

@@ -78,12 +78,12 @@ async def test_sighup_probes_again_and_events_do_not(rig, kubelet, monkeypatch):
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         looks = rig.scripts["toy"].looks
-        host._dispatch(Event())
+        host._roster.dispatch(Event())
         await rig.until(lambda: rig.scripts["toy"].looks > looks)
         assert probed == [2]
         host.reload()
         await rig.until(lambda: probed == [2, 2])
-        assert "probe other" not in host._tasks
+        assert "probe other" not in host.tasks.named()
 
 
 async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang, monkeypatch):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from devhost.backend import AllocationError
 from devhost.testing.kubelet import events as ev
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -144,3 +147,37 @@ async def test_resources_from_a_name_template_come_with_their_devices(rig, kubel
         rig.change("toy", old + new)
         both = {"example.com/toy-x100": 2, "example.com/toy-y.200": 1}
         await kubelet.wait_for(lambda: kubelet.allocatable() == both)
+
+
+async def test_pods_are_served_until_a_backend_that_is_exchanged_has_looked(rig, kubelet):
+    rig.write(TOY_LINE)
+    old = rig.classes["toy"]
+    gate = threading.Event()
+
+    class Slow(old):
+        """Knows what it has seen, and at first sees nothing for long."""
+
+        seen = False
+
+        def discover(self):
+            assert gate.wait(20)
+            self.seen = True
+            return super().discover()
+
+        def allocate(self, devices):
+            if not self.seen:
+                raise AllocationError("is gone")
+            return super().allocate(devices)
+
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.classes["toy"] = Slow
+        host.reload()
+        await rig.until(lambda: host.discoveries["toy"].source.kind is Slow and host.generation == 2)
+        try:
+            await kubelet.admit("early", "main", TOY, 1)
+        finally:
+            gate.set()
+        await host.discoveries["toy"].answered.wait()
+        await kubelet.admit("late", "main", TOY, 1)
+        assert isinstance(host.discoveries["toy"].source.serving, Slow)

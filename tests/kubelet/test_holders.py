@@ -15,6 +15,7 @@ from devhost.inventory import Inventory
 from devhost.kubelet import timetable
 from devhost.kubelet.holders import BELIEVED, Holders
 from devhost.kubelet.podresources import PodResources, Unanswered
+from devhost.ledger import Ledger
 from devhost.pace import Backoff
 
 TOY = "example.com/toy"
@@ -46,8 +47,10 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def running(source: Scripted) -> AsyncIterator[tuple[Holders, Inventory]]:
-    inventory = Inventory(lambda: 0.0, asyncio.get_running_loop().time, lambda: holders.wake())
-    holders = Holders(source, lambda: [(TOY, inventory)], lambda: None)
+    clock = asyncio.get_running_loop().time
+    ledger = Ledger(clock)
+    inventory = Inventory(lambda: 0.0, clock, lambda: holders.wake(), account=ledger.account(TOY))
+    holders = Holders(source, ledger, lambda: None)
     task = asyncio.create_task(holders.run())
     try:
         yield holders, inventory

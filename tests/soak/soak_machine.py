@@ -23,6 +23,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "backend: toy",
         "backend: toy, where: {index: '0-2'}, prefer: spread",
         "backend: toy, share: {replicas: 3}",
+        "backend: toy, share: {replicas: 3, of: all}",
+        "backend: toy, share: {of: all}",
         "backend: other, prefer: pack",
     ),
     "example.com/other": (

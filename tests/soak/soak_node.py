@@ -95,7 +95,7 @@ class Node:
             name: Installed(kind, "soak", "0", ("devhost_backends",)) for name, kind in self._kinds.items()
         }
         catalog = Catalog(installed)
-        return Loaded(config.load(self.config, lambda _paths: catalog), catalog)
+        return Loaded(config.load(self.config, lambda _paths, _wanted: catalog), catalog)
 
     def write(self, text: str | bytes | None) -> None:
         """Replaces the file's content; ``None`` removes the file."""

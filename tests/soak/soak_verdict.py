@@ -21,14 +21,17 @@ from soak_toys import Toy
 
 from devhost.discovery import State
 from devhost.host import Host
-from devhost.inventory import token
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
 from devhost.model import Device
-from devhost.plan import Plan, PlannedResource, make_plan
+from devhost.plan import Plan, PlannedResource, make_plan, units
 from devhost.report import status
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
+from devhost.tokens import numbered
 from devhost.worker import MAX_ABANDONED
+
+KEPT = "from before it was shared in this way"
+"""What devhost says of a token that waits for those who have its device by an earlier way to share it."""
 
 PATIENCE = 15.0
 """Seconds after which what is not right yet will not come right."""
@@ -87,7 +90,7 @@ def problems(node: Node) -> list[str]:
     if found:
         return found
     node.candidates = [host.settings]
-    plan = make_plan(dict(_devices(node, host)), host.settings)
+    plan = make_plan(dict(_devices(node, host)), host.settings, host.ledger.held())
     for name, planned in plan.resources.items():
         found += _resource(node, host, name, planned)
     found += _others(node, host, plan)
@@ -128,21 +131,30 @@ def _resource(node: Node, host: Host, name: str, planned: PlannedResource) -> It
         return
     toy = node.toys[planned.entry.backend]
     expected = {
-        token(offer.device.id, number, offer.replicas): offer.device
-        for offer in planned.offers
-        for number in range(offer.replicas)
+        numbered(unit.id, number) if unit.numbered else unit.id: unit
+        for unit in units(planned.entry.share.of, planned.offers)
+        for number in range(unit.replicas)
+    }
+    kept = {
+        token for token, entry in service.inventory.snapshot.entries.items() if KEPT in entry.health.reason
+    }
+    if kept and not node.kubelet.in_use(name):
+        yield f"{name}: {kept} are kept back, and no pod has anything"
+    well = {
+        token: any(_well(toy, device) for device in unit.devices) and token not in kept
+        for token, unit in expected.items()
     }
     listed = {device.id: device for device in node.kubelet.devices(name)}
-    for name_, device in expected.items():
+    for name_, unit in expected.items():
         shown = listed.get(name_)
         if shown is None:
             yield f"{name}: {name_} is not listed"
-        elif (shown.health == HEALTHY) is not _well(toy, device):
+        elif (shown.health == HEALTHY) is not well[name_]:
             yield f"{name}: {name_} is {shown.health}"
-        elif shown.numa_nodes != tuple(node for node in device.numa_nodes if node >= 0):
-            yield f"{name}: {name_} is on {shown.numa_nodes}, not {device.numa_nodes}"
+        elif shown.numa_nodes != tuple(node for node in unit.numa_nodes if node >= 0):
+            yield f"{name}: {name_} is on {shown.numa_nodes}, not {unit.numa_nodes}"
     yield from _vanished(node, host, name, set(listed) - set(expected))
-    healthy = sum(_well(toy, device) for device in expected.values())
+    healthy = sum(well.values())
     if node.kubelet.allocatable().get(name) != healthy:
         yield f"{name}: {node.kubelet.allocatable().get(name)} allocatable, not {healthy}"
     if node.kubelet.capacity().get(name) != len(listed):
@@ -200,11 +212,13 @@ def _backends(node: Node, host: Host) -> Iterator[str]:
 
 
 def _tasks(node: Node, host: Host) -> Iterator[str]:
-    wanted = {"kubelet", "config", "holders"} | {f"resource {name}" for name in host.services}
+    wanted = {"kubelet", "config", "holders", "clear", "device-info", "labels"} | {
+        f"resource {name}" for name in host.services
+    }
     for name in host.discoveries:
         wanted |= {f"look {name}"} | EXTRA_TASKS.get(name, set())
-    if set(host._tasks) != wanted:
-        yield f"tasks {sorted(set(host._tasks) ^ wanted)} too many or too few"
+    if odd := host.tasks.named().keys() ^ wanted:
+        yield f"tasks {sorted(odd)} too many or too few"
     if node.loose:
         yield f"{len(node.loose)} pods or strangers still wait"
 
@@ -250,8 +264,8 @@ async def pods_run(node: Node) -> list[str]:
         finally:
             node.kubelet.release("probe")
         (chosen,) = allocation.device_ids
-        device = service.inventory.snapshot.entries[chosen].unit
-        if dict(allocation.response.envs) != {"DEVICES": device}:
+        devices = ",".join(service.inventory.given(chosen))
+        if not devices or dict(allocation.response.envs) != {"DEVICES": devices}:
             wrong.append(f"{name}: a pod for {chosen} got {dict(allocation.response.envs)}")
     return wrong + node.complaints
 

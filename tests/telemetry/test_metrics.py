@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from devhost.telemetry.metrics import AllocationFailure, BackendFailure, Metrics
+from devhost.telemetry.metrics import AllocationFailure, BackendFailure, Guess, Metrics, ObserverFailure
 from devhost.telemetry.prometheus import PrometheusMetrics
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -25,6 +25,7 @@ def metrics() -> PrometheusMetrics:
     made = PrometheusMetrics()
     made.resource_added("a/b", "udev")
     made.backend_added("udev")
+    made.observer_added("audit")
     return made
 
 
@@ -49,7 +50,7 @@ def test_without_metrics_events_cost_nothing_and_the_library_is_not_imported() -
 def test_every_series_of_a_resource_and_backend_exists_at_zero_from_the_start(
     metrics: PrometheusMetrics,
 ) -> None:
-    names = {"a/b", "udev"}
+    names = {"a/b", "udev", "audit"}
     samples = [
         sample
         for family in metrics.registry.collect()
@@ -79,6 +80,10 @@ def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
     metrics.discovered("udev", 0.02)
     metrics.backend_failed("udev", BackendFailure.TIMEOUT)
     metrics.backend_degraded("udev", True)
+    metrics.observer_failed("audit", ObserverFailure.ERROR)
+    metrics.observer_dropped("audit", 7)
+    metrics.observer_paused("audit", True)
+    metrics.affinity_guessed(Guess.WRONG)
     metrics.config_loaded(1)
     metrics.config_rejected()
     expected = {
@@ -97,6 +102,10 @@ def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
         "discovery_seconds_sum": ({"backend": "udev"}, 0.02),
         "backend_failures_total": ({"backend": "udev", "kind": "timeout"}, 1),
         "backend_degraded": ({"backend": "udev"}, 1),
+        "observer_failures_total": ({"observer": "audit", "kind": "error"}, 1),
+        "observer_dropped_total": ({"observer": "audit"}, 7),
+        "observer_paused": ({"observer": "audit"}, 1),
+        "affinity_guesses_total": ({"result": "wrong"}, 1),
         "config_generation": ({}, 1),
         "config_last_reload_success": ({}, 0),
     }
@@ -125,6 +134,15 @@ async def test_a_late_event_does_not_bring_a_gone_resource_back(metrics: Prometh
     metrics.discovered("udev", 1)
     text = await metrics.render()
     assert b'"a/b"' not in text and b'"udev"' not in text
+
+
+async def test_an_observer_that_goes_takes_its_series_with_it(metrics: PrometheusMetrics) -> None:
+    metrics.observer_removed("audit")
+    metrics.observer_removed("audit")
+    metrics.observer_failed("audit", ObserverFailure.TIMEOUT)
+    metrics.observer_dropped("audit", 1)
+    metrics.observer_paused("audit", True)
+    assert b'"audit"' not in await metrics.render()
 
 
 def test_adding_a_known_resource_again_keeps_its_counters(metrics: PrometheusMetrics) -> None:
@@ -164,6 +182,7 @@ async def test_process_metrics_and_version_are_served() -> None:
 
 def test_every_metric_is_documented_as_the_code_has_it(metrics: PrometheusMetrics) -> None:
     metrics.planned({"claimed": 1})
+    metrics.name_holders(lambda: [("a/b", "d0", None)])
     rows = []
     for family in metrics.registry.collect():
         if family.name.startswith("devhost_"):
@@ -178,7 +197,11 @@ def test_every_metric_is_documented_as_the_code_has_it(metrics: PrometheusMetric
 
 def test_every_fixed_label_value_is_documented() -> None:
     text = DOC.read_text()
-    assert [value for value in (*AllocationFailure, *BackendFailure) if f"| `{value}` | " not in text] == []
+    assert [
+        value
+        for value in (*AllocationFailure, *BackendFailure, *Guess, *ObserverFailure)
+        if f"| `{value}` | " not in text
+    ] == []
 
 
 async def test_a_scrape_lets_other_work_through_and_is_what_prometheus_expects(
@@ -199,3 +222,21 @@ async def test_a_scrape_lets_other_work_through_and_is_what_prometheus_expects(
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}
     assert families["devhost_streams"].samples[0].labels == {"resource": "a/b"}
     assert families["devhost_allocate_seconds"].type == "histogram"
+
+
+def test_who_holds_what_is_told_at_each_scrape_and_ends_with_the_container(
+    metrics: PrometheusMetrics,
+) -> None:
+    held: list[tuple[str, str, tuple[str, str, str] | None]] = [
+        ("a/b", "d0", ("default", "train", "main")),
+        ("a/b", "d1", None),
+    ]
+    assert "devhost_device_held" not in {family.name for family in metrics.registry.collect()}
+    metrics.name_holders(lambda: held)
+    labels = {"namespace": "default", "pod": "train", "container": "main"}
+    assert _value(metrics, "device_held", resource="a/b", device="d0", **labels) == 1
+    unknown = dict.fromkeys(labels, "")
+    assert _value(metrics, "device_held", resource="a/b", device="d1", **unknown) == 1
+    held.clear()
+    assert _value(metrics, "device_held", resource="a/b", device="d0", **labels) is None
+    assert b"# TYPE devhost_device_held gauge" in asyncio.run(metrics.render())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -128,6 +128,107 @@ def test_a_broken_plugin_is_refused_with_its_reason_and_the_others_work(
     assert set(found.installed) == {"card"}
 
 
+HOOK = "from devhost.observe import hookimpl\n@hookimpl\n"
+
+
+def test_an_observer_needs_no_backend(tmp_path: Path) -> None:
+    file = drop_in(tmp_path, "audit", HOOK + "def devhost_held(news): heard.append(news)\nheard = []")
+    found = catalog.load([tmp_path])
+    (observer,) = found.observers
+    assert (found.refused, found.installed) == ((), {})
+    assert (observer.name, observer.origin, observer.hooks) == ("audit", str(file), ("devhost_held",))
+    observer.call("devhost_held", news=(1,), missed=0)
+    assert vars(observer.plugin)["heard"] == [(1,)]
+
+
+def test_one_plugin_may_bring_a_backend_and_observe(tmp_path: Path) -> None:
+    drop_in(tmp_path, "card", good("card") + "@hookimpl\ndef devhost_left(): ...")
+    found = catalog.load([tmp_path])
+    assert found.refused == ()
+    assert set(found.installed) == {"card"}
+    assert found.observers[0].hooks == ("devhost_left",)
+
+
+def test_an_entry_point_may_name_an_object_that_observes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from devhost.observe import hookimpl\nclass Audit:\n    def __init__(self): self.heard = []\n"
+    text += "    @hookimpl\n    def devhost_left(self, news): self.heard.append(news)\naudit = Audit()"
+    drop_in(tmp_path, "pluginpkg_audit", text)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = (EntryPoint("audit", "pluginpkg_audit:audit", "devhost"),)
+    monkeypatch.setattr(catalog, "entry_points", lambda group: points)
+    (observer,) = catalog.load().observers
+    observer.call("devhost_left", news=("gone",), missed=0)
+    assert vars(observer.plugin) == {"heard": [("gone",)]}
+
+
+def test_a_reload_finds_the_same_observer_unless_its_file_was_edited(tmp_path: Path) -> None:
+    drop_in(tmp_path, "audit", HOOK + "def devhost_left(news): 1")
+    (first,) = catalog.load([tmp_path]).observers
+    (same,) = catalog.load([tmp_path]).observers
+    drop_in(tmp_path, "audit", HOOK + "def devhost_left(news): 2")
+    (other,) = catalog.load([tmp_path]).observers
+    assert same.plugin is first.plugin
+    assert other.plugin is not first.plugin
+
+
+def test_observers_of_one_file_name_have_different_names(tmp_path: Path) -> None:
+    for directory in ("a", "b"):
+        drop_in(tmp_path / directory, "audit", HOOK + "def devhost_left(news): ...")
+    found = catalog.load([tmp_path / "a", tmp_path / "b"])
+    assert [one.name for one in found.observers] == ["audit", str(tmp_path / "b" / "audit.py")]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            HOOK + "def devhost_alocated(news): ...",
+            "unknown hook devhost_alocated (did you mean devhost_allocated?)",
+        ),
+        (
+            HOOK + "def devhost_left(news, pod): ...",
+            "devhost_left wants the argument pod, which there is not (it may take: news, missed)",
+        ),
+        (HOOK + "def devhost_left(*, event): ...", "devhost_left wants the argument event"),
+        (HOOK + "def devhost_left(news, missed=0): ...", "devhost_left gives missed a default"),
+        (HOOK + "async def devhost_left(news): ...", "devhost_left must be a plain function"),
+        (HOOK + "def devhost_left(news): yield", "devhost_left must be a plain function"),
+        ("def devhost_left(news): ...", "nor any hook of an observer (is @hookimpl missing?)"),
+    ],
+)
+def test_an_observer_that_could_not_be_called_is_refused_in_words(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    drop_in(tmp_path, "audit", text)
+    found = catalog.load([tmp_path])
+    assert found.observers == ()
+    assert reason in reasons(found)
+    assert "Error" not in reasons(found)
+
+
+def test_a_class_is_no_observer_but_an_object_of_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from devhost.observe import hookimpl\nclass Audit:\n"
+    text += "    @hookimpl\n    def devhost_left(self, news): ..."
+    drop_in(tmp_path, "pluginpkg_class", text)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = (EntryPoint("audit", "pluginpkg_class:Audit", "devhost"),)
+    monkeypatch.setattr(catalog, "entry_points", lambda group: points)
+    assert reasons(catalog.load()) == (
+        "devhost_left is a method of a class: register an object of Audit, not the class"
+    )
+
+
+def test_a_hook_of_a_later_version_may_be_optional(tmp_path: Path) -> None:
+    text = "from devhost.observe import hookimpl\n@hookimpl(optionalhook=True)\ndef devhost_rebooted(): ...\n"
+    drop_in(tmp_path, "audit", text + "@hookimpl\ndef devhost_left(): ...")
+    (observer,) = catalog.load([tmp_path]).observers
+    assert observer.hooks == ("devhost_left",)
+
+
 def test_ctrl_c_while_loading_is_not_swallowed(tmp_path: Path) -> None:
     drop_in(tmp_path, "slow", "raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
@@ -223,3 +324,40 @@ def devhost_backends(): return [Shy, Card]
     found = catalog.load([tmp_path])
     assert set(found.installed) == {"card"}
     assert "do not look" in reasons(found)
+
+
+def _package(monkeypatch: pytest.MonkeyPatch, directory: Path, *backends: str) -> None:
+    """Installs a package of the project for each backend, and a stranger's."""
+    names = {name: catalog.OFFICIAL[name] for name in backends} | {"strange": "strange-things"}
+    points = []
+    for name, package in names.items():
+        drop_in(directory, f"pluginpkg_{name}", good(name))
+        info = directory / f"{package.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        point = EntryPoint(name, f"pluginpkg_{name}", "devhost")
+        points.append(point._for(Distribution.at(info)))
+    monkeypatch.syspath_prepend(directory)
+    monkeypatch.setattr(catalog, "entry_points", lambda group: points)
+
+
+def test_a_package_of_the_project_is_imported_only_where_its_backend_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _package(monkeypatch, tmp_path, "gpu", "rdma")
+    assert catalog.load(wanted={"rdma"}).installed.keys() == {"rdma", "strange"}
+    assert "pluginpkg_gpu" not in sys.modules
+
+
+def test_where_a_wanted_backend_is_not_found_every_package_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _package(monkeypatch, tmp_path, "gpu", "rdma")
+    assert catalog.load(wanted={"rmda"}).installed.keys() == {"gpu", "rdma", "strange"}
+
+
+def test_without_a_list_of_what_is_wanted_everything_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _package(monkeypatch, tmp_path, "gpu", "rdma")
+    assert catalog.load().installed.keys() == {"gpu", "rdma", "strange"}

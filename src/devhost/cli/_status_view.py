@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from devhost.telemetry.document import DeviceStatus, HostStatus, MemberStatus, StatusDocument
+from devhost.telemetry.document import DeviceStatus, HolderStatus, HostStatus, MemberStatus, StatusDocument
 from devhost.telemetry.printable import printable
 
 from ._table import table
@@ -27,7 +27,10 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False) -
         _resources(document, now),
         _devices(document, now, everything),
         _together(document, everything),
+        _held(document, everything),
         _backends(document, now),
+        _provisioning(document, now),
+        _observers(document, now),
         _refusals(document, everything),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -127,11 +130,15 @@ def _shortened(headers: Sequence[str], rows: Sequence[_Row], left_out: str) -> s
 def _held_by(device: DeviceStatus, known: bool) -> str:
     """The container that holds a device; empty if none does, as far as the kubelet's word is ``known``."""
     given = "" if device["given"] in ([], [device["device"]]) else f" with {_few(device['given'])}"
-    if holder := device["holder"]:
-        return f"{holder['namespace']}/{holder['pod']}/{holder['container']}{given}"
-    if device["allocated"]:
-        return f"a pod, unknown which{given}"
+    if device["allocated"] or device["holder"]:
+        return f"{_container(device['holder'])}{given}"
     return "" if known else "unknown"
+
+
+def _container(holder: HolderStatus | None) -> str:
+    if holder is None:
+        return "a pod, unknown which"
+    return f"{holder['namespace']}/{holder['pod']}/{holder['container']}"
 
 
 def _few(devices: Sequence[str]) -> str:
@@ -165,6 +172,20 @@ def _together(document: StatusDocument, everything: bool) -> str:
     return _shortened(headers, rows, left_out)
 
 
+def _held(document: StatusDocument, everything: bool) -> str:
+    """What containers have that is in no list."""
+    rows: list[_Row] = [
+        (held["resource"], held["id"], _container(held["holder"]), _few(held["devices"]), held["reason"])
+        for held in document["held"]
+    ]
+    if not rows:
+        return ""
+    shown = rows if everything else rows[:MOST]
+    text = table(("RESOURCE", "NOT LISTED", "HELD BY", "DEVICES", "REASON"), shown)
+    hidden = len(rows) - len(shown)
+    return f"{text}\n{hidden} more of what is held not shown (--all shows them)" if hidden else text
+
+
 def _backends(document: StatusDocument, now: datetime) -> str:
     if not document["backends"]:
         return ""
@@ -184,6 +205,34 @@ def _backends(document: StatusDocument, now: datetime) -> str:
             )
         )
     return _with_remarks(headers, rows)
+
+
+def _provisioning(document: StatusDocument, now: datetime) -> str:
+    """What is not as the options want it, and why; nothing where all is."""
+    rows: list[_Row] = [
+        (backend["name"], found["state"], age(found["since"], now), found["reason"])
+        for backend in document["backends"]
+        if (found := backend["provisioning"]) and found["state"] != "ok"
+    ]
+    return table(("BACKEND", "PROVISIONING", "SINCE", "REASON"), rows) if rows else ""
+
+
+def _observers(document: StatusDocument, now: datetime) -> str:
+    rows: list[_Row] = [
+        (
+            observer["name"],
+            observer["state"],
+            age(observer["since"], now),
+            observer["calls"],
+            observer["failures"],
+            observer["waiting"],
+            observer["dropped"],
+            observer["reason"],
+        )
+        for observer in document["observers"]
+    ]
+    headers = ("OBSERVER", "STATE", "SINCE", "CALLS", "FAILED", "WAITING", "DROPPED", "REASON")
+    return _with_remarks(headers, rows) if rows else ""
 
 
 def _refusals(document: StatusDocument, everything: bool) -> str:

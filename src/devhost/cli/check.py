@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import click
@@ -21,7 +21,7 @@ class _Catalogs:
     def __init__(self) -> None:
         self.refused: dict[catalog.Refusal, None] = {}
 
-    def __call__(self, paths: Sequence[Path]) -> catalog.Catalog:
+    def __call__(self, paths: Sequence[Path], _wanted: Collection[str]) -> catalog.Catalog:
         found = catalog.load(paths)
         self.refused.update(dict.fromkeys(found.refused))
         return found

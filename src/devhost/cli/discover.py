@@ -108,8 +108,14 @@ def _times(resource: PlannedResource, offer: Offer) -> str:
 
 
 def _facts(device: Device) -> tuple[str, str]:
-    health = "Healthy" if device.health.healthy else f"Unhealthy: {device.health.reason}"
-    return health, ",".join(map(str, device.numa_nodes))
+    return standing(device), ",".join(map(str, device.numa_nodes))
+
+
+def standing(device: Device) -> str:
+    """Whether a device can be had, in a few words: its health, or why its backend withholds it."""
+    if device.withheld:
+        return f"Withheld: {device.withheld}"
+    return "Healthy" if device.health.healthy else f"Unhealthy: {device.health.reason}"
 
 
 def _attributes(device: Device) -> str:
@@ -166,6 +172,7 @@ def as_json(backend: str, device: Device) -> dict[str, object]:
         "id": device.id,
         "health": "Healthy" if device.health.healthy else "Unhealthy",
         "reason": device.health.reason,
+        "withheld": device.withheld,
         "numaNodes": list(device.numa_nodes),
         "pciePath": list(device.pcie_path),
         "attributes": {key: _plain(value) for key, value in sorted(device.attributes.items())},

@@ -11,14 +11,15 @@ import click
 
 from devhost.config.selection import declared
 from devhost.errors import UsageError
-from devhost.loading import load_or_everything
+from devhost.loading import Loaded, load_or_everything
 from devhost.model import Device
 from devhost.plan import explain
 from devhost.survey import Survey, survey
 from devhost.where import show
 
 from . import _options
-from .discover import as_json
+from ._held import held_here
+from .discover import as_json, standing
 
 
 @click.command("explain")
@@ -31,8 +32,10 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
 
     DEVICE is an id as `devhost discover` shows it, or the value of any attribute that names it, such
     as a device node (/dev/fuse), a PCI address (in upper or lower case) or a serial number.
+
+    What containers hold counts where a devhost runs on this node and may be asked: it goes to nobody else.
     """
-    found = asyncio.run(survey(load_or_everything(config), root, everything=True))
+    found = asyncio.run(_look(load_or_everything(config), root))
     matches = _matches(found, device)
     if output == "json":
         click.echo(json.dumps([_document(found, name, match) for name, match in matches], indent=2))
@@ -41,6 +44,11 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
         if number:
             click.echo("")
         _print(found, name, match)
+
+
+async def _look(loaded: Loaded, root: Path) -> Survey:
+    heard = await held_here() if root == Path("/") else None
+    return await survey(loaded, root, everything=True, heard=heard)
 
 
 def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
@@ -98,8 +106,7 @@ def _names(text: str, value: object) -> bool:
 
 
 def _print(found: Survey, backend: str, device: Device) -> None:
-    health = "Healthy" if device.health.healthy else f"Unhealthy: {device.health.reason}"
-    click.echo(f"{device.id} of backend {backend}: {health}")
+    click.echo(f"{device.id} of backend {backend}: {standing(device)}")
     for key, value in sorted(device.attributes.items()):
         click.echo(f"  {key}: {show(value)}")
     for title, claims in (("uses up", device.claims), ("part of", device.part_of)):

@@ -9,12 +9,20 @@ import click
 
 from devhost.config.complaints import Complaints
 from devhost.config.document import MAX_BYTES, read_file
-from devhost.importers import generic_device_plugin, rdma_shared_dev_plugin
+from devhost.importers import (
+    generic_device_plugin,
+    nvidia_device_plugin,
+    rdma_shared_dev_plugin,
+    sriov_network_device_plugin,
+)
 
 
 @click.group("import")
 def command() -> None:
-    """Prints the configuration of another device plugin as a devhost.yaml."""
+    """Prints the configuration of another device plugin as a devhost.yaml.
+
+    The plugins for GPUs of AMD and Intel have flags and no file: docs/migration.md tells what to write.
+    """
 
 
 @click.command("generic-device-plugin")
@@ -33,6 +41,28 @@ def generic(file: str, domain: str) -> None:
     click.echo(generic_device_plugin.convert(*_read(file), domain), nl=False)
 
 
+@click.command("nvidia-device-plugin")
+@click.argument("file")
+@click.option(
+    "--key",
+    default=nvidia_device_plugin.CONFIG_KEY,
+    show_default=True,
+    help="Which configuration of a ConfigMap to read, if it has several.",
+)
+@click.option(
+    "--as-written",
+    is_flag=True,
+    help="Heeds what the plugin reads and ignores: names by pattern, rename, devices.",
+)
+def nvidia(file: str, key: str, as_written: bool) -> None:
+    """Reads the YAML of NVIDIA's device plugin; "-" reads standard input.
+
+    FILE is its configuration file, or a ConfigMap that holds one or several. The result offers the same
+    resources, and says in comments what differs.
+    """
+    click.echo(nvidia_device_plugin.convert(*_read(file), key, as_written=as_written), nl=False)
+
+
 @click.command("rdma-shared-dev-plugin")
 @click.argument("file")
 def rdma_shared(file: str) -> None:
@@ -44,6 +74,31 @@ def rdma_shared(file: str) -> None:
     click.echo(rdma_shared_dev_plugin.convert(*_read(file)), nl=False)
 
 
+@click.command("sriov-network-device-plugin")
+@click.argument("file")
+@click.option(
+    "--resource-prefix",
+    "prefix",
+    default=sriov_network_device_plugin.DEFAULT_PREFIX,
+    show_default=True,
+    metavar="DOMAIN",
+    help="Domain of resources that have none of their own: what the plugin's flag of this name says.",
+)
+@click.option(
+    "--key",
+    default=sriov_network_device_plugin.CONFIG_KEY,
+    show_default=True,
+    help="Which entry of a ConfigMap to read, if it has several: for example a node's name.",
+)
+def sriov_network(file: str, prefix: str, key: str) -> None:
+    """Reads the JSON of sriov-network-device-plugin; "-" reads standard input.
+
+    FILE is its configuration, a ConfigMap that holds it, or a NicClusterPolicy of NVIDIA's network operator
+    as kubectl prints them. The result offers the same functions, and says in comments what differs.
+    """
+    click.echo(sriov_network_device_plugin.convert(*_read(file), prefix, key), nl=False)
+
+
 def _read(file: str) -> tuple[bytes, str]:
     """The content of a file or of standard input, and what complaints call it."""
     if file == "-":
@@ -52,4 +107,6 @@ def _read(file: str) -> tuple[bytes, str]:
 
 
 command.add_command(generic)
+command.add_command(nvidia)
 command.add_command(rdma_shared)
+command.add_command(sriov_network)

@@ -1,4 +1,4 @@
-"""``devhost plugins``: which backends there are, what each declares, and which plugins were refused."""
+"""``devhost plugins``: which backends and observers there are, and which plugins were refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from devhost import catalog
-from devhost.backend import CanLink, CanNotice, CanPrepare, CanProbe, CanWatch
+from devhost.backend import CanInform, CanLabel, CanLink, CanNotice, CanPrepare, CanProbe, CanWatch
 from devhost.config import backend_paths
 from devhost.config.complaints import one_line
 from devhost.config.schema import options_of, plain
@@ -21,24 +21,31 @@ _OPTIONAL = {
     "prepare": CanPrepare,
     "links": CanLink,
     "notice": CanNotice,
+    "device_info": CanInform,
+    "labels": CanLabel,
 }
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="Include the drop-in backends of this file.")
+@click.option("--config", type=click.Path(path_type=Path), help="Include the drop-ins of this file.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", help="How to print it.")
 def command(config: Path | None, output: str) -> None:
-    """Lists the installed backends with their options and attributes, then every refused plugin."""
+    """Lists the installed backends with their options and attributes, observers, and refused plugins."""
     found = catalog.load(backend_paths(config) if config else ())
     backends = [_describe(name, one) for name, one in sorted(found.installed.items())]
+    observers = [
+        {"name": one.name, "version": one.version, "origin": one.origin, "hooks": list(one.hooks)}
+        for one in found.observers
+    ]
     refused = [
         {"origin": one.origin, "version": one.version, "backend": one.backend, "reason": one_line(one.reason)}
         for one in found.refused
     ]
     if output == "json":
-        click.echo(json.dumps({"backends": backends, "refused": refused}, indent=2, ensure_ascii=False))
+        document = {"backends": backends, "observers": observers, "refused": refused}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    for line in _lines(backends, refused):
+    for line in _lines(backends, observers, refused):
         click.echo(line)
 
 
@@ -66,7 +73,9 @@ def _describe(name: str, found: catalog.Installed) -> dict[str, Any]:
     }
 
 
-def _lines(backends: list[dict[str, Any]], refused: list[dict[str, str]]) -> Iterator[str]:
+def _lines(
+    backends: list[dict[str, Any]], observers: list[dict[str, Any]], refused: list[dict[str, str]]
+) -> Iterator[str]:
     if not backends:
         yield "no backend is installed"
     for backend in backends:
@@ -86,6 +95,10 @@ def _lines(backends: list[dict[str, Any]], refused: list[dict[str, str]]) -> Ite
                 for key, a in backend["attributes"].items()
             ],
         )
+    for observer in observers:
+        version = f" {observer['version']}" if observer["version"] else ""
+        yield f"observer {observer['name']}{version} from {observer['origin']}"
+        yield f"  hooks: {', '.join(observer['hooks'])}"
     for one in refused:
         name = " ".join(filter(None, (one["origin"], one["version"])))
         yield f"refused: {name}: {one['reason']}"

@@ -34,8 +34,8 @@ def command(directory: Path, config: Path | None, root: Path) -> None:
     configuration its backends are recorded, else every installed one. Root is not needed; what only some
     users may read is left out in any case.
 
-    Serial numbers, MAC addresses and GUIDs are part of what is recorded. A backend that fails or hangs is
-    recorded as far as it got, and does not make the command fail.
+    Serial numbers, MAC and IP addresses and GUIDs are part of what is recorded. A backend that fails or
+    hangs is recorded as far as it got, and does not make the command fail.
     """
     configuration = config or (DEFAULT if DEFAULT.exists() else None)
     loaded = load_or_everything(config)
@@ -73,7 +73,7 @@ def _lines(made: Recording, config: Path | None) -> Iterator[str]:
     yield from _some("not as on the machine", made.differences)
     if not made.differences:
         yield "The backends find the same in it as on the machine."
-    yield "It holds serial numbers, MAC addresses and GUIDs. Look through it before you send it."
+    yield "It holds serial numbers, MAC and IP addresses and GUIDs. Look through it before you send it."
     # the original: beside the copy are no drop-in backends
     with_config = f" --config {_quoted(config)}" if config else ""
     yield f"  look: devhost discover --root {_quoted(made.directory)}{with_config}"

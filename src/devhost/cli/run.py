@@ -36,6 +36,11 @@ from ._lean import import_without_openssl
     help="Serve /metrics, /healthz and /readyz there, e.g. :9400.  [default: off]",
 )
 @click.option(
+    "--pod-metrics",
+    is_flag=True,
+    help="Say in /metrics which pod holds which device; the names of pods become labels.",
+)
+@click.option(
     "--status-socket",
     type=click.Path(path_type=Path),
     metavar="PATH",
@@ -61,6 +66,7 @@ def command(
     pod_resources: Path | None,
     root: Path,
     listen: str,
+    pod_metrics: bool,
     status_socket: Path | None,
     log_format: log.Format,
     log_level: log.Level,
@@ -84,5 +90,6 @@ def command(
         listen,
         status_socket,
         pod_resources,
+        pod_metrics,
     )
     asyncio.run(daemon.serve(options))

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,17 @@ from devhost.settings import Settings
 
 from .complaints import Complaints, Place, one_line
 from .document import parse, read_file
-from .language import Cdi, File
+from .language import Cdi, DeviceInfo, File, Labels
 from .nodes import Fields, Node
-from .resources import Placed, backend_of, read_resources
+from .resources import Placed, backend_of, read_resources, spoken_of
 from .scalar import WRONG
 from .shape import read_dataclass, read_fields
 
 __all__ = ["CatalogFor", "backend_paths", "load", "loads"]
 
-CatalogFor = Callable[[Sequence[Path]], Catalog]
-"""Makes the catalog for the directories of ``backendPaths``; ``devhost.catalog.load`` is one."""
+CatalogFor = Callable[[Sequence[Path], Collection[str]], Catalog]
+"""Makes the catalog for the directories of ``backendPaths`` and the backends that a file speaks of;
+``devhost.catalog.load`` is one."""
 
 
 def load(path: Path, catalog_for: CatalogFor) -> Settings:
@@ -35,7 +36,7 @@ def load(path: Path, catalog_for: CatalogFor) -> Settings:
 
     Args:
         path: the file; relative ``backendPaths`` in it are relative to its directory.
-        catalog_for: called once, with the file's ``backendPaths``.
+        catalog_for: called once, with the file's ``backendPaths`` and the names of its backends.
 
     Raises:
         ConfigError: with everything that is wrong with it, in file order.
@@ -73,8 +74,8 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints:
     place = Place(complaints)
     values = read_fields(root, File, place)
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
-    catalog = catalog_for(paths)
     given = values.get("backends", {})
+    catalog = catalog_for(paths, spoken_of(values.get("resources", ())) | given.keys())
     options = _given_options(given, catalog, place.key("backends"))
     entries = read_resources(values.get("resources", ()), catalog, place.key("resources"))
     for entry in entries:
@@ -85,7 +86,17 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints:
     if complaints.found:
         raise complaints.error()
     cdi = values.get("cdi", Cdi())
-    return Settings(tuple(entry.settings for entry in entries), options, paths, cdi.directory)
+    info = values.get("device_info", DeviceInfo())
+    labels = values.get("labels", Labels())
+    return Settings(
+        tuple(entry.settings for entry in entries),
+        options,
+        paths,
+        cdi.directory,
+        info.directory if info.write else None,
+        labels.directory,
+        labels.write,
+    )
 
 
 def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> dict[str, Any]:

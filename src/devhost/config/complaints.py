@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -56,6 +55,8 @@ def suggest(word: str, known: Iterable[str], what: str) -> str:
     names = sorted(known)
     if not names:
         return f"there are no {what} to choose from"
+    import difflib  # 0.2 MB, only where somebody has misspelt something
+
     folded = {_fold(name): name for name in names}
     close = difflib.get_close_matches(_fold(word[:_SHOWN]), folded, n=1, cutoff=0.6)
     if close:

@@ -34,7 +34,8 @@ class Difference:
     ``added``, ``unchanged`` are entries of the new settings, ``removed`` of the old.
     ``backends`` are the names of backends whose options changed, appeared or went;
     ``backend_paths`` tells that the drop-in directories changed, ``reordered`` that entries which are
-    in both stand in another order, ``cdi`` that specifications go elsewhere.
+    in both stand in another order, ``cdi`` that specifications go elsewhere, ``device_info``
+    that device-info files do, ``labels`` that labels do or are wanted no more.
     """
 
     added: tuple[ResourceSettings, ...] = ()
@@ -45,11 +46,13 @@ class Difference:
     backend_paths: bool = False
     reordered: bool = False
     cdi: bool = False
+    device_info: bool = False
+    labels: bool = False
 
     def __bool__(self) -> bool:
         """Whether anything differs at all."""
         facts = (self.added, self.removed, self.changed, self.backends, self.backend_paths, self.reordered)
-        return any(facts) or self.cdi
+        return any(facts) or self.cdi or self.device_info or self.labels
 
     def __str__(self) -> str:
         if not self:
@@ -62,6 +65,8 @@ class Difference:
             _part("options changed of", self.backends),
             "backendPaths changed" if self.backend_paths else "",
             "cdi changed" if self.cdi else "",
+            "deviceInfo changed" if self.device_info else "",
+            "labels changed" if self.labels else "",
             f"{len(self.unchanged)} unchanged",
         ]
         return "; ".join(part for part in parts if part)
@@ -81,6 +86,8 @@ def difference(old: Settings, new: Settings) -> Difference:
         backend_paths=old.backend_paths != new.backend_paths,
         reordered=kept != [key for key in before if key in after],
         cdi=old.cdi_directory != new.cdi_directory,
+        device_info=old.device_info_directory != new.device_info_directory,
+        labels=(old.label_directory, old.write_labels) != (new.label_directory, new.write_labels),
     )
 
 

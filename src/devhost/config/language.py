@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
-from devhost.settings import CDI_DIRECTORY, MAX_REPLICAS, Inject, Of, Prefer, WhenEmpty
+from devhost.settings import (
+    CDI_DIRECTORY,
+    DEVICE_INFO_DIRECTORY,
+    LABEL_DIRECTORY,
+    MAX_REPLICAS,
+    Inject,
+    Of,
+    Prefer,
+    WhenEmpty,
+)
 
 from .annotation import Bounds, Raw
 
@@ -98,6 +107,40 @@ class Cdi:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Device-info files, which tell network plugins such as Multus of the devices that a pod got."""
+
+    directory: Path = option(
+        DEVICE_INFO_DIRECTORY,
+        "Directory for the files, an absolute path that the node's network plugins read.",
+        example="/var/run/k8s.cni.cncf.io/devinfo/dp",
+    )
+    write: bool = option(True, "Whether files are written at all.")
+
+    def __post_init__(self) -> None:
+        if not self.directory.is_absolute() or ".." in self.directory.parts:
+            hint = f"it must be the directory the network plugins read, such as {DEVICE_INFO_DIRECTORY}"
+            raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels for the node, in files that Node Feature Discovery reads."""
+
+    write: bool = option(False, "Whether files are written.")
+    directory: Path = option(
+        LABEL_DIRECTORY,
+        "Directory for the files, an absolute path that the worker of Node Feature Discovery reads.",
+        example="/etc/kubernetes/node-feature-discovery/features.d",
+    )
+
+    def __post_init__(self) -> None:
+        if not self.directory.is_absolute() or ".." in self.directory.parts:
+            hint = f"it must be the directory Node Feature Discovery reads, such as {LABEL_DIRECTORY}"
+            raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
 class File:
     """Configuration of devhost: which devices of a node are offered to Kubernetes, and under which names."""
 
@@ -112,3 +155,9 @@ class File:
         example=["/etc/devhost/backends"],
     )
     cdi: Cdi = option(Cdi(), "Where specifications go for resources with `inject: cdi`.")
+    device_info: DeviceInfo = option(
+        DeviceInfo(), "Where network plugins are told of the devices that a pod got, for backends that know."
+    )
+    labels: Labels = option(
+        Labels(), "Whether and where Node Feature Discovery is told of the node's devices, as labels."
+    )

@@ -13,7 +13,7 @@ from devhost.where import Block, Where, covers
 
 from .complaints import Mark, Place, one_line, shown, suggest
 from .language import Override, Resource, Sharing
-from .nodes import Fields, Node
+from .nodes import Fields, Node, Scalar
 from .selection import declared, read_where
 from .shape import read_fields
 
@@ -40,6 +40,12 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> tup
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries)
     return tuple(entries)
+
+
+def spoken_of(nodes: Sequence[Node]) -> set[str]:
+    """The words that stand for backends in the entries, right or wrong."""
+    entries = [node.entries.get("backend") for node in nodes if isinstance(node, Fields)]
+    return {entry.value.text for entry in entries if entry and isinstance(entry.value, Scalar)}
 
 
 def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Backend] | None:

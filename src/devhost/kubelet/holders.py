@@ -1,4 +1,4 @@
-"""Keeps every inventory told of who holds its devices, by asking the kubelet now and then.
+"""Keeps the ledger told of who holds which device, by asking the kubelet now and then.
 
 What a list means is decided in :mod:`devhost.holding`, when to ask in :mod:`.timetable`. Where the
 kubelet does not answer, nothing changes: what was allocated counts as held, and the status says that, and
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from devhost.inventory import Inventory
-from devhost.kubelet.podresources import PodResources, Unanswered
+from devhost.kubelet.podresources import NobodyThere, PodResources, Unanswered
 from devhost.kubelet.timetable import Timetable
+from devhost.ledger import Ledger
 from devhost.telemetry.log import get
 
 log = get(__name__)
@@ -43,23 +43,24 @@ class Holders:
 
     Args:
         source: the kubelet's service.
-        inventories: those who want to know, by the name of their resource.
+        ledger: who wants to know.
         changed: called when somebody else holds a device than before, or the hearing is another.
     """
 
     def __init__(
         self,
         source: PodResources,
-        inventories: Callable[[], Iterable[tuple[str, Inventory]]],
+        ledger: Ledger,
         changed: Callable[[], None],
     ) -> None:
         self.source = source
         self.hearing = Hearing()
-        self._inventories = inventories
+        self._ledger = ledger
         self._changed = changed
         self._timetable = Timetable()
         self._failures = 0
         self._wake = asyncio.Event()
+        self._tried = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
@@ -74,9 +75,7 @@ class Holders:
 
     def due(self) -> float | None:
         """When the kubelet is asked next, in monotonic seconds; ``None`` while there is nothing to learn."""
-        last = self._timetable.last
-        wishes = [inventory.list_due(last) for _, inventory in self._inventories()]
-        return self._timetable.due(min((wish for wish in wishes if wish is not None), default=None))
+        return self._timetable.due(self._ledger.due(self._timetable.last))
 
     async def run(self) -> None:
         """Asks whenever it is due, for ever; asleep while it is not."""
@@ -90,6 +89,12 @@ class Holders:
             else:
                 await self._ask()
 
+    async def first_word(self, within: float) -> None:
+        """Waits for the kubelet's first answer, if one is there to answer; at most ``within`` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._tried.wait()
+
     def _woken(self) -> None:
         self._waking = None
         self._wake.set()
@@ -101,6 +106,8 @@ class Holders:
         except Unanswered as error:
             self._timetable.failed(asked, time.monotonic())
             self._silent(error.message)
+            if isinstance(error, NobodyThere):
+                self._tried.set()
             return
         self._timetable.answered(asked, listing.kubelet)
         self._failures = 0
@@ -109,8 +116,8 @@ class Holders:
         if news:
             self.hearing.reason = ""
             log.info("the kubelet tells who holds which device", socket=str(self.source.socket))
-        for name, inventory in self._inventories():
-            news = inventory.heard(listing, name) or news
+        news = self._ledger.heard(listing) or news
+        self._tried.set()
         if news:
             self._changed()
 

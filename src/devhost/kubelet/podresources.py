@@ -1,5 +1,10 @@
 """Asks the kubelet which container holds which device: the client of podresources v1.
 
+Of its three questions only List is asked. Get tells of one pod by its name, and could settle sooner that a
+pod has gone, by two seconds at most; but it says "not found" also where a kubelet has just started and knows
+no pods yet, it answers for another pod where the name has come again, it still finds a pod that has
+finished, and many kubelets do not serve it.
+
 Each question has a channel of its own. Questions are rare, and a kubelet that has restarted serves on
 another socket of the same name, to which an old channel would come back only after its own back-off.
 """
@@ -44,6 +49,10 @@ class Unanswered(DevhostError):
     """Who holds what cannot be told now; the message says why."""
 
 
+class NobodyThere(Unanswered):
+    """Nobody serves podresources."""
+
+
 def beside(kubelet_dir: Path) -> Path:
     """Where a kubelet serves podresources whose device plugin directory is ``kubelet_dir``.
 
@@ -85,7 +94,8 @@ class PodResources:
             try:
                 answer: bytes = await call(b"", timeout=DEADLINE)
             except grpc.aio.AioRpcError as error:
-                raise Unanswered(self._reason(error)) from error
+                absent = _UNREACHED in (error.details() or "")
+                raise (NobodyThere if absent else Unanswered)(self._reason(error)) from error
             return answer
 
     def _reason(self, error: grpc.aio.AioRpcError) -> str:
@@ -107,7 +117,7 @@ class PodResources:
         try:
             stat = os.stat(self.socket)  # noqa: PTH116 - one call, no Path object per question
         except FileNotFoundError:
-            raise Unanswered(f"{self.socket} does not exist") from None
+            raise NobodyThere(f"{self.socket} does not exist") from None
         except OSError as error:
             raise Unanswered(f"{self.socket} cannot be reached: {error.strerror}") from None
         return stat.st_dev, stat.st_ino, stat.st_ctime_ns

@@ -27,10 +27,15 @@ _NEVER = ("/dev/mqueue", "/dev/pts", "/dev/shm")
 
 _PROC = re.compile(
     r"/proc/(?:cpuinfo|devices|filesystems|misc|modules|mounts|partitions|swaps|version"
-    r"|(?:1|self)/(?:mountinfo|mounts))"
+    r"|(?:1|self)/(?:mountinfo|mounts)|1/net/(?:route|ipv6_route|if_inet6)|sys/net/core/netdev_max_backlog)"
 )
-"""Files of /proc that tell of the machine and not of programs. Not the kernel's command line: people put
-passwords there."""
+"""Files of /proc that tell of the machine and not of programs: its network too, for an adapter that the node
+lives from is offered to nobody. Not the kernel's command line: people put passwords there."""
+
+_PROC_DIRECTORIES = frozenset(
+    {"/proc/1", "/proc/1/net", "/proc/driver", "/proc/sys", "/proc/sys/net", "/proc/sys/net/core"}
+)
+"""What those files lie in."""
 
 OWN_PROCESS = frozenset({"/proc/self", "/proc/thread-self"})
 """Links that differ for each process; a tree has directories for them."""
@@ -55,8 +60,7 @@ def holds_names(path: str) -> bool:
 def may_exist(path: str) -> bool:
     """Whether the tree may tell that there is something at ``path``, if a backend asked."""
     if path.startswith("/proc/"):
-        inside = path in OWN_PROCESS or path in ("/proc/1", "/proc/driver")
-        return inside or holds_content(path)
+        return path in OWN_PROCESS or path in _PROC_DIRECTORIES or holds_content(path)
     return not _below(path, _NEVER) or path in _NEVER
 
 

@@ -118,8 +118,31 @@ class RefusedDevice(TypedDict):
     reason: str
 
 
+class ProvisioningStatus(TypedDict):
+    """Whether the hardware is as a backend's options say; ``reason`` is empty while it is ``ok``.
+
+    While it is ``waiting`` nothing is wrong: a pod has what is to be changed, or the hardware is not there.
+    """
+
+    state: Literal["waiting", "ok", "failed"]
+    reason: str
+    since: str
+
+
+class LabelsStatus(TypedDict):
+    """The labels of one backend: how many stand in ``file``; ``reason`` is empty while nothing is wrong."""
+
+    file: str
+    count: int
+    reason: str
+
+
 class BackendStatus(TypedDict):
-    """One backend; ``reason`` is empty while it is ok."""
+    """One backend; ``reason`` is empty while it is ok.
+
+    ``provisioning`` is ``None`` for a backend that changes no hardware, ``labels`` for one that has none
+    and where none are wanted.
+    """
 
     name: str
     state: Literal["ok", "degraded", "starting"]
@@ -129,6 +152,41 @@ class BackendStatus(TypedDict):
     lastDiscovery: str | None
     lastDiscoverySeconds: float | None
     refusedDevices: list[RefusedDevice]
+    provisioning: ProvisioningStatus | None
+    labels: LabelsStatus | None
+
+
+class ObserverStatus(TypedDict):
+    """One observer; ``reason`` is empty while it is ok.
+
+    ``calls`` and ``failures`` count calls of its hooks, ``waiting`` and ``dropped`` news.
+    """
+
+    name: str
+    origin: str
+    version: str
+    hooks: list[str]
+    state: Literal["ok", "paused"]
+    reason: str
+    since: str
+    calls: int
+    failures: int
+    waiting: int
+    dropped: int
+
+
+class HeldStatus(TypedDict):
+    """What a container has by a token that is in no list now, and why it is in none.
+
+    ``devices`` are the ids of what is behind it, as far as that is known. ``holder`` is ``None`` while the
+    kubelet does not say who has it.
+    """
+
+    resource: str
+    id: str
+    devices: list[str]
+    holder: HolderStatus | None
+    reason: str
 
 
 class PlanRefusal(TypedDict):
@@ -145,7 +203,9 @@ class StatusDocument(TypedDict):
     devhost: HostStatus
     kubelet: KubeletStatus
     resources: list[ResourceStatus]
+    held: list[HeldStatus]
     backends: list[BackendStatus]
+    observers: list[ObserverStatus]
     refusals: list[PlanRefusal]
 
 

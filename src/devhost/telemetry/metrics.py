@@ -42,6 +42,26 @@ class BackendFailure(StrEnum):
     """It answered something that cannot be used."""
 
 
+class ObserverFailure(StrEnum):
+    """How a call of an observer failed."""
+
+    ERROR = "error"
+    """It raised."""
+    TIMEOUT = "timeout"
+    """It did not return within its deadline."""
+
+
+class Guess(StrEnum):
+    """How it turned out that two requests were taken for one container's."""
+
+    RIGHT = "right"
+    """One container has the devices of both."""
+    WRONG = "wrong"
+    """Two containers have them."""
+    UNKNOWN = "unknown"
+    """The kubelet has not said in time who has them."""
+
+
 class Metrics:
     """The events devhost counts; this class lets them pass."""
 
@@ -78,6 +98,9 @@ class Metrics:
     def preferred(self, resource: str, seconds: float) -> None:
         """GetPreferredAllocation answered."""
 
+    def affinity_guessed(self, result: Guess) -> None:
+        """It is known now, or never will be, whether a guess that devices were drawn by was right."""
+
     def backend_added(self, backend: str) -> None:
         """A backend runs: its series exist from now on, at zero."""
 
@@ -104,3 +127,18 @@ class Metrics:
 
     def config_rejected(self) -> None:
         """A changed configuration was refused and the old one stays."""
+
+    def observer_added(self, observer: str) -> None:
+        """An observer listens: its series exist from now on, at zero."""
+
+    def observer_removed(self, observer: str) -> None:
+        """The observer is called no more: its series end."""
+
+    def observer_failed(self, observer: str, kind: ObserverFailure) -> None:
+        """One call of the observer failed."""
+
+    def observer_dropped(self, observer: str, news: int) -> None:
+        """So many news were dropped because the observer was too slow, or paused."""
+
+    def observer_paused(self, observer: str, paused: bool) -> None:
+        """The observer is left in peace for a while (``True``), or called again (``False``)."""

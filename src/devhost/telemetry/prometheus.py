@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from devhost import __version__
 
-from .metrics import AllocationFailure, BackendFailure, Metrics
+from .metrics import AllocationFailure, BackendFailure, Guess, Metrics, ObserverFailure
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The classic text format, which every Prometheus reads: our names need nothing newer."""
@@ -57,6 +58,36 @@ class _BackendSeries:
 
 
 @dataclass(frozen=True, slots=True)
+class _ObserverSeries:
+    """The series of one observer, looked up once."""
+
+    paused: Gauge
+    failures: Mapping[ObserverFailure, Counter]
+    dropped: Counter
+
+
+Held = tuple[str, str, tuple[str, str, str] | None]
+"""A resource, one of its devices, and the container that holds it: namespace, pod and name, if known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Holders(Collector):
+    """Who holds what, asked for at each scrape: a series ends with the container."""
+
+    held: Callable[[], Iterable[Held]]
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "devhost_device_held",
+            "1 for each device and container that holds it; the container's labels are empty if unknown.",
+            labels=("resource", "device", "namespace", "pod", "container"),
+        )
+        for resource, device, holder in self.held():
+            family.add_metric((resource, device, *(holder or ("", "", ""))), 1)
+        return (family,)
+
+
+@dataclass(frozen=True, slots=True)
 class _Collected(Collector):
     """One metric that has been collected already."""
 
@@ -75,10 +106,12 @@ class PrometheusMetrics(Metrics):
         self.registry = CollectorRegistry()
         self._resources: dict[str, _ResourceSeries] = {}
         self._backends: dict[str, _BackendSeries] = {}
+        self._observers: dict[str, _ObserverSeries] = {}
         self._reasons: set[str] = set()
         ProcessCollector(registry=self.registry)
         self._define_resource_series()
         self._define_backend_series()
+        self._define_observer_series()
         self._define_host_series()
 
     def _define_resource_series(self) -> None:
@@ -121,8 +154,25 @@ class PrometheusMetrics(Metrics):
             "backend_failures", "Calls of the backend that failed.", ("backend", "kind")
         )
 
+    def _define_observer_series(self) -> None:
+        self._observer_paused = self._gauge(
+            "observer_paused", "1 while the observer is not called because it failed or hung.", ("observer",)
+        )
+        self._observer_failures = self._counter(
+            "observer_failures", "Calls of the observer that failed.", ("observer", "kind")
+        )
+        self._observer_dropped = self._counter(
+            "observer_dropped", "News dropped because the observer was too slow or paused.", ("observer",)
+        )
+
     def _define_host_series(self) -> None:
         self._refusals = self._gauge("plan_refusals", "Devices the plan leaves out now.", ("reason",))
+        guesses = self._counter(
+            "affinity_guesses",
+            "Pairs of requests taken for one container's, by how it turned out.",
+            ("result",),
+        )
+        self._guesses = {result: guesses.labels(result) for result in Guess}
         self._generation = self._gauge("config_generation", "Configurations that took effect since start.")
         self._reload_success = self._gauge(
             "config_last_reload_success", "1 if the last configuration read took effect, 0 if it was refused."
@@ -143,6 +193,14 @@ class PrometheusMetrics(Metrics):
         self, name: str, meaning: str, labels: tuple[str, ...], buckets: tuple[float, ...]
     ) -> Histogram:
         return Histogram(name, meaning, labels, namespace="devhost", registry=self.registry, buckets=buckets)
+
+    def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
+        """From now on says who holds what, with the names of pods.
+
+        Args:
+            held: tells it, each device and container once.
+        """
+        self.registry.register(_Holders(held))
 
     async def render(self) -> bytes:
         """Every series in the text format of :data:`CONTENT_TYPE`.
@@ -245,6 +303,9 @@ class PrometheusMetrics(Metrics):
         if series := self._resources.get(resource):
             series.prefer_seconds.observe(seconds)
 
+    def affinity_guessed(self, result: Guess) -> None:
+        self._guesses[result].inc()
+
     def backend_added(self, backend: str) -> None:
         if backend not in self._backends:
             self._backends[backend] = _BackendSeries(
@@ -286,3 +347,31 @@ class PrometheusMetrics(Metrics):
     def config_rejected(self) -> None:
         self._reload_success.set(0)
         self._reload_time.set(time.time())
+
+    def observer_added(self, observer: str) -> None:
+        if observer not in self._observers:
+            self._observers[observer] = _ObserverSeries(
+                paused=self._observer_paused.labels(observer),
+                failures={kind: self._observer_failures.labels(observer, kind) for kind in ObserverFailure},
+                dropped=self._observer_dropped.labels(observer),
+            )
+
+    def observer_removed(self, observer: str) -> None:
+        if self._observers.pop(observer, None) is None:
+            return
+        self._observer_paused.remove(observer)
+        self._observer_dropped.remove(observer)
+        for kind in ObserverFailure:
+            self._observer_failures.remove(observer, kind)
+
+    def observer_failed(self, observer: str, kind: ObserverFailure) -> None:
+        if series := self._observers.get(observer):
+            series.failures[kind].inc()
+
+    def observer_dropped(self, observer: str, news: int) -> None:
+        if series := self._observers.get(observer):
+            series.dropped.inc(news)
+
+    def observer_paused(self, observer: str, paused: bool) -> None:
+        if series := self._observers.get(observer):
+            series.paused.set(paused)

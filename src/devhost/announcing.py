@@ -1,0 +1,143 @@
+"""Tells network plugins of the devices of each pod: a file when it starts, none any more when it is gone.
+
+A file stays when devhost stops, for its pod goes on, and a network plugin reads it again when the pod's
+sandbox is made anew. So after a start files are only removed once the kubelet has said who holds what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from .deviceinfo import DeviceInfoDirectory, Document
+from .errors import AllocationError, BackendTimeout, EnvironmentFailure
+from .pace import Backoff
+from .telemetry.log import get
+from .worker import Lane
+
+log = get(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FILE_DEADLINE = 4.0
+"""Seconds one operation may take: the directory may lie on something that hangs."""
+
+UNDECIDED = 2.0
+"""Seconds between looks whether the kubelet has said who holds what, while a file depends on it."""
+
+
+class DeviceInfos:
+    """Writes the files of pods that start and removes those of pods that are gone.
+
+    Args:
+        directory: where new files go; ``None`` for nowhere. Files in an earlier one are still removed.
+        held: whether a container holds a token of a resource; ``None`` while that is not known.
+        tag: as for :class:`DeviceInfoDirectory`.
+    """
+
+    def __init__(
+        self, directory: Path | None, held: Callable[[str, str], bool | None], tag: str = ""
+    ) -> None:
+        self._held = held
+        self._tag = tag
+        self._lane = Lane("device-info")
+        self._places: dict[Path, DeviceInfoDirectory] = {}
+        self._place: DeviceInfoDirectory | None = None
+        self._starting: list[tuple[str, str]] = []
+        self._wake = asyncio.Event()
+        self._unremoved = ""
+        self.move(directory)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether files are written at all."""
+        return self._place is not None
+
+    def move(self, directory: Path | None) -> None:
+        """From now on new files go to ``directory``; ``None`` for nowhere."""
+        if directory is not None and directory not in self._places:
+            self._places[directory] = DeviceInfoDirectory(directory, self._tag)
+        self._place = self._places[directory] if directory is not None else None
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Some token may have been released."""
+        self._wake.set()
+
+    async def announce(self, resource: str, documents: Mapping[str, Document]) -> None:
+        """Writes what there is to say of the devices of a container that starts, by token.
+
+        Until it has returned the tokens count as held.
+
+        Raises:
+            AllocationError: a file cannot be written; none of them is then.
+        """
+        place = self._place
+        if place is None or not documents:
+            return
+        starting = [(resource, token) for token in documents]
+        self._starting += starting
+        try:
+            replaced = await self._call(place, "write to", place.write, resource, documents)
+        except EnvironmentFailure as error:
+            raise AllocationError(f"{resource}: {error}") from None
+        finally:
+            for one in starting:
+                self._starting.remove(one)
+            self._wake.set()  # should the pod not start after all, nobody will tell
+        for name in replaced:
+            log.warning("replaced a device-info file of another program", path=str(place.directory / name))
+
+    async def run(self) -> None:
+        """Removes files whose token nobody holds, whenever :meth:`wake` says so, for ever."""
+        backoff = Backoff(1.0, 60.0)
+        while True:
+            self._wake.clear()
+            wait: float | None = None
+            try:
+                if not all([await self._clear(place) for place in list(self._places.values())]):
+                    wait = UNDECIDED
+                self._unremoved = ""
+                backoff.reset()
+            except EnvironmentFailure as error:
+                wait = backoff.delay()
+                if self._unremoved != str(error):
+                    log.warning("a device-info file stays behind", reason=str(error))
+                self._unremoved = str(error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+
+    def close(self) -> None:
+        """Lets the thread end; waits for nobody, and removes nothing: the pods go on."""
+        self._lane.close()
+
+    async def _clear(self, place: DeviceInfoDirectory) -> bool:
+        """Removes what nobody holds; false while it is not known who holds what."""
+        own = await self._call(place, "read", place.own)
+        # decided and queued without a pause between, so that a write for the same token comes after
+        held = {
+            name: (one.resource, one.token) in self._starting or self._held(one.resource, one.token)
+            for name, one in own.items()
+        }
+        if stale := [name for name, verdict in held.items() if verdict is False]:
+            await self._call(place, "remove files from", place.remove, stale)
+        return None not in held.values()
+
+    async def _call(
+        self, place: DeviceInfoDirectory, verb: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        try:
+            return await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot {verb} {place.directory}: {error.strerror or error}",
+                "deviceInfo.directory must be a directory that devhost may write to; "
+                "deviceInfo: {write: false} where no network plugin reads it",
+            ) from None
+        except BackendTimeout as error:
+            raise EnvironmentFailure(f"cannot {verb} {place.directory}: {error.message}") from None

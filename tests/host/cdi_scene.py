@@ -1,0 +1,71 @@
+"""What the tests of `inject: cdi` share: the specifications of a rig, as a runtime would read them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from devhost import cdi
+from devhost.backend import Edits
+from devhost.cdi import applied
+from devhost.specfiles import SpecDirectory
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE = "name: example.com/toy, backend: toy, inject: cdi"
+OTHER_LINE = "name: example.com/other, backend: other"
+
+
+def alone(allocate):
+    def each(self, devices):
+        parts = [allocate(self, [device]) for device in devices]
+        return replace(Edits.merge(parts), env={f"DEVICE_{device.id}": "1" for device in devices})
+
+    return each
+
+
+class Specs:
+    def __init__(self, rig, together):
+        self._rig = rig
+        self.together = together
+        """What the backend's ``allocate`` was, with a variable that lists all devices."""
+
+    def path(self, resource=TOY):
+        directory = SpecDirectory(self._rig.cdi, str(self._rig.kubelet_dir))
+        directory.close()
+        return directory.path(resource)
+
+    def kind(self, resource=TOY):
+        directory = SpecDirectory(self._rig.cdi, str(self._rig.kubelet_dir))
+        directory.close()
+        return cdi.kind(resource, directory.owner)
+
+    def document(self, resource=TOY):
+        return json.loads(self.path(resource).read_text())
+
+    def devices(self, resource=TOY):
+        if not self.path(resource).exists():
+            return {}
+        return {one["name"]: one["containerEdits"] for one in self.document(resource)["devices"]}
+
+    def resolve(self, response, resource=TOY):
+        """What a container has after its runtime applied the answer's names."""
+        document = self.document(resource)
+        parts = []
+        for device in response.cdi_devices:
+            kind, _, name = device.name.partition("=")
+            assert kind == document["kind"]
+            parts.append(self.devices(resource)[name])
+        return applied(parts)
+
+
+def before_each_list(monkeypatch, look):
+    """Calls ``look`` with the ids of each list just before it is sent."""
+    from devhost.kubelet import wire
+
+    device_list = wire.device_list
+
+    def looked(snapshot):
+        look(set(snapshot.entries), {n for n, e in snapshot.entries.items() if e.health.healthy})
+        return device_list(snapshot)
+
+    monkeypatch.setattr(wire, "device_list", looked)

@@ -1,0 +1,107 @@
+"""Two resources of one pod over real sockets: their devices land on one switch, whichever is asked first."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from devhost.backend import Device
+
+GPU, HCA = "example.com/gpu", "example.com/hca"
+
+
+def behind(switch: int, name: str) -> Device:
+    """A device below a switch of its root port; two switches at each of two sockets."""
+    path = (f"0000:{switch}0:01.0", f"0000:{switch}1:00.0", f"0000:{switch}2:{name[1:]}.0", name)
+    return Device(name, {"index": int(name[1:])}, numa_nodes=(switch // 2,), pcie_path=path)
+
+
+def switches(names) -> set[int]:
+    return {int(name[1:]) // 2 for name in names}
+
+
+async def over(machine, host, got) -> None:
+    """Waits until the kubelet has named who has these: then the next pod is certainly another one."""
+    await machine.until(
+        lambda: all(host.services[name].inventory.holder(token) for name in got for token in got[name])
+    )
+
+
+@pytest.fixture
+def machine(rig):
+    rig.scripts["toy"].devices = [behind(n // 2, f"g{n}") for n in range(8)]
+    rig.scripts["other"].devices = [behind(n // 2, f"h{n}") for n in range(8)]
+    rig.write(f"name: {GPU}, backend: toy", f"name: {HCA}, backend: other")
+    return rig
+
+
+@pytest.mark.parametrize("order", [(GPU, HCA), (HCA, GPU)], ids=["gpu first", "hca first"])
+async def test_the_devices_of_a_pod_share_a_switch_in_either_order(machine, kubelet, order):
+    async with machine.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
+        for pod in ("a", "b", "c"):
+            got = {name: (await kubelet.admit(pod, "main", name, 2)).device_ids for name in order}
+            assert len(switches(got[GPU] + got[HCA])) == 1
+            await over(machine, host, got)
+
+
+async def test_a_pod_takes_the_gpu_beside_which_an_adapter_is_free(machine, kubelet):
+    machine.scripts["other"].devices = [behind(2, "h4"), behind(3, "h7")]
+    async with machine.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 2})
+        assert switches((await kubelet.admit("other", "main", HCA, 1)).device_ids) == {2}
+        await over(machine, host, {HCA: ["h4"]})
+        (gpu,) = (await kubelet.admit("pod", "main", GPU, 1)).device_ids
+        (hca,) = (await kubelet.admit("pod", "main", HCA, 1)).device_ids
+        assert switches([gpu, hca]) == {3}
+
+
+async def test_what_a_pod_had_that_has_just_ended_is_free_before_the_kubelets_list_says_so(machine, kubelet):
+    async with machine.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
+        held = {HCA: (await kubelet.admit("adapters", "main", HCA, 6)).device_ids}
+        await over(machine, host, held)
+        ending = {name: (await kubelet.admit("ends", "main", name, 2)).device_ids for name in (HCA, GPU)}
+        await over(machine, host, ending)
+        (switch,) = switches(ending[GPU] + ending[HCA])
+        assert switch > 0, "else the natural order would lead there too"
+        kubelet.release("ends")
+        gpus = (await kubelet.admit("next", "main", GPU, 2)).device_ids
+        assert switches(gpus) == {switch}
+
+
+async def test_the_kubelets_word_tells_whether_a_guess_was_right(machine, kubelet):
+    told = []
+    async with machine.running() as host:
+        host._metrics.affinity_guessed = told.append
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
+        for name in (GPU, HCA):
+            await kubelet.admit("pod", "main", name, 1)
+        await machine.until(lambda: told)
+    assert told == ["right"]
+
+
+async def test_links_that_a_backend_tells_of_decide_between_equal_switches(machine, kubelet):
+    def links(self, a, b):
+        return 4 if a.attributes["index"] % 2 == b.attributes["index"] % 2 else 0
+
+    machine.classes["toy"].links = links
+    machine.write(f"name: {GPU}, backend: toy")
+    async with machine.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8})
+        await machine.until(lambda: host.discoveries["toy"].source.links)
+        got = (await kubelet.admit("pod", "main", GPU, 4)).device_ids
+        indices = [int(name[1:]) % 2 for name in got]
+        assert all(a == b for a, b in combinations(indices, 2))
+
+
+async def test_links_that_fail_cost_no_device(machine, kubelet):
+    def links(self, a, b):
+        raise RuntimeError("no library")
+
+    machine.classes["toy"].links = links
+    async with machine.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
+        assert len((await kubelet.admit("pod", "main", GPU, 2)).device_ids) == 2
+        assert host.discoveries["toy"].condition.state == "ok"

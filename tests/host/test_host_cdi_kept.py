@@ -1,0 +1,211 @@
+"""`inject: cdi` over time: what pods were told stays good for as long as they live, and no longer."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import replace
+
+import pytest
+from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE
+
+from devhost import injection, specfiles
+from devhost.backend import Device, unhealthy
+from devhost.report import status
+
+
+async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specification(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        (held,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+        rig.change("toy", [Device(id="d2", attributes={"model": "x100", "index": 2})])
+        await rig.until(lambda: specs.devices().keys() == {held, "d2"})
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 2}, 10)
+
+
+@pytest.mark.conformance(52)
+async def test_a_stop_and_a_restart_keep_the_file_as_it_is(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    for _ in range(2):
+        async with rig.running():
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 10)
+            identity = specs.path().stat().st_ino
+        assert specs.path().stat().st_ino == identity
+    assert specs.devices().keys() == {"d0", "d1"}
+    good = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1}, 10)
+        assert specs.path().stat().st_ino == identity  # a pod may still have the sick one
+
+
+async def test_the_file_goes_when_the_resource_leaves_the_configuration(rig, kubelet, specs):
+    rig.write(TOY_LINE, OTHER_LINE + ", inject: cdi")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        rig.write(OTHER_LINE + ", inject: cdi")
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0, OTHER: 1}, 10)
+        await rig.until(lambda: not specs.path().exists())
+        assert specs.path(OTHER).exists()
+
+
+RENAMED = "name: example.com/renamed, backend: toy, inject: cdi"
+
+
+@pytest.mark.parametrize("lines", [(), (RENAMED,), ("name: example.com/toy, backend: toy",)])
+async def test_what_a_pod_was_told_stays_good_whatever_becomes_of_the_resource(rig, kubelet, specs, lines):
+    """Removed, renamed, or given directly now: a container that restarts gets the names of old again."""
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        response = (await kubelet.admit("pod", "main", TOY, 1)).response
+        before = specs.resolve(response)
+        rig.write(*lines)
+        await rig.until(lambda: rig.host.generation == 2)
+        if RENAMED in lines:
+            await rig.until(lambda: kubelet.capacity().get("example.com/renamed"))
+        assert specs.resolve(response) == before
+    async with rig.running():
+        await rig.until(lambda: rig.host.ledger.known)
+        assert specs.resolve(response) == before  # also where devhost has started anew meanwhile
+        kubelet.release("pod")
+        await rig.until(lambda: not specs.path().exists(), 30)
+
+
+async def test_a_name_survives_a_resource_that_leaves_and_comes_back_with_other_devices(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        response = (await kubelet.admit("pod", "main", TOY, 2)).response
+        before = specs.resolve(response)
+        rig.write()
+        await rig.until(lambda: rig.host.generation == 2 and not rig.host.services)
+        rig.write(TOY_LINE + ", where: {index: 7}")
+        rig.scripts["toy"].devices = [Device(id="d7", attributes={"model": "x100", "index": 7})]
+        await rig.until(lambda: "d7" in specs.devices())
+        assert specs.resolve(response) == before
+
+
+async def test_a_name_survives_a_device_that_goes_while_devhost_is_away(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        response = (await kubelet.admit("pod", "main", TOY, 2)).response
+        before = specs.resolve(response)
+    rig.scripts["toy"].devices = [Device(id="d2", attributes={"model": "x100", "index": 2})]
+    async with rig.running():
+        await rig.until(lambda: "d2" in specs.devices())
+        assert specs.resolve(response) == before
+
+
+async def test_stale_files_are_swept_at_start_and_foreign_ones_never(rig, kubelet, specs):
+    rig.cdi.mkdir()
+    stale = specs.path("example.com/old")
+    foreign = [rig.cdi / "nvidia.com_gpu.json", rig.cdi / "devhost_example.com_old.json", rig.cdi / "x.yaml"]
+    for path in (stale, *foreign):
+        path.write_text("{}")
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await rig.until(lambda: not stale.exists())
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.write(OTHER_LINE)
+        await rig.until(lambda: not specs.path().exists())
+    assert all(path.read_text() == "{}" for path in foreign)
+
+
+async def test_while_it_is_not_known_who_holds_what_no_file_is_cleared_away(rig, specs):
+    """No kubelet is there to say that the pod has ended to which the names in it were told."""
+    rig.cdi.mkdir()
+    stale = specs.path("example.com/old")
+    stale.write_text("{}")
+    rig.write()
+    async with rig.running(pod_resources=rig.pod_resources / "absent.sock"):
+        await rig.until(lambda: rig.host.ready()[0])
+        rig.host.reload()
+        await rig.until(lambda: rig.host.generation == 2)
+        rig.host._clearing.wake()
+    assert stale.exists()
+
+
+async def test_names_of_a_kind_that_earlier_versions_gave_stay_good_while_pods_have_them(rig, kubelet, specs):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await kubelet.admit("pod", "main", TOY, 1)
+    old = specs.document() | {"kind": TOY}
+    specs.path().write_text(json.dumps(old))
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert specs.document()["kind"] == specs.kind()
+        (aside,) = set(rig.cdi.glob("*.json")) - {specs.path()}
+        assert json.loads(aside.read_text()) == old
+    async with rig.running():  # also over another restart
+        await rig.until(lambda: rig.host.ledger.known)
+        assert json.loads(aside.read_text()) == old
+        kubelet.release("pod")
+        await rig.until(lambda: not aside.exists(), 30)
+        assert specs.path().exists()
+
+
+async def test_an_earlier_file_that_cannot_be_read_is_never_written_over(rig, kubelet, specs, monkeypatch):
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    written = specs.path().read_text()
+    read = specfiles._read
+
+    def failing(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(specfiles, "_read", failing)
+    rig.scripts["toy"].devices = [Device(id="d2", attributes={"model": "x100", "index": 2})]
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
+        (device,) = status(rig.host)["resources"][0]["devices"]
+        assert device["reason"].startswith(f"cannot read {specs.path()}: Input/output error")
+        assert specs.path().read_text() == written
+        monkeypatch.setattr(specfiles, "_read", read)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        assert "d2" in specs.devices()
+
+
+async def test_a_set_that_a_container_was_told_of_outlives_any_number_of_others(
+    rig, kubelet, specs, monkeypatch
+):
+    monkeypatch.setattr(injection, "MAX_SETS", 1)
+    rig.classes["toy"].allocate = specs.together  # a variable that lists all of them makes sets
+    rig.scripts["toy"].devices = [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(6)]
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
+        told = (await kubelet.admit("pod", "main", TOY, 2)).response
+        before = specs.resolve(told)
+        for number in range(2):
+            await kubelet.admit(f"short-{number}", "main", TOY, 2)
+        assert specs.resolve(told) == before
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
+        supply = rig.host.services[TOY].supply
+        for pair in (["d2", "d3"], ["d3", "d4"], ["d4", "d5"]):
+            await supply.allocate(pair)
+        assert specs.resolve(told) == before  # to whom an earlier run told its sets is not known
+
+
+async def test_what_is_left_in_a_directory_that_is_configured_no_more_goes_with_its_last_pod(
+    rig, kubelet, specs, tmp_path
+):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+        await rig.until(lambda: host.ledger.account(TOY).holder(token))
+        left = specs.path()
+        rig.write(OTHER_LINE)
+        await rig.until(lambda: host.generation == 2)
+        rig.cdi = tmp_path / "another"
+        rig.write(OTHER_LINE)
+        await rig.until(lambda: host.generation == 3)
+        assert left.exists()
+        kubelet.release("pod")
+        await rig.until(lambda: not left.exists(), 30)

@@ -1,0 +1,184 @@
+"""What a container holds is given to nobody else, whatever becomes of file, hardware and devhost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import pytest
+
+from devhost import holding
+from devhost.holding import UNNAMED
+from devhost.kubelet import timetable
+from devhost.model import Device
+from devhost.report import status
+from devhost.testing.kubelet import events as ev
+
+TOY, NEW, OTHER = "example.com/toy", "example.com/new", "example.com/other"
+LINE, NEW_LINE = "name: example.com/toy, backend: toy", "name: example.com/new, backend: toy"
+NARROW_LINE = NEW_LINE + ", where: {model: x100}"
+OTHER_LINE = "name: example.com/other, backend: other"
+SHARED = ", exclusive: false"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asks ten times as often as on a node, and believes a release ten times as soon."""
+    for module, name in (
+        (holding, "APART"),
+        (holding, "RELAXED"),
+        (holding, "MISSED"),
+        (timetable, "GAP"),
+        (timetable, "FIRST"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+
+
+async def held(rig, kubelet, resource: str = TOY, pod: str = "pod") -> str:
+    """A pod that has a device, and the kubelet has told of it."""
+    await kubelet.wait_for(lambda: kubelet.healthy(resource))
+    (token,) = (await kubelet.admit(pod, "main", resource, 1)).device_ids
+    await rig.until(lambda: rig.host.ledger.account(resource).holder(token))
+    return token
+
+
+def refused(host) -> dict[str, str]:
+    return {refusal.device: refusal.reason for refusal in host.plan.refusals if refusal.kind == "held"}
+
+
+async def test_a_reload_that_would_give_a_held_device_elsewhere_leaves_it_where_it_is(rig, kubelet):
+    rig.write(LINE)
+    async with rig.running() as host:
+        token = await held(rig, kubelet)
+        rig.write(NARROW_LINE, LINE)
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
+        assert kubelet.healthy(TOY) == {token}
+        (refusal,) = (r for r in status(host)["refusals"] if r["device"] == token and "[0]" in r["reason"])
+        assert refusal["reason"] == (
+            f"resources[0]: default/pod/main holds it through {TOY}; it is free when that pod ends"
+        )
+        kubelet.release("pod")
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
+        await kubelet.wait_for(lambda: not kubelet.healthy(TOY))
+
+
+async def test_what_is_held_through_a_resource_that_has_left_the_file_goes_to_nobody(rig, kubelet):
+    rig.write(LINE)
+    async with rig.running() as host:
+        token = await held(rig, kubelet)
+        rig.write(NEW_LINE)
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
+        assert refused(host).keys() == {token}
+        rig.write(LINE)
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"d0", "d1"})
+        rig.write(NEW_LINE)
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
+        kubelet.release("pod")
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
+
+
+async def test_devhost_that_restarts_with_another_file_never_offers_what_is_held(rig, kubelet):
+    rig.write(LINE)
+    async with rig.running():
+        token = await held(rig, kubelet)
+    rig.write(NEW_LINE, OTHER_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW))
+        lists = [event.devices for event in kubelet.events.of(ev.ListReceived, NEW)]
+        assert all(device.id != token for devices in lists for device in devices)
+        assert "default/pod/main holds it" in refused(host)[token]
+        kubelet.release("pod")
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
+
+
+async def test_a_device_without_exclusive_goes_through_both_also_while_it_is_held(rig, kubelet):
+    rig.write(LINE + SHARED)
+    async with rig.running():
+        token = await held(rig, kubelet)
+        rig.write(LINE + SHARED, NEW_LINE + SHARED)
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
+        assert kubelet.healthy(TOY) == {"d0", "d1"}
+        rig.write(NARROW_LINE, LINE + SHARED)
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
+
+
+async def test_a_whole_that_appears_while_a_part_is_held_is_refused_in_every_resource(rig, kubelet):
+    card = frozenset({"pci:0000:3b:00.0"})
+    part = Device("vf", claims=frozenset({"pci:0000:3b:00.1"}), part_of=card)
+    rig.scripts["toy"].devices = [part]
+    rig.scripts["other"].devices = []
+    rig.write(OTHER_LINE, LINE)
+    async with rig.running() as host:
+        await held(rig, kubelet)
+        rig.change("other", [Device("card", claims=card)])
+        rig.change("toy", [part, Device("a-pf", claims=card)])
+        await rig.until(lambda: refused(host).keys() == {"a-pf", "card"})
+        assert refused(host)["card"] == (
+            "pci:0000:3b:00.0 is in use: default/pod/main holds vf of backend toy through "
+            "example.com/toy; it is free when that pod ends"
+        )
+        rig.change("toy", [Device("a-pf", claims=card)])  # the part vanishes; the pod still has it
+        await rig.until(lambda: "vf" not in host.discoveries["toy"].devices)
+        assert refused(host).keys() == {"a-pf", "card"}
+        kubelet.release("pod")
+        await kubelet.wait_for(lambda: kubelet.healthy(OTHER) == {"card"})
+
+
+async def test_a_backend_that_leaves_the_file_and_comes_back_finds_its_pods_served(rig, kubelet):
+    rig.write(LINE)
+    async with rig.running() as host:
+        token = await held(rig, kubelet)
+        rig.write(OTHER_LINE)
+        await rig.until(lambda: "toy" not in host.discoveries)
+        rig.write(NARROW_LINE, LINE)
+        await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {token})
+
+
+async def test_backends_are_told_what_is_in_use_once_that_is_known(rig, kubelet):
+    rig.scripts["toy"].devices = [Device("d0", claims=frozenset({"pci:x"}), part_of=frozenset({"pci:y"}))]
+    rig.write(LINE)
+    async with rig.running() as host:
+        await held(rig, kubelet)
+        held_now = host.discoveries["toy"].source.context.held
+        await rig.until(lambda: held_now() == {"pci:x", "pci:y", "device:toy/d0"})
+        kubelet.release("pod")
+        await rig.until(lambda: held_now() == frozenset())
+
+
+async def test_an_allocate_under_way_keeps_its_device_through_a_reload(rig, kubelet):
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(devices):
+        asked.set()
+        go_on.wait(10)
+
+    rig.write(LINE)
+    rig.scripts["toy"].devices = rig.scripts["toy"].devices[:1]
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"d0"})
+        rig.scripts["toy"].on_allocate = slow
+        pod = asyncio.ensure_future(kubelet.admit("pod", "main", TOY, 1))
+        await rig.until(asked.is_set)
+        rig.write(NARROW_LINE, LINE)
+        await rig.until(lambda: host.generation == 2)
+        assert refused(host) == {"d0": f"{UNNAMED} holds it through {TOY}; it is free when that pod ends"}
+        go_on.set()
+        assert (await pod).device_ids
+        assert refused(host).keys() == {"d0"}
+
+
+async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, kubelet):
+    """Both came to be in one IOMMU group after two pods had got them."""
+    rig.write(LINE)
+    async with rig.running() as host:
+        first, second = await held(rig, kubelet), await held(rig, kubelet, pod="other")
+        rig.change("toy", [replace(d, claims=frozenset({"iommu:1"})) for d in rig.scripts["toy"].devices])
+        await kubelet.wait_for(lambda: not kubelet.healthy(TOY))
+        (resource,) = status(host)["resources"]
+        assert {device["id"]: device["reason"] for device in resource["devices"]} == {
+            mine: f"iommu:1 is in use: default/{pod}/main holds {its} of backend toy through {TOY}; "
+            "it is free when that pod ends"
+            for mine, its, pod in ((first, second, "other"), (second, first, "pod"))
+        }

@@ -1,0 +1,145 @@
+"""Device-info files over real sockets: written before the answer, kept while the pod lives, then removed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from devhost import holding
+from devhost.backend import Device
+
+NET = "example.com/net"
+LINE = "name: example.com/net, backend: toy"
+
+
+def told(device):
+    return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": device}}
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    """A kubelet that is asked more often shows sooner that a pod is gone."""
+    for name, seconds in (("APART", 0.2), ("RELAXED", 0.4), ("MISSED", 0.4)):
+        monkeypatch.setattr(holding, name, seconds)
+
+
+@pytest.fixture
+def files(rig, tmp_path):
+    """What is in the directory, by name; hidden files aside."""
+    directory = tmp_path / "devinfo" / "dp"
+    rig.classes["toy"].device_info = lambda self, device: told(device.id)
+    write = rig.write
+
+    def with_directory(*resources):
+        write(*resources)
+        rig.config.write_text(rig.config.read_text() + f"deviceInfo: {{directory: {directory}}}\n")
+
+    rig.write = with_directory
+    rig.infos = directory
+
+    def seen():
+        if not directory.exists():
+            return {}
+        paths = (path for path in directory.iterdir() if not path.name.startswith("."))
+        return {path.name: json.loads(path.read_text()) for path in paths}
+
+    return seen
+
+
+async def pod(rig, kubelet, name="pod"):
+    """Starts a pod, of which the kubelet then tells; gives the token it got."""
+    (token,) = (await kubelet.admit(name, "main", NET, 1)).device_ids
+    await rig.until(lambda: any(held.token == token and held.holder for held in rig.host.ledger.held()))
+    return token
+
+
+async def test_a_file_is_there_when_the_pod_starts_and_gone_when_it_is(rig, kubelet, files):
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+        assert files() == {}
+        device = await pod(rig, kubelet)
+        assert files() == {f"example.com-net-{device}-device.json": told(device)}
+        kubelet.release("pod")
+        await rig.until(lambda: files() == {})
+
+
+async def test_a_restart_keeps_the_files_of_pods_that_run_and_clears_away_the_others(rig, kubelet, files):
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+        stays = await pod(rig, kubelet, "stays")
+        await pod(rig, kubelet, "ends")
+        assert len(files()) == 2
+    assert len(files()) == 2  # the pods go on without devhost
+    kubelet.release("ends")
+    foreign = rig.infos / "other.com-net-x-device.json"
+    foreign.write_text("{}")
+    async with rig.running():
+        names = {f"example.com-net-{stays}-device.json", foreign.name}
+        await rig.until(lambda: files().keys() == names)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+        assert files().keys() == names
+
+
+async def test_the_file_outlives_its_resource_until_the_pod_is_gone(rig, kubelet, files):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+        await pod(rig, kubelet)
+        rig.write()
+        host.reload()
+        await kubelet.wait_for(lambda: not any(kubelet.allocatable().values()), 10)
+        assert len(files()) == 1
+        kubelet.release("pod")
+        await rig.until(lambda: files() == {})
+
+
+async def test_a_pod_whose_resource_left_while_devhost_was_away_keeps_its_file(rig, kubelet, files):
+    """Nothing is known of its device any more; the kubelet's word is enough."""
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+        await pod(rig, kubelet)
+    before = files()
+    rig.scripts["other"].devices = [Device("x0")]  # another name than that of the device that is held
+    rig.write("name: example.com/other, backend: other")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/other") == 1)
+        await rig.until(lambda: rig.host.ledger.known)
+        rig.host._infos.wake()
+        await rig.until(lambda: not rig.host._infos._wake.is_set())
+        assert files() == before
+        kubelet.release("pod")
+        await rig.until(lambda: files() == {})
+
+
+async def test_a_directory_of_another_configuration_takes_effect_without_a_restart(
+    rig, kubelet, files, tmp_path
+):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+        await pod(rig, kubelet)
+        text = rig.config.read_text()
+        rig.config.write_text(text.replace(str(rig.infos), str(tmp_path / "elsewhere")))
+        host.reload()
+        await rig.until(lambda: host.generation == 2)
+        await pod(rig, kubelet, "second")
+        assert len(files()) == 1
+        elsewhere = [
+            path for path in (tmp_path / "elsewhere").iterdir() if path.name.endswith("-device.json")
+        ]
+        assert len(elsewhere) == 1
+
+
+async def test_without_files_wanted_none_are_written_and_pods_start(rig, kubelet, files):
+    rig.write(LINE)
+    rig.config.write_text(
+        rig.config.read_text().replace("}\n", ", write: false}\n").replace("toy, write: false", "toy")
+    )
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+        await pod(rig, kubelet)
+        assert files() == {}

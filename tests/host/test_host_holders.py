@@ -1,0 +1,105 @@
+"""Who holds what, as an operator reads it: shares, all together, what vanished, what left the file."""
+
+from __future__ import annotations
+
+from devhost.backend import Device
+from devhost.holding import Holder
+from devhost.report import holders, status
+
+TOY = "example.com/toy"
+TOY_LINE = "name: example.com/toy, backend: toy"
+MAIN = {"namespace": "default", "pod": "pod", "container": "main"}
+
+
+def held(host):
+    """Holder by resource and token, of what the lists show."""
+    return {
+        (resource["name"], device["id"]): device["holder"]
+        for resource in status(host)["resources"]
+        for device in resource["devices"]
+        if device["allocated"]
+    }
+
+
+async def test_each_share_of_a_device_names_its_holder(rig, kubelet):
+    rig.write(TOY_LINE + ", share: {replicas: 3}")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
+        one = (await kubelet.admit("pod", "main", TOY, 3)).device_ids
+        two = (await kubelet.admit("other", "side", TOY, 2)).device_ids
+        await rig.until(lambda: all(held(host).values()) and len(held(host)) == 5)
+        assert {held(host)[TOY, token]["pod"] for token in one} == {"pod"}
+        assert {held(host)[TOY, token]["container"] for token in two} == {"side"}
+        series = list(holders(host))
+        assert len(series) == len(set(series)) <= 4  # a series for a device and container, not for a share
+        assert {str(holder) for _, _, holder in series} == {"default/pod/main", "default/other/side"}
+
+
+async def test_with_all_together_each_device_is_held_by_the_container(rig, kubelet):
+    rig.write(TOY_LINE + ", share: {replicas: 100, of: all}")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 100})
+        (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+        await rig.until(lambda: held(host) == {(TOY, token): MAIN})
+        holder = Holder("default", "pod", "main")
+        assert list(holders(host)) == [(TOY, "d0", holder), (TOY, "d1", holder)]
+        kubelet.release("pod")
+        await rig.until(lambda: not list(holders(host)), 30)
+
+
+async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_is_released(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+        await rig.until(lambda: held(host) == {(TOY, token): MAIN})
+        rig.change("toy", [device for device in rig.scripts["toy"].devices if device.id != token])
+
+        def shown():
+            return {device["id"]: device for device in status(host)["resources"][0]["devices"]}
+
+        await rig.until(lambda: shown()[token]["health"] == "Unhealthy")
+        assert shown()[token]["reason"] == "the device is gone"
+        assert shown()[token]["holder"] == MAIN
+        assert status(host)["held"] == []
+        kubelet.release("pod")
+        await rig.until(lambda: token not in shown(), 30)
+
+
+async def test_what_is_held_through_a_resource_that_left_the_file_is_told(rig, kubelet):
+    """Also after a restart, when only the kubelet remembers that there was such a resource."""
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+        await rig.until(lambda: held(host) == {(TOY, token): MAIN})
+        rig.write("name: example.com/renamed, backend: toy")
+        await rig.until(lambda: status(host)["held"])
+    expected = {
+        "resource": TOY,
+        "id": token,
+        "devices": [token],
+        "holder": MAIN,
+        "reason": "devhost does not serve this resource now",
+    }
+    async with rig.running() as host:
+        await rig.until(lambda: status(host)["held"] == [expected])
+        (refusal,) = status(host)["refusals"]
+        assert "default/pod/main" in refusal["reason"]
+        kubelet.release("pod")
+        await rig.until(lambda: not status(host)["held"], 30)
+
+
+async def test_what_is_held_from_before_it_was_shared_in_another_way_is_told(rig, kubelet):
+    rig.scripts["toy"].devices = [Device(id="d0", attributes={"model": "x100", "index": 0})]
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: held(host) == {(TOY, "d0"): MAIN})
+        rig.write(TOY_LINE + ", share: {replicas: 2}")
+        await rig.until(
+            lambda: {"d0::0", "d0::1"} <= {d["id"] for d in status(host)["resources"][0]["devices"]}
+        )
+        told = [one["id"] for one in status(host)["held"]] + [token for _, token in held(host)]
+        assert told == ["d0"]

@@ -1,0 +1,195 @@
+"""Node labels in a whole host: made of devices and plan, kept through failures, removed when unwanted."""
+
+from __future__ import annotations
+
+import pytest
+
+from devhost import labelling
+from devhost.backend import Device
+from devhost.report import status
+
+LINE = "name: example.com/x, backend: toy"
+
+
+def labels(self, devices, offered):
+    """Of the scripted backend: how many there are, and how often each resource gives them."""
+    found = {"example.com/toy.count": len(devices)}
+    for resources in offered.values():
+        for name, replicas in resources.items():
+            found[f"{name}.replicas"] = replicas
+    return found
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    for name, seconds in (("SETTLE", 0.02), ("PENDING", 0.1)):
+        monkeypatch.setattr(labelling, name, seconds)
+
+
+@pytest.fixture
+def features(rig, tmp_path):
+    """Turns labels on; gives the lines of the file of one backend, without comments."""
+    directory = tmp_path / "features.d"
+    rig.classes["toy"].labels = labels
+    rig.features = directory
+    rig.labels = f"labels: {{write: true, directory: {directory}}}\n"
+    write = rig.write
+
+    def with_labels(*resources):
+        write(*resources)
+        rig.config.write_text(rig.config.read_text() + rig.labels)
+
+    rig.write = with_labels
+
+    def lines(backend="toy"):
+        file = next(directory.glob(f"devhost*_{backend}"), None)
+        if file is None:
+            return None
+        return [line for line in file.read_text().splitlines() if not line.startswith("#")]
+
+    return lines
+
+
+def standing(rig, backend="toy"):
+    return next(one for one in status(rig.host)["backends"] if one["name"] == backend)["labels"]
+
+
+async def test_labels_follow_the_devices_and_how_they_are_shared(rig, features):
+    rig.write(f"{LINE}, share: {{replicas: 3}}")
+    async with rig.running():
+        expected = ["example.com/toy.count=2", "example.com/x.replicas=3"]
+        await rig.until(lambda: features() == expected)
+        assert standing(rig)["count"] == 2
+        rig.change("toy", [Device("d0")])
+        await rig.until(lambda: features()[0] == "example.com/toy.count=1")
+    assert features() is not None  # the hardware is still there
+
+
+async def test_nothing_is_written_unless_it_is_wanted(rig, features):
+    rig.labels = f"labels: {{directory: {rig.features}}}\n"
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: rig.host.services)
+        assert await rig.host.labelling.refresh() == labelling.RESYNC
+        assert not rig.features.exists()
+        assert standing(rig) is None
+
+
+async def test_switching_labels_off_or_elsewhere_removes_them_without_a_restart(rig, features, tmp_path):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await rig.until(features)
+        (rig.features / "gfd").write_text("nvidia.com/gpu.count=1\n")
+        elsewhere = tmp_path / "elsewhere"
+        rig.labels = f"labels: {{write: true, directory: {elsewhere}}}\n"
+        rig.write(LINE)
+        host.reload()
+        await rig.until(lambda: list(elsewhere.glob("devhost*_toy")) and features() is None)
+        rig.labels = f"labels: {{directory: {elsewhere}}}\n"
+        rig.write(LINE)
+        host.reload()
+        await rig.until(lambda: not list(elsewhere.iterdir()))
+        assert [path.name for path in rig.features.iterdir()] == ["gfd"]
+
+
+async def test_files_of_an_earlier_run_that_are_not_wanted_any_more_are_removed(rig, features):
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(features)
+    rig.labels = f"labels: {{write: false, directory: {rig.features}}}\n"
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: features() is None)
+
+
+async def test_a_backend_that_leaves_the_configuration_takes_its_labels_with_it(rig, features):
+    rig.classes["other"].labels = lambda self, devices, offered: {"example.com/other": "yes"}
+    rig.write(LINE, "name: example.com/y, backend: other")
+    async with rig.running() as host:
+        await rig.until(lambda: features() and features("other"))
+        rig.write(LINE)
+        host.reload()
+        await rig.until(lambda: features("other") is None)
+        assert features()
+
+
+async def test_a_backend_that_cannot_look_after_a_restart_keeps_its_labels(rig, features):
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(features)
+    before = features()
+
+    def fail():
+        raise OSError("the driver is busy")
+
+    rig.scripts["toy"].on_discover = fail
+    async with rig.running():
+        await rig.until(lambda: rig.scripts["toy"].looks > 2)
+        assert await rig.host.labelling.refresh() == labelling.PENDING
+        assert features() == before
+
+
+async def test_a_failing_backend_keeps_its_file_and_disturbs_no_other(rig, features):
+    rig.classes["other"].labels = lambda self, devices, offered: {"example.com/other": "yes"}
+    rig.write(LINE, "name: example.com/y, backend: other")
+    async with rig.running():
+        await rig.until(lambda: features() and features("other"))
+        before = features()
+
+        def fail(self, devices, offered):
+            raise RuntimeError("no labels today")
+
+        rig.classes["toy"].labels = fail
+        rig.change("toy", [Device("d0")])
+        await rig.until(lambda: "no labels today" in standing(rig)["reason"])
+        assert features() == before
+        assert rig.host.discoveries["toy"].condition.reason == ""  # its devices are well
+        rig.classes["toy"].labels = labels
+        rig.host.labelling.wake()
+        await rig.until(lambda: features()[0] == "example.com/toy.count=1")
+        assert standing(rig)["reason"] == ""
+
+
+async def test_a_bad_label_is_left_out_and_named(rig, features, caplog):
+    rig.classes["toy"].labels = lambda self, devices, offered: {"a b": 1, "example.com/fine": "x y"}
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: features() == ["example.com/fine=x-y"])
+        assert "'a b'" in standing(rig)["reason"]
+    assert [record.message for record in caplog.records].count("labels are missing") == 1
+
+
+async def test_a_directory_that_is_none_is_said_once_and_harms_nothing(rig, features, kubelet, caplog):
+    rig.features.write_text("a file is in the way")
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {"example.com/x": 2})
+        await rig.until(lambda: standing(rig) and "features.d" in standing(rig)["reason"])
+        for _ in range(3):
+            await rig.host.labelling.refresh()
+    assert [record.message for record in caplog.records].count("labels are missing") == 1
+
+
+async def test_a_file_that_somebody_removed_comes_back(rig, features, monkeypatch):
+    monkeypatch.setattr(labelling, "RESYNC", 0.2)
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(features)
+        next(rig.features.glob("devhost*_toy")).unlink()
+        await rig.until(features)
+
+
+async def test_the_same_devices_are_not_asked_about_again(rig, features):
+    asked = []
+
+    def counting(self, devices, offered):
+        asked.append(len(devices))
+        return labels(self, devices, offered)
+
+    rig.classes["toy"].labels = counting
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(features)
+        for _ in range(3):
+            await rig.host.labelling.refresh()
+        assert asked == [2]

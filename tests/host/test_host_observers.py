@@ -1,0 +1,261 @@
+"""What observers hear of a whole host, and that it goes its way whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from devhost import catalog, holding
+from devhost.kubelet import timetable
+from devhost.model import Device, unhealthy
+from devhost.observe import (
+    Allocated,
+    Appeared,
+    BackendChanged,
+    ConfigurationRead,
+    HealthChanged,
+    Held,
+    Left,
+    News,
+    Released,
+    hookimpl,
+)
+from devhost.report import status
+
+TOY = "example.com/toy"
+LINE = f"name: {TOY}, backend: toy"
+PAGE = Path(__file__).parents[2] / "docs" / "observers.md"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asks who holds what more often than on a node, and believes a release sooner."""
+    for module, name in ((holding, "APART"), (holding, "RELAXED"), (holding, "MISSED"), (timetable, "GAP")):
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+
+
+@dataclass
+class Ear:
+    """An observer with every hook."""
+
+    news: list[News] = field(default_factory=list)
+    hang: threading.Event | None = None
+
+    def _hear(self, news: tuple[News, ...]) -> None:
+        if self.hang is not None:
+            self.hang.wait(30)
+        self.news += news
+
+    @hookimpl
+    def devhost_appeared(self, news: tuple[News, ...]) -> None:
+        self._hear(news)
+
+    devhost_left = devhost_health_changed = devhost_allocated = devhost_held = devhost_appeared
+    devhost_released = devhost_backend_changed = devhost_configuration_read = devhost_appeared
+
+    def of(self, kind: type[News]) -> list[News]:
+        return [one for one in self.news if isinstance(one, kind)]
+
+    def told(self) -> list[tuple[str, str]]:
+        """Kind and device of the news of devices, in order."""
+        return [(type(one).__name__, one.device.id) for one in self.news if hasattr(one, "device")]
+
+
+def observing(rig, *plugins: object) -> None:
+    """Makes these plugins, drop-in modules or objects, the observers of the host from its next load on."""
+    builder = catalog._Builder()
+    for number, plugin in enumerate(plugins):
+        builder._register(plugin, "tests", "1", f"observer{number}")
+    assert builder.refused == []
+    rig.observers = tuple(builder.observers.values())
+
+    def load():
+        loaded = type(rig).load(rig)
+        return replace(loaded, catalog=replace(loaded.catalog, observers=rig.observers))
+
+    rig.load = load
+
+
+@pytest.fixture
+def ear(rig) -> Ear:
+    ear = Ear()
+    observing(rig, ear)
+    return ear
+
+
+async def test_devices_appear_fall_ill_get_well_and_leave_once_each_however_often_they_are_shared(
+    rig, kubelet, ear
+):
+    rig.write(f"{LINE}, share: {{replicas: 100}}")
+    async with rig.running():
+        await rig.until(lambda: len(ear.news) == 2)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 200})
+        first, second = rig.scripts["toy"].devices
+        ill = replace(first, health=unhealthy("port 1 is down"))
+        for changed, count in (([ill, second], 3), ([first, second], 4), ([first], 5)):
+            rig.change("toy", changed)
+            await rig.until(lambda count=count: len(ear.news) == count)
+    appeared, _, fell, recovered, left = ear.news
+    assert isinstance(appeared, Appeared)
+    assert (appeared.resource, appeared.backend, appeared.generation) == (TOY, "toy", 1)
+    assert (appeared.device.id, dict(appeared.device.attributes)) == ("d0", {"model": "x100", "index": 0})
+    assert appeared.health.healthy
+    assert isinstance(fell, HealthChanged)
+    assert (fell.health.reason, fell.previous.healthy) == ("port 1 is down", True)
+    assert isinstance(recovered, HealthChanged)
+    assert (recovered.health.healthy, recovered.previous.reason) == (True, "port 1 is down")
+    assert isinstance(left, Left)
+    assert (left.device.id, left.reason) == ("d1", "the device is gone")
+
+
+async def test_a_device_that_appears_ill_is_one_piece_of_news(rig, kubelet, ear):
+    rig.scripts["toy"].devices = [Device("d0", health=unhealthy("cold"))]
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: ear.news)
+    assert [(one.device.id, one.health.reason) for one in ear.of(Appeared)] == [("d0", "cold")]
+    assert ear.of(HealthChanged) == []
+
+
+async def test_a_device_is_handed_out_held_by_a_pod_and_released(rig, kubelet, ear):
+    rig.write(f"{LINE}, share: {{replicas: 3}}")
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: ear.of(Held))
+        kubelet.release("pod")
+        await rig.until(lambda: ear.of(Released))
+    device = ear.of(Allocated)[0].device.id
+    assert [one for one in ear.told() if one[0] != "Appeared"] == [
+        ("Allocated", device),
+        ("Held", device),
+        ("Released", device),
+    ]
+    (allocated,), (held,), (released,) = ear.of(Allocated), ear.of(Held), ear.of(Released)
+    assert re.fullmatch(rf"{device}::\d", *allocated.tokens)
+    assert allocated.tokens == held.tokens == released.tokens
+    assert held.holder.pod == released.holder.pod == "pod"
+
+
+async def test_who_begins_to_listen_on_a_reload_is_told_what_there_is_and_the_old_one_no_more(
+    rig, kubelet, ear
+):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: ear.of(Held))
+        new = Ear()
+        observing(rig, new)
+        host.reload()
+        await rig.until(lambda: new.of(ConfigurationRead))
+        old = len(ear.news)
+        rig.change("toy", [])
+        await rig.until(lambda: len(new.of(Left)) == 2)
+    assert len(ear.news) == old
+    assert sorted(new.told()[:2]) == [("Appeared", "d0"), ("Appeared", "d1")]
+    assert new.told()[2:3] == [("Held", ear.of(Held)[0].device.id)]
+
+
+async def test_configurations_and_the_devices_they_give_and_take_are_news(rig, kubelet, ear):
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: len(ear.of(Appeared)) == 2)
+        rig.config.write_text("version: 1\nresources: 7\n")
+        await rig.until(lambda: ear.of(ConfigurationRead))
+        rig.write("name: example.com/other, backend: other")
+        await rig.until(lambda: len(ear.of(Appeared)) == 3)
+        await rig.until(lambda: len(ear.of(Left)) == 2)
+    refused, taken = ear.of(ConfigurationRead)
+    assert "resources" in refused.complaints[0]
+    assert (taken.complaints, taken.generation, taken.file) == ((), 2, str(rig.config))
+    assert {one.reason for one in ear.of(Left)} == {"the resource has left the configuration"}
+
+
+async def test_a_backend_that_fails_and_is_back_is_news_once_each(rig, kubelet, ear):
+    rig.write(LINE)
+
+    def fail() -> None:
+        raise OSError("the driver is busy")
+
+    async with rig.running() as host:
+        await rig.until(lambda: ear.of(Appeared))
+        rig.scripts["toy"].on_discover = fail
+        host.discoveries["toy"].look()
+        await rig.until(lambda: ear.of(BackendChanged))
+        rig.scripts["toy"].on_discover = lambda: None
+        await rig.until(lambda: len(ear.of(BackendChanged)) == 2)
+    degraded, back = ear.of(BackendChanged)
+    assert (degraded.backend, degraded.degraded, back.degraded, back.reason) == ("toy", True, False, "")
+    assert "the driver is busy" in degraded.reason
+
+
+async def test_a_hung_observer_holds_up_neither_lists_nor_pods_nor_the_exit(rig, kubelet, ear, monkeypatch):
+    monkeypatch.setattr("devhost.observers.DEADLINE", 1.0)
+    ear.hang = threading.Event()
+    other = Ear()
+    observing(rig, ear, other)
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await rig.until(lambda: status(host)["observers"][0]["state"] == "paused")
+        async with asyncio.timeout(5):
+            await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: other.of(Allocated))
+        shown, well = status(host)["observers"]
+        assert shown["reason"] == "devhost_appeared did not return within 1 s"
+        assert (shown["calls"], shown["failures"], well["state"]) == (1, 1, "ok")
+        host.stop()
+        async with asyncio.timeout(10):
+            await host.stopped()
+    ear.hang.set()
+
+
+async def test_without_observers_none_of_it_runs(rig, kubelet):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await kubelet.admit("pod", "main", TOY, 1)
+        assert status(host)["observers"] == []
+        assert not host.tasks.named("observer ")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("observe")]
+
+
+def _programs() -> list[str]:
+    return re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
+
+
+async def test_the_drop_in_of_the_documentation_writes_who_held_what(rig, kubelet, tmp_path):
+    file = tmp_path / "holding.py"
+    file.write_text(_programs()[0], encoding="utf-8")
+    (module,) = (one.plugin for one in catalog.load([tmp_path]).observers if one.origin == str(file))
+    observing(rig, module)
+    written = tmp_path / "holding.jsonl"
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(lambda: written.exists() and '"held"' in written.read_text())
+        kubelet.release("pod")
+        await rig.until(lambda: '"released"' in written.read_text())
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
+    assert [line["what"] for line in lines] == ["held", "released"]
+    assert {(line["resource"], line["holder"].split("/")[1]) for line in lines} == {(TOY, "pod")}
+
+
+async def test_the_object_of_the_documentation_knows_every_device(rig, kubelet):
+    package = ModuleType("example_inventory")
+    exec(_programs()[1], vars(package))
+    observing(rig, package.exporter)
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: len(package.exporter.devices) == 2)
+        rig.change("toy", [])
+        await rig.until(lambda: not package.exporter.devices)

@@ -1,0 +1,114 @@
+"""A backend that changes hardware: asked at the start and for other options, and shown in the status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from devhost.backend import NotYet, option
+from devhost.errors import BackendError
+from devhost.report import status
+
+TOY = "example.com/toy"
+
+
+@dataclass(frozen=True)
+class Options:
+    count: int = option(0)
+
+
+def make_provide(rig, calls):
+    """The toy backend brings its hardware to a count: one is well, two waits, three fails."""
+
+    def provision(self):
+        calls.append(self.options.count)
+        if self.options.count == 2:
+            raise NotYet("a pod has it")
+        if self.options.count == 3:
+            raise BackendError("the kernel refuses three")
+
+    rig.classes["toy"] = type("Provider", (rig.classes["toy"],), {"provision": provision, "Options": Options})
+
+
+def write(rig, count):
+    rig.config.write_text(
+        f"version: 1\nbackends: {{toy: {{count: {count}}}}}\nresources:\n  - {{name: {TOY}, backend: toy}}\n"
+    )
+
+
+def shown(host):
+    (backend,) = (one for one in status(host)["backends"] if one["name"] == "toy")
+    found = backend["provisioning"]
+    return found and (found["state"], found["reason"])
+
+
+async def test_it_follows_the_options_and_no_device_suffers(rig, kubelet):
+    calls = []
+    make_provide(rig, calls)
+    write(rig, 1)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await rig.until(lambda: shown(host) == ("ok", ""))
+        for count, expected in (
+            (2, ("waiting", "a pod has it")),
+            (3, ("failed", "the kernel refuses three")),
+        ):
+            write(rig, count)
+            await rig.until(lambda expected=expected: shown(host) == expected)
+            assert calls[-1] == count
+            assert kubelet.allocatable() == {TOY: 2}
+            assert status(host)["backends"][0]["state"] == "ok"
+        write(rig, 1)
+        await rig.until(lambda: shown(host) == ("ok", ""))
+
+
+async def test_a_backend_that_changes_nothing_has_no_provisioning(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert shown(host) is None
+
+
+async def test_a_backend_that_is_not_needed_any_more_is_not_asked(rig, kubelet):
+    calls = []
+    make_provide(rig, calls)
+    write(rig, 2)
+    async with rig.running() as host:
+        await rig.until(lambda: len(calls) > 1)
+        rig.write("name: example.com/other, backend: other")
+        await rig.until(lambda: list(host.discoveries) == ["other"])
+        before = len(calls)
+        host.reload()
+        await rig.until(lambda: host.generation == 3)
+        assert len(calls) == before
+
+
+async def test_hardware_is_provided_although_no_resource_has_devices_of_that_backend(rig, kubelet):
+    calls = []
+    make_provide(rig, calls)
+    rig.config.write_text(
+        "version: 1\nbackends: {toy: {count: 1}}\nresources: [{name: example.com/other, backend: other}]\n"
+    )
+    async with rig.running() as host:
+        await rig.until(lambda: calls == [1])
+        assert kubelet.allocatable().keys() <= {"example.com/other"}
+        assert shown(host) is not None
+
+
+async def test_what_waits_for_a_pod_goes_on_as_soon_as_the_pod_is_gone(rig, kubelet, monkeypatch):
+    calls = []
+    make_provide(rig, calls)
+    woken = []
+    monkeypatch.setattr("devhost.provisioning.Provisioning.wake", lambda self: woken.append(self))
+    write(rig, 2)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await rig.until(lambda: shown(host) == ("waiting", "a pod has it"))
+        for subscriber in tuple(host.ledger._released):
+            subscriber(TOY, ("d0",))
+        assert woken == [host.provisioning["toy"]]
+        write(rig, 1)
+        await rig.until(lambda: shown(host) == ("ok", ""))
+        woken.clear()
+        for subscriber in tuple(host.ledger._released):
+            subscriber(TOY, ("d0",))
+        assert woken == []
