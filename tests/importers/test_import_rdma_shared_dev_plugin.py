@@ -102,7 +102,7 @@ def loaded(text: str) -> Loaded:
     done = run(text)
     assert done.exit_code == 0, (done.output, done.exception)
     found = catalog.load()
-    return Loaded(loads(done.stdout, "converted.yaml", lambda paths: found), found)
+    return Loaded(loads(done.stdout, "converted.yaml", lambda paths, wanted: found), found)
 
 
 def converted(text: str) -> tuple[ResourceSettings, ...]:

@@ -11,7 +11,12 @@ from .notation import embedded
 
 
 def unwrapped(
-    node: Node, place: Place, *, config_map_key: str, fields: Mapping[str, Sequence[str]]
+    node: Node,
+    place: Place,
+    *,
+    config_map_key: str,
+    fields: Mapping[str, Sequence[str]],
+    choose_key: str = "",
 ) -> tuple[Node, Place]:
     """The plugin's own document, and a place for complaints about it; as it is where nothing is around it.
 
@@ -20,6 +25,7 @@ def unwrapped(
         place: where it stands.
         config_map_key: the key under ``data`` of a ConfigMap; another will do where it is the only one.
         fields: by the kind of other objects, the keys that lead to the string.
+        choose_key: how a user gives another ``config_map_key``, as a hint; empty if he cannot.
 
     Raises:
         ConfigError: it is an object that holds no such document.
@@ -31,10 +37,20 @@ def unwrapped(
         items, _ = _at(node, place, ("items",))
         if isinstance(items, Items) and len(items.items) == 1:
             inner = place.key("items").item(0)
-            return unwrapped(items.items[0], inner, config_map_key=config_map_key, fields=fields)
+            return unwrapped(
+                items.items[0],
+                inner,
+                config_map_key=config_map_key,
+                fields=fields,
+                choose_key=choose_key,
+            )
     if kind.text == "ConfigMap":
         data, _ = _at(node, place, ("data",))
         names = [*data.entries] if isinstance(data, Fields) else []
+        if choose_key and len(names) > 1 and config_map_key not in names:
+            few = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            path = place.key("data").key(config_map_key).path
+            place.complaints.fail(data.mark, f"it has no {path}", f"{choose_key}, which may be {few}")
         text, here = _at(node, place, ("data", names[0] if len(names) == 1 else config_map_key))
     elif kind.text in fields:
         text, here = _at(node, place, fields[kind.text])

@@ -1,29 +1,28 @@
 """k8s-rdma-shared-dev-plugin's JSON → devhost.yaml.
 
 Read are its configuration file, a ConfigMap that holds one, and a NicClusterPolicy of NVIDIA's network
-operator, which has it as a string. What the plugin refuses is refused here. Keys that it does not know it
-ignores, as Go's JSON does, and takes known ones in any case of letters; so does this, but says so in the
-result: a selector that is misspelt selects more than was meant.
+operator, which has it as a string. What the plugin refuses is refused here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from devhost import naming
 from devhost.backend import OptionError, option
 from devhost.config.annotation import Bounds, Raw, keys
-from devhost.config.complaints import Complaints, Mark, Place, one_line, shown, suggest
+from devhost.config.complaints import Complaints, Place, shown, suggest
 from devhost.config.document import parse
 from devhost.config.language import MAX_RESOURCES
-from devhost.config.nodes import Entry, Fields, Node, Scalar
+from devhost.config.nodes import Entry, Fields, Node
 from devhost.config.scalar import WRONG
 from devhost.config.shape import read_dataclass, read_fields
 from devhost.settings import MAX_REPLICAS
 
+from .gojson import Remark, check_ids, check_texts, known, literal, odd_ids, pci_id
 from .kubernetes import unwrapped
 from .notation import IF_EMPTY, quoted, text, untabbed
 
@@ -40,9 +39,7 @@ _OF_THE_PROCESS = {"kubeletRootDir": "`devhost run --kubelet-dir` says where the
 """Keys of its own examples that no version of it reads, and where they belong."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_]+")
-_PCI_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
 _LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
-_GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +52,9 @@ class _Selectors:
 
     def __post_init__(self) -> None:
         for key, (field, _) in keys(_Selectors).items():
-            _refuse_empty(key, getattr(self, field.name))
-        for key, ids in (("vendors", self.vendors), ("deviceIDs", self.device_IDs)):
-            for n, value in enumerate(ids):
-                if not _PCI_ID.fullmatch(value):
-                    raise OptionError(
-                        f"{shown(value)} is not a PCI id",
-                        key=f"{key}[{n}]",
-                        hint='four hex digits, as in "15b3"',
-                    )
+            check_texts(key, getattr(self, field.name))
+        check_ids("vendors", self.vendors)
+        check_ids("deviceIDs", self.device_IDs)
         for n, value in enumerate(self.link_types):
             if value not in _LINK_LAYERS:
                 hint = suggest(value, _LINK_LAYERS, "link types")
@@ -72,19 +63,13 @@ class _Selectors:
     def where(self) -> dict[str, tuple[str, ...]]:
         """The same in the words of the rdma backend; a key that is not given is not there."""
         found = {
-            "vendor": tuple(map(_pci_id, self.vendors)),
-            "device": tuple(map(_pci_id, self.device_IDs)),
-            "driver": tuple(map(_literal, self.drivers)),
-            "netDevs": tuple(map(_literal, self.if_names)),
+            "vendor": tuple(map(pci_id, self.vendors)),
+            "device": tuple(map(pci_id, self.device_IDs)),
+            "driver": tuple(map(literal, self.drivers)),
+            "netDevs": tuple(map(literal, self.if_names)),
             "linkLayer": tuple(_LINK_LAYERS[value] for value in self.link_types),
         }
         return {key: tuple(dict.fromkeys(values)) for key, values in found.items() if values}
-
-
-def _refuse_empty(key: str, values: Sequence[str]) -> None:
-    for n, value in enumerate(values):
-        if not value:
-            raise OptionError("is empty", key=f"{key}[{n}]", hint="remove it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +91,7 @@ class _Resource:
         if not self.devices and self.selectors == _Selectors():
             known = ", ".join(keys(_Selectors))
             raise OptionError("it selects nothing: neither selectors nor devices", hint=f"selectors: {known}")
-        _refuse_empty("devices", self.devices)
+        check_texts("devices", self.devices)
 
     @property
     def name(self) -> str:
@@ -127,24 +112,11 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class _Remark:
-    """Something at a place of the source that the plugin reads otherwise than its author may think."""
-
-    mark: Mark
-    path: str
-    message: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        return one_line(f"{self.path}: {self.message}" + (f" ({self.hint})" if self.hint else ""))
-
-
-@dataclass(frozen=True, slots=True)
 class _Import:
     """A resource, and what is to be said of its source."""
 
     resource: _Resource
-    remarks: Sequence[_Remark]
+    remarks: Sequence[Remark]
 
 
 def convert(data: bytes, file_name: str) -> str:
@@ -160,8 +132,8 @@ def convert(data: bytes, file_name: str) -> str:
     complaints = Complaints(file_name)
     document = parse(untabbed(data), complaints, if_empty=IF_EMPTY)
     node, place = unwrapped(document, Place(complaints), config_map_key=CONFIG_KEY, fields=FIELDS)
-    remarks: list[_Remark] = []
-    values = read_fields(_known(node, _File, place, remarks.append), _File, place)
+    remarks: list[Remark] = []
+    values = read_fields(known(node, keys(_File), place, remarks.append, _OF_THE_PROCESS), _File, place)
     imports = _imports(values.get("config_list", ()), place.key("configList"))
     for found in (complaints, place.complaints):
         if found.found:
@@ -174,13 +146,13 @@ def _imports(nodes: Sequence[Node], place: Place) -> list[_Import]:
     names: set[str] = set()
     for index, node in enumerate(nodes):
         here = place.item(index)
-        remarks: list[_Remark] = []
-        known = _known(node, _Resource, here, remarks.append)
-        if isinstance(known, Fields) and "selectors" in known.entries:
-            entry = known.entries["selectors"]
-            selectors = _known(entry.value, _Selectors, here.key("selectors"), remarks.append)
-            known.entries["selectors"] = Entry(entry.mark, selectors)
-        resource = read_dataclass(known, _Resource, here)
+        remarks: list[Remark] = []
+        fields = known(node, keys(_Resource), here, remarks.append)
+        if isinstance(fields, Fields) and "selectors" in fields.entries:
+            entry = fields.entries["selectors"]
+            selectors = known(entry.value, keys(_Selectors), here.key("selectors"), remarks.append)
+            fields.entries["selectors"] = Entry(entry.mark, selectors)
+        resource = read_dataclass(fields, _Resource, here)
         if resource is WRONG:
             for remark in remarks:  # they may be what is wrong
                 here.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
@@ -189,45 +161,10 @@ def _imports(nodes: Sequence[Node], place: Place) -> list[_Import]:
             # the plugin names its sockets without the prefix, and refuses this too
             here.key("resourceName").complain(node, f"{shown(resource.resource_name)} stands twice")
         names.add(resource.resource_name)
-        remarks += _spellings(resource.selectors, node.mark, here.key("selectors").path)
+        ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
+        remarks += odd_ids(ids, node.mark, here.key("selectors").path)
         found.append(_Import(resource, remarks))
     return found
-
-
-def _known(node: Node, cls: type, place: Place, remark: Callable[[_Remark], None]) -> Node:
-    """A mapping with only those keys that the plugin reads, spelt its way; null is no value to it."""
-    if not isinstance(node, Fields):
-        return node
-    known = {key.lower(): key for key in keys(cls)}
-    found = Fields(node.mark)
-    for key, entry in node.entries.items():
-        name = known.get(key.lower())
-        if name is None:
-            hint = _OF_THE_PROCESS.get(key) or suggest(key, known.values(), "keys")
-            message = "the plugin knows no such key and ignores it"
-            remark(_Remark(entry.mark, place.key(key).path, message, hint))
-        elif not (isinstance(entry.value, Scalar) and entry.value.kind == "null"):
-            found.entries[name] = entry
-    return found
-
-
-def _spellings(selectors: _Selectors, mark: Mark, path: str) -> list[_Remark]:
-    """What never matched for the plugin, which compares letter by letter, and does here."""
-    odd = [value for value in (*selectors.vendors, *selectors.device_IDs) if value != _pci_id(value)]
-    return [
-        _Remark(mark, path, f'{shown(value)} matched nothing there, "{_pci_id(value)}" does')
-        for value in dict.fromkeys(odd)
-    ]
-
-
-def _pci_id(value: str) -> str:
-    found = _PCI_ID.fullmatch(value)
-    return found[2].lower().rjust(4, "0") if found else value
-
-
-def _literal(value: str) -> str:
-    """A name in which ``*``, ``?`` and ``[`` stand for themselves, as they do for the plugin."""
-    return _GLOB.sub(lambda sign: f"[{sign[0]}]", value)
 
 
 def _overlap(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]) -> bool:
@@ -235,7 +172,7 @@ def _overlap(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[st
     return not any(key in other and "*" not in one[key] and one[key].isdisjoint(other[key]) for key in one)
 
 
-def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence[_Remark]) -> Iterator[str]:
+def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence[Remark]) -> Iterator[str]:
     yield "# Made from a configuration of k8s-rdma-shared-dev-plugin. What differs there:"
     yield "# - an HCA without an active port is given all the same; here containers go without it. To have it"
     yield "#   as there, say backends: {rdma: {ignorePortState: true}};"

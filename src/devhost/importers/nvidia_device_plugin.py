@@ -1,0 +1,193 @@
+"""The configuration file of NVIDIA's device plugin → devhost.yaml.
+
+Read are the file itself and a ConfigMap that holds one or several. What the plugin reads and then ignores
+(names by pattern, ``rename``, ``devices``) is left out with a remark, for pods ask for what it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from devhost.config.complaints import Complaints, Place, one_line
+from devhost.config.document import parse
+from devhost.config.scalar import WRONG
+from devhost.config.shape import read_dataclass
+from devhost.settings import LABEL_DIRECTORY
+
+from .gojson import Remark
+from .kubernetes import unwrapped
+from .notation import IF_EMPTY, quoted, text, untabbed
+from .nvidia_config import GPU, Config, pruned
+from .nvidia_entries import Entries, Entry, Value
+
+CONFIG_KEY = "default"
+"""Which of several configurations in a ConfigMap the plugin's chart takes for a node without a label."""
+
+CHOOSE = "choose one with --key"
+
+_MPS_ROOT = "/run/nvidia/mps"
+"""Where the plugin's chart has the files of MPS."""
+
+
+def convert(data: bytes, file_name: str, key: str = CONFIG_KEY, *, as_written: bool = False) -> str:
+    """The text of an equivalent devhost.yaml.
+
+    Args:
+        data: the plugin's configuration or a ConfigMap that holds it, as YAML or JSON.
+        file_name: stands in the complaints.
+        key: which configuration of a ConfigMap, where it has several.
+        as_written: heeds what the plugin reads and ignores.
+
+    Raises:
+        ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
+    """
+    complaints = Complaints(file_name)
+    document = parse(untabbed(data), complaints, if_empty=IF_EMPTY)
+    node, place = unwrapped(document, Place(complaints), config_map_key=key, fields={}, choose_key=CHOOSE)
+    remarks: list[Remark] = []
+    config = read_dataclass(pruned(node, Config, place, remarks.append), Config, place)
+    if config is WRONG:
+        for remark in remarks:  # they may be what is wrong
+            place.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
+        raise place.complaints.error()
+    return "\n".join(_written(config, remarks, as_written=as_written)) + "\n"
+
+
+def _written(config: Config, remarks: Sequence[Remark], *, as_written: bool) -> Iterator[str]:
+    notes: list[str] = []
+    options = dict(_options(config, notes))
+    entries = list(Entries(config, as_written=as_written).all(notes))
+    yield "# Made from a configuration of NVIDIA's device plugin. What differs there:"
+    yield "# - a GPU that turned Unhealthy stays so until a restart; here it returns when it is well;"
+    yield "# - GPUs and MIG instances that come, go or change need a restart; here they do not."
+    for note in [*map(str, remarks), *notes]:
+        yield f"# {one_line(note)}"
+    yield "version: 1"
+    yield ""
+    if options:
+        yield "backends:"
+        yield "  gpu:"
+        yield from (f"    {name}: {_flow(value)}" for name, value in options.items())
+        yield ""
+    if (discovery := config.flags.gfd) is not None:
+        directory = str(PurePosixPath(discovery.output_file or LABEL_DIRECTORY / "gfd").parent)
+        elsewhere = "" if directory == str(LABEL_DIRECTORY) else f", directory: {text(directory)}"
+        yield "# The labels of gpu-feature-discovery: remove that program, or both will write them."
+        yield f"labels: {{write: true{elsewhere}}}"
+        yield ""
+    yield "resources:"
+    for entry in entries:
+        yield from _entry(entry)
+
+
+def _options(config: Config, notes: list[str]) -> Iterator[tuple[str, Value]]:
+    """The options of the backend; ``notes`` hears what has no place among them."""
+    flags, plugin = config.flags, config.flags.plugin
+    strategies = _strategies(config, notes)
+    if flags.nvidia_driver_root not in ("", "/"):
+        yield "driverRoot", flags.nvidia_driver_root
+    if flags.nvidia_dev_root not in ("", flags.nvidia_driver_root):
+        yield "devRoot", flags.nvidia_dev_root
+    if strategies != ["envvar"]:
+        yield "deviceListStrategy", strategies if len(strategies) > 1 else strategies[0]
+    if plugin.device_ID_strategy == "index":
+        yield "deviceIDStrategy", "index"
+    if "cdi" in strategies and plugin.nvidia_CTK_path:
+        is_toolkit = PurePosixPath(plugin.nvidia_CTK_path).name == "nvidia-ctk"
+        yield "nvidiaCTKPath" if is_toolkit else "nvidiaCDIHookPath", plugin.nvidia_CTK_path
+    extras = {
+        "gdsEnabled": flags.gds_enabled,
+        "mofedEnabled": flags.mofed_enabled,
+        "gdrcopyEnabled": flags.gdrcopy_enabled,
+    }
+    for name in (name for name, wanted in extras.items() if wanted):
+        if {"envvar", "volume-mounts"} & set(strategies):
+            yield name, True
+        else:
+            notes.append(f"{name} has no place here with CDI: offer its nodes with an entry of backend udev.")
+    if config.imex.channel_IDs:
+        if set(strategies) - {"cdi"}:
+            yield "imexChannelIDs", config.imex.channel_IDs
+        else:
+            notes.append("imex has no place here with CDI: offer its node with an entry of backend udev.")
+        if config.imex.required:
+            notes.append(
+                "imex.required has no place here: a container gets those channels that its node has."
+            )
+    if config.sharing.mps:
+        root = flags.mps_root.rstrip("/") or _MPS_ROOT
+        yield "mpsPipeDirectory", f"{root}/{GPU}/pipe"
+        yield "mpsShmDirectory", f"{root}/shm"
+    notes += _without_place(config)
+
+
+def _strategies(config: Config, notes: list[str]) -> list[str]:
+    plugin = config.flags.plugin
+    found = [one for one in plugin.strategies if not one.startswith("cdi-")]
+    for_cdi = [one for one in plugin.strategies if one.startswith("cdi-")]
+    if {"envvar", "volume-mounts"} <= set(found):
+        found.remove("envvar")
+        notes.append("deviceListStrategy: beside volume-mounts envvar has no effect there; it is left out.")
+    if plugin.pass_device_specs and found:
+        found.append("device-specs")
+    elif plugin.pass_device_specs:
+        notes.append("passDeviceSpecs: the plugin ignores it with CDI alone, and so does this.")
+    if for_cdi and "cdi-cri" not in for_cdi:
+        notes.append("cdi-annotations: the names stand in a field of their own, as with cdi-cri.")
+    return [*found, "cdi"] if for_cdi else found
+
+
+def _without_place(config: Config) -> Iterator[str]:
+    flags, plugin = config.flags, config.flags.plugin
+    if config.sharing.mps:
+        yield (
+            "sharing.mps: devhost starts no MPS server, it passes on the directories of one: keep the "
+            "plugin's mps-control-daemon, or start nvidia-cuda-mps-control on the node."
+        )
+    if not flags.fail_on_init_error:
+        yield "failOnInitError has no place here: GPUs that cannot be used are tried again until they can."
+    if flags.device_discovery_strategy not in ("auto", "nvml"):
+        strategy = flags.device_discovery_strategy
+        yield f"deviceDiscoveryStrategy {strategy}: only GPUs that are on PCI are served."
+    if plugin.container_driver_root:
+        yield "containerDriverRoot has no place here: devhost looks below its --root for driverRoot."
+    if plugin.cdi_annotation_prefix:
+        yield "cdiAnnotationPrefix has no place here: CDI names are not given as annotations."
+
+
+def _entry(entry: Entry) -> Iterator[str]:
+    for remark in entry.remarks:
+        yield f"  # {one_line(remark)}"
+    yield f"  - name: {quoted(entry.name) if '{' in entry.name else text(entry.name)}"
+    yield "    backend: gpu"
+    blocks = [_block(where, entry.no) for where in entry.where]
+    if len(blocks) == 1:
+        yield f"    where: {blocks[0]}"
+    else:
+        yield "    where:"
+        yield from (f"      - {block}" for block in blocks)
+    if entry.overrides:
+        yield "    share:"
+        yield "      overrides:"
+        for where, replicas in entry.overrides:
+            yield f"        - {{where: {_block(where)}, replicas: {replicas}}}"
+    elif entry.replicas > 1:
+        yield f"    share: {{replicas: {entry.replicas}}}"
+    if entry.prefer:
+        yield f"    prefer: {entry.prefer}"
+
+
+def _block(where: Mapping[str, Value], no: Mapping[str, Value] | None = None) -> str:
+    parts = [f"{key}: {_flow(value)}" for key, value in where.items()]
+    if no:
+        parts.append(f"not: {_block(no)}")
+    return f"{{{', '.join(parts)}}}"
+
+
+def _flow(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    return text(value) if isinstance(value, str) else f"[{', '.join(map(_flow, value))}]"

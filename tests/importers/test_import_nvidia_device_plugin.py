@@ -1,0 +1,321 @@
+"""`devhost import nvidia-device-plugin`: the same resources from the same GPUs, and words for the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from devhost import catalog
+from devhost.cli.import_ import command
+from devhost.errors import ConfigError
+from devhost.importers.nvidia_device_plugin import convert
+from devhost.loading import load
+from devhost.settings import LABEL_DIRECTORY, Prefer, ResourceSettings, Settings
+from devhost.where import holds
+
+if "gpu" not in catalog.load().installed:
+    pytest.skip("the result is for the gpu backend", allow_module_level=True)
+
+README = """version: v1
+flags:
+  migStrategy: "none"
+  failOnInitError: true
+  nvidiaDriverRoot: "/"
+  plugin:
+    passDeviceSpecs: false
+    deviceListStrategy: "envvar"
+    deviceIDStrategy: "uuid"
+"""
+"""The example of the plugin's own documentation."""
+
+SLICED = """version: v1
+sharing:
+  timeSlicing:
+    %s
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 10
+"""
+
+WRITTEN = """version: v1
+flags: {migStrategy: mixed}
+resources:
+  gpus:
+  - {pattern: "A100-SXM4-40GB", name: a100-40}
+  - {pattern: "T4*", name: nvidia.com/t4}
+  - {pattern: "A100*80GB", name: a100-40}
+  - {pattern: "*", name: gpu}
+  - {pattern: "V100", name: v100}
+  mig:
+  - {pattern: "1g.*", name: small}
+sharing:
+  timeSlicing:
+    resources:
+    - name: nvidia.com/gpu
+      rename: nvidia.com/part
+      devices: [0, "3", GPU-b1028956-cfa2-0990-bf4a-5da9abb51763]
+      replicas: 4
+    - {name: nvidia.com/t4, devices: 2, replicas: 3}
+    - {name: nvidia.com/mig-2g.10gb, replicas: 2}
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    """Converts and loads the result, as `devhost check` does; gives the text too."""
+
+    def run(source: str, **options: object) -> tuple[Settings, str]:
+        text = convert(source.encode(), "config.yaml", **options)
+        file = tmp_path / "devhost.yaml"
+        file.write_text(text)
+        return load(file).settings, text
+
+    return run
+
+
+def options(settings: Settings) -> object:
+    return settings.backends["gpu"]
+
+
+def taken(entry: ResourceSettings, **attributes: object) -> bool:
+    return holds(entry.where, {"vendor": "nvidia", "kind": "gpu", **attributes})
+
+
+def config_map(**configs: str) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "data": configs})
+
+
+def command_line(*arguments: str, text: str = README) -> Result:
+    return CliRunner().invoke(command, ["nvidia-device-plugin", *arguments], input=text)
+
+
+def test_the_plugins_own_example_needs_no_options(read) -> None:
+    settings, text = read(README)
+    (entry,) = settings.resources
+    assert (entry.name, entry.backend, entry.share.replicas) == ("nvidia.com/gpu", "gpu", 1)
+    assert taken(entry) and not taken(entry, kind="mig") and not taken(entry, vendor="amd")
+    assert "backends:" not in text
+    assert not settings.write_labels
+
+
+@pytest.mark.parametrize("source", ["{}", "version: v1", '{\n\t"version": "v1"\n}'])
+def test_an_empty_configuration_serves_whole_gpus(read, source: str) -> None:
+    assert [entry.name for entry in read(source)[0].resources] == ["nvidia.com/gpu"]
+
+
+def test_options_keep_their_meaning(read) -> None:
+    settings, _ = read("""version: v1
+flags:
+  nvidiaDriverRoot: /run/nvidia/driver
+  nvidiaDevRoot: /
+  gdsEnabled: true
+  plugin: {passDeviceSpecs: true, deviceListStrategy: [volume-mounts, cdi-cri], deviceIDStrategy: index,
+           nvidiaCTKPath: /usr/local/nvidia/toolkit/nvidia-ctk}
+""")
+    found = options(settings)
+    assert (found.driver_root, found.dev_root) == ("/run/nvidia/driver", "/")
+    assert found.strategies == {"volume-mounts", "device-specs", "cdi"}
+    assert found.device_ID_strategy == "index"
+    assert found.gds_enabled
+    assert found.nvidia_CTK_path == "/usr/local/nvidia/toolkit/nvidia-ctk"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "strategies", "words"),
+    [
+        ("deviceListStrategy: cdi-annotations", {"cdi"}, "field of their own"),
+        ("deviceListStrategy: [envvar, volume-mounts]", {"volume-mounts"}, "left out"),
+        ("deviceListStrategy: cdi-cri, passDeviceSpecs: true", {"cdi"}, "passDeviceSpecs"),
+    ],
+)
+def test_strategies_come_down_to_what_has_an_effect_there(
+    read, plugin: str, strategies: set[str], words: str
+) -> None:
+    settings, text = read(f"flags: {{plugin: {{{plugin}}}}}")
+    assert options(settings).strategies == strategies
+    assert words in text
+
+
+def test_with_cdi_alone_what_the_runtime_would_be_asked_for_is_left_out_with_a_word(read) -> None:
+    settings, text = read("flags: {gdsEnabled: true, plugin: {deviceListStrategy: cdi-cri}}")
+    assert not options(settings).gds_enabled
+    assert "gdsEnabled has no place here" in text
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "[cdi-cri, envvar]"])
+def test_imex_channels_are_passed_on(read, strategy: str) -> None:
+    settings, text = read(
+        f"{{imex: {{channelIDs: [0]}}, flags: {{plugin: {{deviceListStrategy: {strategy}}}}}}}"
+    )
+    assert options(settings).imex_channel_IDs == (0,)
+    assert "has no place here" not in text
+
+
+def test_imex_channels_are_not_asked_for_with_cdi_alone_and_that_is_said(read) -> None:
+    settings, text = read("{imex: {channelIDs: [0]}, flags: {plugin: {deviceListStrategy: cdi-cri}}}")
+    assert options(settings).imex_channel_IDs == ()
+    assert "imex has no place here with CDI" in text
+
+
+def test_instances_are_gpus_with_single_and_have_names_with_mixed(read) -> None:
+    (entry,) = read("flags: {migStrategy: single}")[0].resources
+    assert taken(entry) and taken(entry, kind="mig", profile="1g.5gb")
+    gpus, instances = read("flags: {migStrategy: mixed}")[0].resources
+    assert not taken(gpus, kind="mig", profile="1g.5gb")
+    assert instances.name == "nvidia.com/mig-{profile}"
+    assert taken(instances, kind="mig", profile="1g.5gb")
+    assert not taken(instances, kind="mig", profile="1c.2g.10gb")  # nor does the plugin serve those
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("renameByDefault: true", "nvidia.com/gpu.shared"), ("renameByDefault: false", "nvidia.com/gpu")],
+)
+def test_time_slicing_becomes_replicas(read, key: str, name: str) -> None:
+    (entry,) = read(SLICED % key)[0].resources
+    assert (entry.name, entry.share.replicas, entry.prefer) == (name, 10, Prefer.SPREAD)
+
+
+def test_the_packed_policy_packs(read) -> None:
+    settings, _ = read(SLICED % "" + "flags: {plugin: {sharedDevicesAllocationPolicy: packed}}\n")
+    assert settings.resources[0].prefer is Prefer.PACK
+
+
+def test_a_shared_profile_stands_before_the_others(read) -> None:
+    settings, _ = read(
+        "flags: {migStrategy: mixed}\n"
+        "sharing: {timeSlicing: {resources: [{name: mig-1g.10gb.me, replicas: 2}]}}"
+    )
+    _, shared, rest = settings.resources
+    assert (shared.name, shared.share.replicas) == ("nvidia.com/mig-1g.10gb.me", 2)
+    assert taken(shared, kind="mig", profile="1g.10gb+me")
+    assert rest.share.replicas == 1
+
+
+def test_mps_passes_on_the_directories_of_a_server_that_somebody_else_starts(read) -> None:
+    settings, text = read(
+        "flags: {mpsRoot: /run/mps}\nsharing: {mps: {resources: [{name: gpu, replicas: 4}]}}"
+    )
+    found = options(settings)
+    assert found.mps_pipe_directory == "/run/mps/nvidia.com/gpu/pipe"
+    assert found.mps_shm_directory == "/run/mps/shm"
+    assert settings.resources[0].share.replicas == 4
+    assert "starts no MPS server" in text and "failRequestsGreaterThanOne" in text
+
+
+def test_gpu_feature_discovery_becomes_labels(read) -> None:
+    settings, text = read("flags: {gfd: {oneshot: false, sleepInterval: 60s}}")
+    assert (settings.write_labels, settings.label_directory) == (True, LABEL_DIRECTORY)
+    assert "remove that program" in text
+    settings, _ = read("flags: {gfd: {outputFile: /srv/features.d/gfd}}")
+    assert settings.label_directory == Path("/srv/features.d")
+
+
+def test_what_the_plugin_ignores_is_ignored_and_said(read) -> None:
+    settings, text = read(WRITTEN)
+    assert [entry.name for entry in settings.resources] == [
+        "nvidia.com/gpu",
+        "nvidia.com/mig-2g.10gb",
+        "nvidia.com/mig-{profile}",
+    ]
+    assert text.count("--as-written does not") == 3
+    assert "nvidia.com/t4 is no resource with migStrategy mixed" in text
+
+
+def test_as_written_heeds_it(read) -> None:
+    settings, text = read(WRITTEN, as_written=True)
+    by_name = {entry.name: entry for entry in settings.resources}
+    assert list(by_name) == [
+        "nvidia.com/a100-40",
+        "nvidia.com/t4",
+        "nvidia.com/part",
+        "nvidia.com/gpu",
+        "nvidia.com/small",
+        "nvidia.com/mig-2g.10gb",
+        "nvidia.com/mig-{profile}",
+    ]
+    a100 = by_name["nvidia.com/a100-40"]
+    assert taken(a100, product="NVIDIA A100-SXM4-40GB") and taken(a100, product="NVIDIA A100-SXM4-80GB")
+    part = by_name["nvidia.com/part"]
+    assert part.share.replicas == 4
+    assert taken(part, index=3) and not taken(part, index=1)
+    assert taken(part, index=1, uuid="GPU-b1028956-cfa2-0990-bf4a-5da9abb51763")
+    (override,) = by_name["nvidia.com/t4"].share.overrides
+    assert override.replicas == 3
+    assert holds(override.where, {"vendor": "nvidia", "kind": "gpu", "product": "Tesla T4", "index": 1})
+    assert "patterns after * never matched" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("flags: {failOnInitError: false}", "failOnInitError"),
+        ("flags: {deviceDiscoveryStrategy: tegra}", "tegra"),
+        ("flags: {plugin: {containerDriverRoot: /x}}", "containerDriverRoot"),
+        ("flags: {plugin: {cdiAnnotationPrefix: x/}}", "cdiAnnotationPrefix"),
+        ("imex: {channelIDs: [0], required: true}", "imex.required"),
+        ("flags: {migstrategi: none}", "did you mean migStrategy?"),
+        ("sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "no resource with"),
+    ],
+)
+def test_what_has_no_place_here_is_said(read, line: str, words: str) -> None:
+    _, text = read(line)
+    comments = [one for one in text.splitlines() if one.startswith("#")]
+    assert any(words in comment for comment in comments)
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("version: v2", "version"),
+        ("flags: {migStrategy: both}", "flags.migStrategy"),
+        ("flags: {plugin: {deviceListStrategy: [envvars]}}", "flags.plugin.deviceListStrategy[0]"),
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}", "replicas"),
+        ("sharing: {timeSlicing: {resources: [{name: gpu}]}}", "sharing.timeSlicing.resources[0]"),
+        ("sharing: {timeSlicing: {resources: []}}", "sharing.timeSlicing.resources"),
+        ("sharing: {timeSlicing: {renameByDefault: true}}", "sharing.timeSlicing"),
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}", "devices"),
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}", "devices"),
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [x]}]}}", "devices[0]"),
+        ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", "resources.gpus[0].name"),
+        ("imex: {channelIDs: [1]}", "imex.channelIDs[0]"),
+        ("- a list", ""),
+        ("kind: Secret", ""),
+    ],
+)
+def test_what_the_plugin_would_refuse_is_refused_with_its_place(read, source: str, path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(source)
+    assert any(one.path.endswith(path) for one in caught.value.complaints)
+    assert all(str(one).isprintable() for one in caught.value.complaints)
+
+
+def test_both_ways_of_sharing_at_once_are_refused(read) -> None:
+    one = "{resources: [{name: gpu, replicas: 2}]}"
+    with pytest.raises(ConfigError, match="either by timeSlicing or by mps"):
+        read(f"sharing: {{timeSlicing: {one}, mps: {one}}}")
+
+
+def test_a_config_map_with_one_configuration_needs_no_key(read) -> None:
+    assert [entry.name for entry in read(config_map(any=README))[0].resources] == ["nvidia.com/gpu"]
+
+
+def test_of_several_configurations_the_default_or_the_one_asked_for_is_read(tmp_path: Path) -> None:
+    both = config_map(default=README, sliced=SLICED % "renameByDefault: true")
+    assert "nvidia.com/gpu.shared" not in command_line("-", text=both).stdout
+    assert "nvidia.com/gpu.shared" in command_line("--key", "sliced", "-", text=both).stdout
+
+
+def test_of_several_without_a_default_the_choice_is_shown() -> None:
+    with pytest.raises(ConfigError, match="--key, which may be a, b"):
+        convert(config_map(a=README, b=README).encode(), "cm.yaml")
+
+
+def test_the_command_reads_a_file_and_heeds_what_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(WRITTEN)
+    assert "nvidia.com/part" not in command_line(str(file)).stdout
+    assert "nvidia.com/part" in command_line("--as-written", str(file)).stdout

@@ -1,0 +1,329 @@
+"""`devhost import sriov-network-device-plugin`: the same functions, and words for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from devhost import catalog
+from devhost.cli.import_ import command
+from devhost.config import loads
+from devhost.loading import Loaded
+from devhost.survey import survey
+from devhost.where import holds
+
+if "sriov" not in catalog.load().installed:
+    pytest.skip("the result is for the sriov backend", allow_module_level=True)
+
+MACHINES = Path(__file__).parents[2] / "plugins/sriov/tests/machines"
+
+Machine = Callable[[Path], object]
+
+
+def pools(*resources: dict[str, Any]) -> str:
+    return json.dumps({"resourceList": resources})
+
+
+def pool(name: str, selectors: Any, **rest: Any) -> dict[str, Any]:
+    return {"resourceName": name, "selectors": selectors, **rest}
+
+
+QUICK_START = pools(
+    pool("netdevice", {"vendors": ["8086"], "devices": ["154c", "10ca"], "drivers": ["iavf", "igbvf"]}),
+    pool(
+        "dpdk",
+        {"vendors": ["8086"], "devices": ["154c"], "drivers": ["vfio-pci"], "pfNames": ["eno3", "ens1"]},
+        resourcePrefix="dpdk.example.com",
+    ),
+    pool("rdma", {"vendors": ["15b3"], "devices": ["101e"], "drivers": ["mlx5_core"], "isRdma": True}),
+    pool("infiniband", {"linkTypes": ["infiniband"], "isRdma": True}),
+)
+"""The shape of the plugin's README and of its manifests, with ids of the modelled machines."""
+
+ALL_NICS = pools(
+    pool(
+        "nic",
+        [
+            {"vendors": ["15b3"], "devices": ["101e"], "drivers": ["mlx5_core"], "isRdma": True},
+            {"vendors": ["8086"], "devices": ["154c"], "drivers": ["vfio-pci"]},
+        ],
+    )
+)
+"""One resource for adapters of several makers, as its page on DPDK has it."""
+
+IN_A_VIRTUAL_MACHINE = pools(
+    pool("downlink", [{"drivers": ["vfio-pci"], "pciAddresses": ["0000:5e:02.2"]}]),
+    pool("uplink", [{"pciAddresses": ["0000:5e:02.1", "0000:02:10.0"]}]),
+)
+SCALABLE = pools(
+    pool("vf", {"vendors": ["15b3"], "devices": ["101e"]}),
+    pool(
+        "sf",
+        {"vendors": ["15b3"], "devices": ["101d"], "pfNames": ["ENS3f0np0#80-88"], "auxTypes": ["sf"]},
+        deviceType="auxNetDevice",
+        resourcePrefix="nvidia.com",
+    ),
+    pool("othersf", {"auxTypes": ["sf"]}, deviceType="auxNetDevice"),
+)
+"""As its page on subfunctions has it."""
+
+VDPA = pools(
+    pool("vhost", [{"vendors": ["15b3"], "drivers": ["mlx5_core"], "vdpaType": "vhost"}]),
+    pool("virtio", [{"vendors": ["15b3"], "drivers": ["mlx5_core"], "vdpaType": "virtio"}]),
+)
+PARTITIONS = pools(pool("blue", {"pKeys": ["0x8001"]}), pool("rest", {"pKeys": ["0xffff"]}))
+RANGES = pools(
+    pool("some", {"pfNames": ["enp2s0#0,2-3", "eno3#1", "ens5f0np0#0", "ens3f0np0"]}),
+    pool("others", {"rootDevices": ["0000:02:00.0#1-9", "0000:5E:00.0", "0000:3b:00.1#1"]}),
+    pool("both", {"pfNames": ["ens3f1np1#0-4"], "rootDevices": ["0000:3b:00.1#0,7"]}),
+    pool("spoilt", {"pfNames": ["ens5f0np0#5-3", "ens2#0", "ens2"]}),
+    pool("left", {"acpiIndexes": ["7"]}),
+)
+PHYSICAL = pools(
+    pool("own", {"pfNames": ["ens3f0np0", "ens9"]}),
+    pool("by_address", [{"rootDevices": ["0000:86:00.1", "0000:01:00.0"]}]),
+    pool("everything", {}),
+)
+"""A physical function counts as its own one, while it has no virtual ones."""
+
+ACCELERATORS = pools(pool("fpga", {"vendors": ["1172"]}, deviceType="accelerator"), pool("all", {}))
+FILES = {
+    "quick start": QUICK_START,
+    "all adapters": ALL_NICS,
+    "in a virtual machine": IN_A_VIRTUAL_MACHINE,
+    "scalable": SCALABLE,
+    "vdpa": VDPA,
+    "partitions": PARTITIONS,
+    "ranges": RANGES,
+    "physical": PHYSICAL,
+    "accelerators": ACCELERATORS,
+}
+
+
+@pytest.fixture(scope="module")
+def machines() -> dict[str, Machine]:
+    sys.path.append(str(MACHINES))
+    network, others = (importlib.import_module(f"sriov_{name}") for name in ("network", "others"))
+    names = ("igb", "mlx5_switchdev", "i40e_with_vfio", "bnxt_switchdev", "connectx_infiniband", "vdpa")
+    return {
+        **{name: getattr(network, name) for name in names},
+        **{name: getattr(others, name) for name in ("qat", "nvme", "without_interface", "chipset")},
+        "accelerator": accelerator,
+    }
+
+
+def accelerator(root: Path) -> object:
+    """A processing accelerator with one virtual function, and a network adapter with none."""
+    tree = importlib.import_module("sriov_tree").SriovTree(root)
+    physical = tree.function("0000:0a:00.0", "1172:09c4", "dfl-pci", pci_class="0x120000", total=4)
+    tree.virtual(physical, "0000:0a:00.1", "1172:09c5", "vfio-pci", group=5)
+    adapter = tree.function("0000:0b:00.0", "8086:10fb", "ixgbe", total=8, files={"acpi_index": "7"})
+    tree.netdev(adapter, "ens9")
+    return tree
+
+
+@pytest.fixture(scope="module")
+def peer() -> Any:
+    sys.path.append(str(Path(__file__).parent))
+    return importlib.import_module("sriov_peer")
+
+
+def run(text: str | bytes, *arguments: str) -> Result:
+    return CliRunner().invoke(command, ["sriov-network-device-plugin", *arguments, "-"], input=text)
+
+
+def loaded(text: str, *arguments: str) -> Loaded:
+    """What the output stands for: it must be accepted as it is."""
+    done = run(text, *arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = catalog.load()
+    return Loaded(loads(done.stdout, "converted.yaml", lambda paths, wanted: found), found)
+
+
+def selected(text: str, root: Path) -> dict[str, set[str]]:
+    """The functions of each resource, before it is asked whether two of them are one thing."""
+    found = asyncio.run(survey(loaded(text), root))
+    pools: dict[str, set[str]] = {entry.name: set() for entry in found.settings.resources}
+    for _, device in found.devices():
+        for entry in () if device.withheld else found.settings.resources:
+            if holds(entry.where, device.attributes):
+                pools[entry.name].add(device.id)
+                break
+    return pools
+
+
+@pytest.mark.parametrize("config", FILES.values(), ids=FILES.keys())
+def test_each_function_goes_where_the_plugin_puts_it_on_every_machine(
+    tmp_path: Path, machines: dict[str, Machine], peer: Any, config: str
+) -> None:
+    some: dict[str, set[str]] = {}
+    for name, make in machines.items():
+        root = tmp_path / name
+        make(root)
+        expected = peer.offered(root, config)
+        if name == "accelerator":  # offered there beside its own virtual one
+            expected = {pool: ids - {"0000:0a:00.0"} for pool, ids in expected.items()}
+        if name == "mlx5_switchdev":  # offered there beside its scalable ones, if it has no virtual ones
+            expected = {pool: ids - {"0000:3b:00.0"} for pool, ids in expected.items()}
+        found = selected(config, root)
+        assert {pool: ids for pool, ids in found.items() if ids} == {
+            pool: ids for pool, ids in expected.items() if ids
+        }, name
+        for pool_name, ids in found.items():
+            some.setdefault(pool_name, set()).update(ids)
+    assert all(ids for name, ids in some.items() if "spoilt" not in name), some  # or this would say nothing
+
+
+def config_map(text: str, **more: str) -> str:
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sriovdp-config"}}
+    return json.dumps({**document, "data": {"config.json": text, **more}})
+
+
+def policy(text: str) -> str:
+    spec = {"sriovDevicePlugin": {"image": "sriov-network-device-plugin", "config": text}}
+    return json.dumps({"apiVersion": "mellanox.com/v1alpha1", "kind": "NicClusterPolicy", "spec": spec})
+
+
+@pytest.mark.parametrize("wrap", [str, config_map, policy])
+def test_a_configuration_is_the_same_whatever_it_comes_in(wrap: Callable[[str], str]) -> None:
+    assert run(wrap(RANGES)).stdout.partition("version:")[2] == run(RANGES).stdout.partition("version:")[2]
+
+
+def test_one_node_of_a_config_map_is_chosen_by_its_key() -> None:
+    one, other = (pools(pool(name, {"pfNames": ["ens1#0-4"]})) for name in ("one", "other"))
+    text = json.dumps({"kind": "ConfigMap", "data": {"node-0": one, "node-1": other}})
+    assert [entry.name for entry in loaded(text, "--key", "node-1").settings.resources] == ["intel.com/other"]
+    done = run(text)
+    assert done.exit_code != 0
+    assert "choose one with --key, which may be node-0, node-1" in str(done.exception)
+
+
+def test_the_prefix_of_the_plugins_own_flag_is_that_of_resources_without_one() -> None:
+    names = [entry.name for entry in loaded(QUICK_START, "--resource-prefix", "a.org").settings.resources]
+    assert names[:2] == ["a.org/netdevice", "dpdk.example.com/dpdk"]
+
+
+def test_tabs_trailing_commas_and_any_case_of_keys_are_read_as_there() -> None:
+    text = '{\t"ResourceList": [{"RESOURCENAME": "a", "SelectorObj": null, "selectors": {"IsRdma": true,},}]}'
+    done = run(text)
+    assert done.exit_code == 0, done.exception
+    assert "isRdma: true" in done.stdout and "ignores" not in done.stdout
+
+
+def test_a_misspelt_selector_is_ignored_as_there_and_pointed_out() -> None:
+    done = run(pools(pool("a", {"pfName": ["ens1"], "drivers": ["iavf"]})))
+    assert "resourceList[0].selectors.pfName: the plugin knows no such key" in done.stdout
+    assert "did you mean pfNames?" in done.stdout
+
+
+def test_what_has_no_counterpart_is_said_at_its_place() -> None:
+    text = pools(
+        pool("a", {"drivers": ["z"], "needVhostNet": True, "isRdma": True}, excludeTopology=True),
+        pool("b", {"drivers": ["x"]}, additionalInfo={"*": {"token": "1"}, "0000:3b:02.1": {"token": "2"}}),
+        pool("c", {"drivers": ["y"]}, additionalInfo={"*": {"token": "3", "more": "x"}}),
+    )
+    done = run(text)
+    assert "# excludeTopology has no counterpart" in done.stdout
+    assert "needVhostNet of intel.com/a" in done.stdout
+    options = loaded(text).settings.backends["sriov"]
+    assert options.vhost_net is True and options.rdma is True  # type: ignore[attr-defined]
+    assert options.info == {  # type: ignore[attr-defined]
+        "*": {"token": "1", "more": "x"},
+        "0000:3b:02.1": {"token": "2"},
+    }
+
+
+def test_rdma_nodes_are_left_out_where_no_resource_asks_for_them() -> None:
+    assert loaded(ALL_NICS).settings.backends["sriov"].rdma is True  # type: ignore[attr-defined]
+    assert loaded(VDPA).settings.backends["sriov"].rdma is False  # type: ignore[attr-defined]
+
+
+def test_spellings_that_never_matched_are_pointed_out() -> None:
+    done = run(pools(pool("a", {"vendors": ["0x8086"], "devices": ["154C"], "pciAddresses": ["3B:00.1"]})))
+    for odd, right in (("0x8086", "8086"), ("154C", "154c"), ("3B:00.1", "0000:3b:00.1")):
+        assert f'"{odd}" matched nothing there, "{right}" does' in done.stdout
+
+
+def test_a_resource_that_can_select_nothing_is_left_out_with_a_comment() -> None:
+    text = pools(
+        pool("a", {"pfNames": ["ens1#3-2"]}), pool("b", {"pfNames": ["x#1"], "rootDevices": ["3b:00.0#2"]})
+    )
+    done = run(text)
+    assert done.stdout.count("selects nothing, there and here: left out") == 2
+    assert "its range is empty" in done.stdout
+    assert loaded(text).settings.resources == ()
+
+
+@pytest.mark.parametrize(
+    ("resource", "words"),
+    [
+        ({"resourceName": "a"}, "the key selectors is required"),
+        (pool("a b", {}), "is not a name"),
+        (pool("a", []), "an empty list selects nothing"),
+        (pool("a", {}, deviceType="gpu"), "must be one of netDevice, auxNetDevice, accelerator"),
+        (pool("a", {"vdpaType": "vhost", "isRdma": True}), "isRdma excludes it"),
+        (pool("a", {"vdpaType": "user"}), "must be one of"),
+        (pool("a", {}, deviceType="auxNetDevice"), "an auxNetDevice needs auxTypes"),
+        (pool("a", {"auxTypes": ["eth"]}, deviceType="auxNetDevice"), "must be sf"),
+        (pool("a", {"vendors": ["intel"]}), "is not a PCI id"),
+        (pool("a", {"pciAddresses": ["eth0"]}), "is not a PCI address"),
+        (pool("a", {"rootDevices": ["eth0#1"]}), "is not a PCI address"),
+        (pool("a", {"pfNames": ["ens1#a-b"]}), "is not a range"),
+        (pool("a", {"pfNames": ["ens1#1#2"]}), "is not a range"),
+        (pool("a", {"pfNames": ["ens1#"]}), "is not a range"),
+        (pool("a", {"pfNames": ["#1"]}), "names no interface"),
+        (pool("a", {"acpiIndexes": ["one"]}), "is not a number"),
+        (pool("a", {"drivers": [""]}), "is empty"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_place(resource: dict[str, Any], words: str) -> None:
+    done = run(pools(resource))
+    assert done.exit_code != 0
+    assert words in str(done.exception) and "<stdin>:1:" in str(done.exception)
+
+
+def test_a_name_twice_is_refused_within_a_prefix_only() -> None:
+    done = run(pools(pool("a", {}), pool("a", {})))
+    assert "stands twice" in str(done.exception)
+    one, other = ({"drivers": [name]} for name in "xy")
+    text = pools(pool("a", one), pool("a", other, resourcePrefix="b.org"))
+    assert len(loaded(text).settings.resources) == 2
+
+
+def test_a_resource_that_comes_too_late_for_all_of_its_functions_is_left_out_with_a_comment() -> None:
+    text = pools(
+        pool("wide", {"vendors": ["8086"], "pfNames": ["a", "b#0-7"]}),
+        pool("narrow", {"vendors": ["8086"], "pfNames": ["b#2-3"], "isRdma": True}),
+        pool("other", {"vendors": ["8086"], "pfNames": ["b#2-8"], "acpiIndexes": ["1"]}),
+        pool(
+            "both",
+            [
+                {"vendors": ["8086"], "pfNames": ["b#1"]},
+                {"vendors": ["8086"], "acpiIndexes": ["1"], "pfNames": ["b#8"]},
+            ],
+        ),
+    )
+    assert [entry.name for entry in loaded(text).settings.resources] == ["intel.com/wide", "intel.com/other"]
+    assert "# intel.com/narrow gets nothing that intel.com/wide does not take first" in run(text).stdout
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"resourceList": []}', '{"resourceList": {}}', '{"a": [{ {"b"']
+)
+def test_what_is_no_configuration_is_refused_in_one_go(text: str) -> None:
+    done = run(text)
+    assert done.exit_code != 0 and str(done.exception).startswith("<stdin>")
+
+
+def test_signs_in_names_stand_for_themselves() -> None:
+    text = pools(pool("a", {"drivers": ["a*b"], "pfNames": ["e[0]"], "ddpProfiles": ['GTPv1-C/U: "x"?']}))
+    where = [str(block) for block in loaded(text).settings.resources[0].where]
+    assert "driver: a[*]b" in where[0] and "pfName: e[[]0]" in where[0] and 'GTPv1-C/U: "x"[?]' in where[0]
