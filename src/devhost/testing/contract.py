@@ -24,16 +24,18 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost import catalog
-from devhost.backend import Backend, CanNotice, CanProbe, CanWatch, Event
+from devhost.backend import Backend, CanInform, CanLabel, CanNotice, CanProbe, CanWatch, Event
+from devhost.deviceinfo import flaw
 from devhost.errors import AllocationError, typed
-from devhost.model import Device, Edits, Health
+from devhost.labels import sorted_out
+from devhost.model import Device, Edits, Health, unhealthy
 from devhost.soundness import unsound
 from devhost.source import ServiceContext
 from devhost.supply import check_edits
@@ -228,6 +230,31 @@ class BackendContract:
             assert verdicts.keys() <= _by_id(devices).keys(), "probe() names devices that do not exist"
             for name, health in verdicts.items():
                 _check_health(name, health)
+
+    def test_what_network_plugins_are_told_of_a_device_is_sound_and_stays_the_same(
+        self, tmp_path: Path
+    ) -> None:
+        """Holds for backends that have ``device_info``: documents by the NPWG specification."""
+        backend = self._made(self._machine(tmp_path))
+        devices = self._healthy(_look(backend))
+        if isinstance(backend, CanInform):
+            for device in devices:
+                document = backend.device_info(device)
+                assert document is None or not flaw(document), f"{device.id}: {flaw(document)}"
+                assert backend.device_info(device) == document, f"{device.id}: told differently the next time"
+
+    def test_its_labels_are_legal_and_do_not_change_with_health(self, tmp_path: Path) -> None:
+        """Holds for backends that have ``labels``: pods are placed by them."""
+        backend = self._made(self._machine(tmp_path))
+        devices = _look(backend)
+        if isinstance(backend, CanLabel):
+            for offered in ({}, {device.id: {"example.com/one": 2} for device in devices}):
+                found = backend.labels(devices, offered)
+                _, wrong = sorted_out(found.items())
+                assert not wrong, f"labels() gives what can be no label: {wrong[0]}"
+                others = [replace(device, health=unhealthy("it is ill")) for device in reversed(devices)]
+                assert backend.labels(others, offered) == found, "labels() depends on health or on the order"
+            backend.labels([], {})
 
     def test_its_event_source_starts_and_can_be_stopped(self, tmp_path: Path) -> None:
         """Holds for backends that have ``watch``: it neither fails at once nor resists its end."""

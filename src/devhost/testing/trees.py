@@ -22,7 +22,7 @@ from pathlib import Path
 from devhost.backend import Event
 
 BUSES = frozenset(
-    {"auxiliary", "cxl", "i2c", "mdev", "nd", "pci", "platform", "scsi", "spi", "usb", "virtio"}
+    {"auxiliary", "cxl", "i2c", "mdev", "nd", "pci", "platform", "scsi", "spi", "usb", "vdpa", "virtio"}
 )
 """Subsystems that are buses: listed below ``/sys/bus``; all others are classes."""
 

@@ -1,0 +1,217 @@
+"""What a container has in the end: by the answer to Allocate, or by names that a runtime looks up.
+
+A model of the two ways, made from what their implementations do. Directly: the kubelet takes the first of
+several values for a path or a variable, and the runtime gives the container just that. By CDI: the
+reference library reads every file of a directory, refuses those that are not sound, and applies the edits
+of the named devices one after another, so that the last value wins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devhost.kubelet.api import api_pb2
+
+Document = Mapping[str, Any]
+"""One CDI specification, in the terms of JSON."""
+
+VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
+"""What loaders know; 0.3.0 is the first they read."""
+
+_WORD = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_FIELDS = {
+    "a specification": {"cdiVersion", "kind", "annotations", "devices", "containerEdits"},
+    "a device": {"name", "annotations", "containerEdits"},
+    "edits": {"env", "deviceNodes", "netDevices", "hooks", "mounts", "intelRdt", "additionalGids"},
+    "a device node": {"path", "hostPath", "type", "major", "minor", "permissions"}
+    | {"fileMode", "uid", "gid"},
+    "a mount": {"hostPath", "containerPath", "options", "type"},
+}
+
+
+class Refused(ValueError):
+    """A runtime would refuse this; the text says why."""
+
+
+@dataclass(slots=True)
+class Container:
+    """What a container has. Mode and owner of a node are left out: the direct way does not speak of them.
+
+    ``access`` is what it may do with a device of the host, whichever node it opens: any of ``rwm``. It
+    only ever adds up.
+    """
+
+    env: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    """Where the host has each node."""
+    access: dict[str, frozenset[str]] = field(default_factory=dict)
+    mounts: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    """Where the host has each, and whether it is read-only."""
+
+    def admit(self, host: str, permissions: str) -> None:
+        """Adds to what it may do with a device."""
+        self.access[host] = self.access.get(host, frozenset()) | frozenset(permissions)
+
+
+def direct(answers: Iterable[api_pb2.ContainerAllocateResponse]) -> Container:
+    """What a container gets by the answers for its resources, in the order in which they came."""
+    container = Container()
+    for answer in answers:
+        for name, value in answer.envs.items():
+            container.env.setdefault(name, value)
+        for device in answer.devices:
+            if device.container_path not in container.nodes:
+                container.nodes[device.container_path] = device.host_path
+                container.admit(device.host_path, device.permissions)
+        for mount in answer.mounts:
+            container.mounts.setdefault(mount.container_path, (mount.host_path, mount.read_only))
+    return container
+
+
+def by_cdi(directory: Path, names: Sequence[str]) -> Container:
+    """What a container gets by the names of CDI devices.
+
+    Raises:
+        Refused: a name does not lead to just one device, or what it leads to cannot be used.
+    """
+    devices, _ = resolve(directory)
+    if unknown := [name for name in names if name not in devices]:
+        raise Refused(f"unresolvable CDI devices {', '.join(unknown)}")
+    container = Container()
+    for edits in map(devices.__getitem__, names):
+        for variable in edits.get("env", ()):
+            name, _, value = variable.partition("=")
+            container.env[name] = value
+        for node in edits.get("deviceNodes", ()):
+            host = node.get("hostPath") or node["path"]
+            container.nodes[node["path"]] = host
+            container.admit(host, node.get("permissions") or "rwm")
+        for mount in edits.get("mounts", ()):
+            container.mounts[mount["containerPath"]] = (mount["hostPath"], "ro" in mount.get("options", ()))
+    return container
+
+
+def resolve(directory: Path) -> tuple[dict[str, Document], dict[Path, str]]:
+    """The edits of every device in a directory, by qualified name, and why files were refused.
+
+    A device that two files define is nobody's.
+    """
+    devices: dict[str, Document] = {}
+    refused: dict[Path, str] = {}
+    twice: set[str] = set()
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if path.suffix not in (".json", ".yaml"):
+            continue
+        try:
+            document = load(path.read_text(encoding="utf-8"))
+        except (Refused, yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+            refused[path] = str(error)
+            continue
+        for device in document["devices"]:
+            name = f"{document['kind']}={device['name']}"
+            if name in devices:
+                twice.add(name)
+            devices[name] = device["containerEdits"]
+    return {name: edits for name, edits in devices.items() if name not in twice}, refused
+
+
+def load(text: str) -> Document:
+    """Reads one specification as loaders do, who take JSON for YAML.
+
+    Raises:
+        Refused: it is not sound.
+        yaml.YAMLError: it is no YAML.
+    """
+    document = yaml.safe_load(text)
+    _known("a specification", document)
+    vendor, _, class_ = str(document.get("kind", "")).partition("/")
+    for what, word in (("vendor", vendor), ("class", class_)):
+        if not _WORD.fullmatch(word):
+            raise Refused(f"{word!r} is no {what}")
+    devices = document.get("devices")
+    if not isinstance(devices, list) or not devices:
+        raise Refused("no devices")
+    _edits(document.get("containerEdits", {}))
+    names = set()
+    for device in devices:
+        _known("a device", device)
+        if not _NAME.fullmatch(str(device.get("name", ""))):
+            raise Refused(f"{device.get('name')!r} is no name of a device")
+        if not device.get("containerEdits"):
+            raise Refused(f"device {device['name']} is empty")
+        if device["name"] in names:
+            raise Refused(f"two devices {device['name']}")
+        names.add(device["name"])
+        _edits(device["containerEdits"])
+    version, least = document.get("cdiVersion"), least_version(document)
+    if version not in VERSIONS:
+        raise Refused(f"there is no version {version!r}")
+    if VERSIONS.index(version) < VERSIONS.index(least):
+        raise Refused(f"the version must be at least {least}")
+    return dict(document)
+
+
+def parse(name: str) -> tuple[str, str, str]:
+    """Vendor, class and device of a qualified name.
+
+    Raises:
+        Refused: it is none.
+    """
+    kind, _, device = name.partition("=")
+    vendor, _, class_ = kind.partition("/")
+    if not (_WORD.fullmatch(vendor) and _WORD.fullmatch(class_) and _NAME.fullmatch(device)):
+        raise Refused(f"{name!r} is not vendor/class=device")
+    return vendor, class_, device
+
+
+def least_version(document: Document) -> str:
+    """The lowest version that has everything a specification uses: the table of CDI 1.1.0."""
+    parts = [document, *document["devices"]]
+    edits = [part.get("containerEdits", {}) for part in parts]
+    resctrl = [part.get("intelRdt", {}) for part in edits]
+    if any(part.get("netDevices") for part in edits):
+        return "1.1.0"
+    if any("schemata" in part or part.get("enableMonitoring") for part in resctrl):
+        return "1.1.0"
+    if any("intelRdt" in part or part.get("additionalGids") for part in edits):
+        return "0.7.0"
+    if any(part.get("annotations") for part in parts) or "." in document["kind"].partition("/")[2]:
+        return "0.6.0"
+    if any(device["name"][0].isdigit() for device in document["devices"]):
+        return "0.5.0"
+    if any(node.get("hostPath") for part in edits for node in part.get("deviceNodes", ())):
+        return "0.5.0"
+    if any(mount.get("type") for part in edits for mount in part.get("mounts", ())):
+        return "0.4.0"
+    return "0.3.0"
+
+
+def _edits(edits: Document) -> None:
+    _known("edits", edits)
+    for variable in edits.get("env", ()):
+        if variable.find("=") < 1:
+            raise Refused(f"{variable!r} is no variable")
+    for node in edits.get("deviceNodes", ()):
+        _known("a device node", node)
+        if not node.get("path"):
+            raise Refused("a device node without a path")
+        if node.get("permissions", "").strip("rwm"):
+            raise Refused(f"{node['permissions']!r} are no permissions")
+    for mount in edits.get("mounts", ()):
+        _known("a mount", mount)
+        if not mount.get("hostPath") or not mount.get("containerPath"):
+            raise Refused("a mount without a path")
+
+
+def _known(what: str, found: object) -> None:
+    if not isinstance(found, Mapping):
+        raise Refused(f"{what} is {type(found).__name__}, not a mapping")
+    if unknown := found.keys() - _FIELDS[what]:
+        raise Refused(f"{what} with {', '.join(sorted(unknown))}, which nobody knows")

@@ -1,0 +1,28 @@
+"""What the contract kit does to a tree, and undoes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from devhost.testing import mischief
+
+
+def test_of_a_huge_tree_only_some_files_are_damaged(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"{number:04}").touch()
+    assert 100 <= len(mischief.victims(tmp_path)) <= mischief.MOST_VICTIMS
+    assert mischief.victims(tmp_path / "nowhere") == []
+
+
+def test_directories_are_listed_in_the_order_of_the_test_and_as_before_afterwards(tmp_path: Path) -> None:
+    for name in "bca":
+        (tmp_path / name).touch()
+    for backwards, order in ((False, list("abc")), (True, list("cba"))):
+        with mischief.listing(backwards=backwards):
+            assert [path.name for path in tmp_path.iterdir()] == order
+            assert [path.name for path in tmp_path.glob("*")] == order
+            assert next(os.walk(tmp_path))[2] == order
+            with os.scandir(tmp_path) as entries:
+                assert next(entries).name == order[0]
+    assert sorted(os.listdir(tmp_path)) == list("abc")
