@@ -1,0 +1,207 @@
+"""The backend: joins what the scan and netlink tell, and answers the core.
+
+Who makes what of a :class:`~.function.Function` and its :class:`~.facts.Facts`: :mod:`.attributes` what
+``where`` can say, ``health`` the verdict, ``allocation`` what a container gets, ``deviceinfo`` what CNI
+plugins read, ``provision`` the virtual functions themselves. Each is one call below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from devhost.backend import AllocationError, Backend, Context, Device, Edits, Event, Health, unhealthy
+from devhost.sysfs import Sysfs, pcie_path
+
+from .allocation import edits
+from .attributes import ATTRIBUTES, of_function
+from .deviceinfo import document
+from .facts import Facts
+from .function import Function, Interface, Kind
+from .look import Look
+from .network import Network
+from .nodes import group_node
+from .options import SriovOptions
+from .ownership import Ownership
+from .provision import Provisioner
+from .readiness import Readiness, is_dead
+from .scan import Scan
+from .settling import Settling
+from .storage import in_use
+from .verdict import verdict
+from .virtual import Bus
+from .watch import network_events
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """All that a device is made of."""
+
+    function: Function
+    whole: Function | None
+    representor: Interface | None
+    facts: Facts
+    lack: str
+    in_use: str = ""
+    is_leaving: bool = False
+
+
+class Sriov(Backend):
+    """SR-IOV: physical, virtual and scalable functions."""
+
+    name = "sriov"
+    Options = SriovOptions
+    attributes = ATTRIBUTES
+    discover_deadline = 20.0  # a look waits for the end of a burst, and then asks netlink
+    subsystems = (
+        "pci",
+        "net",
+        "auxiliary",
+        "infiniband",
+        "infiniband_verbs",
+        "vdpa",
+        "vfio",
+        "vfio-dev",
+        "uio",
+    )
+
+    def __init__(self, options: SriovOptions, context: Context) -> None:
+        super().__init__(options, context)
+        self._sysfs = Sysfs(context.root)
+        self._scan = Scan(self._sysfs)
+        self._settling = Settling(self._sysfs)
+        self._network = Network(self._sysfs, context, options.node_addresses)
+        self._readiness = Readiness(self._sysfs, options)
+        # Replaced whole, never changed: probe(), allocate() and watch() read it on other threads.
+        self._made: dict[str, tuple[_Basis, Device]] = {}
+        self._look = Look()
+        self._provisioner = Provisioner(
+            Bus(context.root),
+            Ownership(context.root),
+            options.virtual_functions,
+            context.held,
+            self._is_offered,
+            context.log,
+        )
+
+    def notice(self, event: Event) -> None:
+        """Hears an event; see :meth:`devhost_sriov.scan.Scan.notice` for what each kind concerns."""
+        self._scan.notice(event)
+        self._network.notice(event)
+        self._settling.notice(event)
+        self._readiness.notice(event)
+
+    def discover(self) -> list[Device]:
+        """Every function that could be handed out, and those that are withheld, with the reason.
+
+        Raises:
+            OSError: sysfs cannot be listed.
+        """
+        self._settling.wait()
+        look = self._scan.look()
+        facts, lacks = self._network.facts(look), self._readiness.lacks(look)
+        stored = in_use(self._sysfs, look.functions.values())
+        self._made = {
+            name: self._make(one, look, facts[name], lacks[name], facts[name].in_use or stored.get(name, ""))
+            for name, one in look.functions.items()
+        }
+        self._look = look
+        return [device for _, device in self._made.values()]
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        """What a container needs to use these functions.
+
+        Raises:
+            AllocationError: one is gone, or cannot be used as it is now.
+        """
+        return edits(self._sysfs, [self._basis(device).function for device in devices], self.options)
+
+    def device_info(self, device: Device) -> Mapping[str, object] | None:
+        """What network plugins are told of a function.
+
+        Raises:
+            AllocationError: it is gone.
+        """
+        basis = self._basis(device)
+        representor = basis.facts.representor or (basis.representor.name if basis.representor else "")
+        return document(self._sysfs, basis.function, representor, self.options)
+
+    def provision(self) -> None:
+        """Makes, binds and removes virtual functions as the options say.
+
+        Raises:
+            NotYet: it waits for pods, or for hardware.
+            BackendError: something is refused.
+        """
+        self._provisioner.run()
+
+    def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
+        """Which functions answer no more."""
+        dead = unhealthy("its configuration space reads as ones: it has failed, or lost its link")
+        made = self._made
+        paths = {device.id: made[device.id][0].function.path for device in devices if device.id in made}
+        return {name: dead for name, path in paths.items() if is_dead(self._sysfs, path)}
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """Changes of links, routes and embedded switches, which udev does not tell of."""
+        async for event in network_events(self.context, self._network):
+            yield event
+
+    def _is_offered(self, address: str) -> bool:
+        made = self._made.get(address)
+        return made is not None and not made[1].withheld
+
+    def _basis(self, device: Device) -> _Basis:
+        if (made := self._made.get(device.id)) is None:
+            raise AllocationError(f"{device.id} is gone")
+        return made[0]
+
+    def _make(
+        self, function: Function, look: Look, facts: Facts, lack: str, used: str
+    ) -> tuple[_Basis, Device]:
+        basis = _Basis(
+            function,
+            look.whole_of(function),
+            look.representors.get(function.id),
+            facts,
+            lack,
+            used,
+            function.id in self._provisioner.leaving,
+        )
+        before = self._made.get(function.id)
+        # an unchanged device is the same object, which costs the core nothing to compare
+        return before if before and before[0] == basis else (basis, self._device(basis, look))
+
+    def _device(self, basis: _Basis, look: Look) -> Device:
+        function = basis.function
+        return Device(
+            id=function.id,
+            attributes=of_function(function, look, basis.facts),
+            claims=self._claims(function),
+            part_of=frozenset((f"pci:{function.parent}",) if function.parent else ()),
+            numa_nodes=() if function.numa_node is None else (function.numa_node,),
+            pcie_path=pcie_path(function.path),
+            health=verdict(function, basis.whole, basis.lack, ignore_ports=self.options.ignore_port_state),
+            withheld=self._why_withheld(basis),
+        )
+
+    def _why_withheld(self, basis: _Basis) -> str:
+        function = basis.function
+        counts = ((function.num_vfs, "virtual"), (function.num_sfs, "scalable"))
+        if parts := [f"{count} {kind} function{'s' * (count > 1)}" for count, kind in counts if count]:
+            is_one = function.num_vfs + function.num_sfs == 1
+            return f"it has {' and '.join(parts)}, which {'is' if is_one else 'are'} offered instead"
+        if basis.is_leaving:
+            return "its physical function is about to have other virtual functions"
+        if basis.in_use and not self.options.allow_in_use:
+            return f"{basis.in_use}; backends.sriov.allowInUse offers it all the same"
+        return ""
+
+    def _claims(self, function: Function) -> frozenset[str]:
+        """What a function uses up: itself, and its IOMMU group when a program gets that."""
+        if function.kind is Kind.SCALABLE:
+            return frozenset((f"aux:{function.id}",))
+        own = {f"pci:{function.address}"}
+        if function.uses_vfio and (group := function.iommu_group):
+            own |= {f"iommu:{group}", f"node:{group_node(self._sysfs, group)}"}
+        return frozenset(own)

@@ -1,0 +1,201 @@
+"""What the node's network makes of each function: asked again only where something happened.
+
+Two sources tell of routes and addresses. rtnetlink knows all of it, in this process's network namespace.
+Where sysfs shows another namespace, plain files tell the most (:mod:`.netfiles`). Where neither does, or
+sysfs does not show the node's interfaces at all, **unknown is not free**: a function whose driver makes
+interfaces that cannot be seen counts as in use.
+
+Nothing here fails: what cannot be asked is absent, with one line in the log when that begins and one after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from devhost.backend import Context, Event
+from devhost.netlink import hears_links
+from devhost.sysfs import Sysfs, is_live
+
+from . import devlink, rtnl
+from .devlink import Devlink, Switch
+from .facts import Facts
+from .function import Function, Kind
+from .look import Look
+from .netfiles import NetFiles
+from .traffic import Traffic, carriers
+
+T = TypeVar("T")
+
+DEADLINE = 3.0
+"""Seconds that all answers to one question may take."""
+
+INITIAL = "/proc/sys/net/core/netdev_max_backlog"
+"""There only for a process in the first network namespace (kernel, net/core/sysctl_net_core.c)."""
+
+UNSEEN = (
+    "it is not known whether it carries the node's traffic, for devhost does not see the node's network "
+    "(hostNetwork: true shows it)"
+)
+
+NODE_IP = "NODE_IP"
+"""Variable with the addresses that the kubelet uses, joined with commas: ``status.hostIPs`` of the pod."""
+
+_NOBODY = Switch()
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What the watch has to know: which messages can change a fact.
+
+    ``interfaces`` are the indices of those of functions and of those that carry traffic, ``addresses`` the
+    kubelet's, ``places`` the directories of functions by id, ``group`` devlink's multicast group.
+    """
+
+    interfaces: frozenset[int] = frozenset()
+    addresses: frozenset[str] = frozenset()
+    places: Mapping[str, str] = field(default_factory=dict)
+    group: int | None = None
+
+
+class Network:
+    """The facts of one backend's functions. Used by one thread; ``interest`` may be read by any.
+
+    Args:
+        sysfs: where the functions were found.
+        context: of the backend.
+        node_addresses: those that the kubelet uses, as the options give them.
+    """
+
+    def __init__(self, sysfs: Sysfs, context: Context, node_addresses: Collection[str]) -> None:
+        self.interest = Interest()
+        self._sysfs = sysfs
+        self._context = context
+        self._files = NetFiles(sysfs)
+        self._live = is_live(context.root)
+        given = (
+            os.environ.get(NODE_IP, "").split(",") if self._live and not node_addresses else node_addresses
+        )
+        self._addresses = frozenset(address.strip() for address in given if address.strip())
+        self._traffic: Traffic | None = None
+        self._sees_all = True
+        self._macs: rtnl.VfMacs = {}
+        self._devlink = Devlink()
+        self._troubles: dict[str, str] = {}
+        self._quiet = True
+        self._stale_network = self._stale_devlink = True
+
+    def notice(self, event: Event) -> None:
+        """Notes what the next call has to ask again: everything where the event names no device."""
+        self._quiet = False
+        anything = not event.sys_path
+        self._stale_network |= anything or event.subsystem == "net"
+        self._stale_devlink |= anything or event.subsystem in ("pci", "auxiliary", "devlink")
+
+    def facts(self, look: Look) -> dict[str, Facts]:
+        """What is known beyond sysfs of each function, by id. Without an event all is asked again."""
+        names = _names() if self._live else {}
+        if self._stale_network or self._quiet:
+            self._ask_network(names)
+        if self._stale_devlink or self._quiet:
+            self._ask_devlink()
+        self._quiet, self._stale_network, self._stale_devlink = True, False, False
+        busy = self._busy()
+        self.interest = self._interest(look, busy, names)
+        return {name: self._facts(function, look, busy) for name, function in look.functions.items()}
+
+    def _ask_network(self, names: Mapping[int, str]) -> None:
+        hears = self._live and hears_links(self._sysfs)
+        self._traffic = self._ask("routes", lambda: rtnl.traffic(names)) if hears else None
+        if self._traffic is None:
+            self._traffic = self._files.traffic(self._addresses)
+        # another namespace than the first has interfaces of its own, and hides those of the node
+        self._sees_all = not hears or os.path.exists(INITIAL)  # noqa: PTH110 - a plain string path
+        if hears and self._wants("mac"):
+            self._macs = self._ask("virtual functions", rtnl.vf_macs) or {}
+        if self._traffic is None and self._live:
+            self._trouble("the node's routes", "neither rtnetlink nor /proc/1/net shows them")
+        elif self._live and not self._sees_all:
+            self._trouble("the node's routes", "this process is in a network namespace of its own")
+        else:
+            self._over("the node's routes")
+
+    def _ask_devlink(self) -> None:
+        if self._live:
+            profiles = self._wants("ddpProfile")
+            found = self._ask("devlink", lambda: devlink.read(profiles=profiles))
+            self._devlink = found or self._devlink
+
+    def _wants(self, attribute: str) -> bool:
+        return attribute in self._context.wanted or "*" in self._context.wanted
+
+    def _ask(self, what: str, call: Callable[[], Awaitable[T]]) -> T | None:
+        """The answer, ``None`` if there is none in time."""
+
+        async def bounded() -> T:
+            async with asyncio.timeout(DEADLINE):
+                return await call()
+
+        try:
+            answer = asyncio.run(bounded())
+        except Exception as error:  # noqa: BLE001 - pyroute2 raises whatever it likes
+            self._trouble(f"netlink's {what}", str(error) or type(error).__name__)
+            return None
+        self._over(f"netlink's {what}")
+        return answer
+
+    def _trouble(self, what: str, reason: str) -> None:
+        if self._troubles.get(what) != reason:
+            self._context.log.warning("%s cannot be read: %s", what, reason)
+        self._troubles[what] = reason
+
+    def _over(self, what: str) -> None:
+        if self._troubles.pop(what, ""):
+            self._context.log.info("%s can be read again", what)
+
+    def _busy(self) -> dict[str, str]:
+        if self._traffic is None:
+            return {}
+        return carriers(self._traffic, self._addresses, self._files.lower, self._files.on_switch)
+
+    def _interest(self, look: Look, busy: Collection[str], names: Mapping[int, str]) -> Interest:
+        wanted = {one.name for function in look.functions.values() for one in function.interfaces} | set(busy)
+        return Interest(
+            interfaces=frozenset(index for index, name in names.items() if name in wanted),
+            addresses=self._addresses,
+            places={name: function.path for name, function in look.functions.items()},
+            group=self._devlink.group,
+        )
+
+    def _facts(self, function: Function, look: Look, busy: Mapping[str, str]) -> Facts:
+        whole = look.whole_of(function) or function
+        switch = self._devlink.switches.get(whole.id, _NOBODY)
+        mac = representor = ""
+        if function.kind is Kind.VIRTUAL and function.vf_index is not None:
+            representor = switch.virtual.get(function.vf_index, "")
+            macs = [self._macs[one.name] for one in whole.interfaces if one.name in self._macs]
+            mac = macs[0].get(function.vf_index, "") if macs else ""
+        elif function.kind is Kind.SCALABLE and function.sf_number is not None:
+            representor = switch.scalable.get(function.sf_number, "")
+        return Facts(switch.mode, mac, switch.profile, representor, self._in_use(function, busy))
+
+    def _in_use(self, function: Function, busy: Mapping[str, str]) -> str:
+        for interface in function.interfaces:
+            if interface.name in busy:
+                return busy[interface.name]
+        if not self._live or not function.is_network or not function.driver or function.is_passed_on:
+            return ""
+        if self._traffic is None:
+            return UNSEEN
+        return "" if self._sees_all or function.last_interfaces else UNSEEN
+
+
+def _names() -> dict[int, str]:
+    try:
+        return dict(socket.if_nameindex())
+    except OSError:
+        return {}

@@ -1,0 +1,208 @@
+"""The device nodes of one function, by what drives it: looked up in sysfs whenever a container starts.
+
+Numbers of groups, uio and verbs devices change when a driver is bound again, so nothing here is remembered.
+What the kernel lists for a function is needed, and all of it: a container never gets a part.
+
+The layout: Documentation/driver-api/vfio.rst and uio-howto.rst of the Linux kernel; ``vfio-dev`` below a
+function since Linux 6.1 (drivers/vfio/vfio_main.c), ``/dev/vfio/devices`` and ``/dev/iommu`` since 6.6.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from devhost.backend import AllocationError, DeviceNode
+from devhost.sysfs import Sysfs, natural
+
+from .function import Function
+from .options import SriovOptions
+
+CONTAINER, IOMMU = "/dev/vfio/vfio", "/dev/iommu"
+VHOST_NET, TUN = "/dev/vhost-net", "/dev/net/tun"
+
+_HARMLESS = frozenset({"", "pci-stub", "pcieport", "shpchp"})
+"""Drivers beside which a group stays viable: they set ``driver_managed_dma``, as those of vfio do."""
+
+_GROUPS = "/sys/kernel/iommu_groups"
+_NO_IOMMU = "vfio-noiommu"
+_RDMA_CM = "/sys/class/misc/rdma_cm"
+_RDMA_CLASSES = (
+    ("uverbs", "infiniband_verbs"),
+    ("umad", "infiniband_mad"),
+    ("issm", "infiniband_mad"),
+    ("ucm", "infiniband_cm"),  # until Linux 5.8
+)
+_NODE_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
+_NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the things a function gives: its nodes, and what ``PCIDEVICE_…_INFO`` says of it.
+
+    ``provider`` and the keys of ``info`` are the words of sriov-network-device-plugin, whose pods read them.
+    """
+
+    provider: str
+    nodes: tuple[DeviceNode, ...]
+    info: Mapping[str, str]
+
+
+class InPod(AllocationError):
+    """What belongs to a function is in a pod's network namespace: it is in use, and nothing is wrong."""
+
+
+def parts(sysfs: Sysfs, function: Function, options: SriovOptions) -> Iterator[Part]:
+    """Everything that a container needs to use a function, as the drivers are now.
+
+    Raises:
+        InPod: its RDMA devices are where another container is. That is found out last.
+        AllocationError: it cannot be used.
+    """
+    if function.uses_vfio:
+        yield vfio(sysfs, function)
+    elif function.is_passed_on:
+        yield uio(sysfs, function)
+    if part := vhost_vdpa(sysfs, function):
+        yield part
+    if options.vhost_net and function.is_network:
+        yield vhost_net()
+    if options.rdma and (part := rdma(sysfs, function)):
+        yield part
+
+
+def vfio(sysfs: Sysfs, function: Function) -> Part:
+    """The group of a function that vfio drives, and the character device of its own where there is one.
+
+    Without an IOMMU the group's node is ``noiommu-<n>``. The container then gets it by that name, which the
+    kernel's documentation has, and as ``<n>``, where pods of sriov-network-device-plugin look.
+
+    Raises:
+        AllocationError: it has no group, or another member of it is in the host's hands.
+    """
+    group = sysfs.target(f"{function.path}/iommu_group")
+    if not _NUMBER.fullmatch(group):
+        raise AllocationError(f"{function.id} has no IOMMU group: is the IOMMU switched on?")
+    plain = f"/dev/vfio/{group}"
+    host = group_node(sysfs, group)
+    if host != plain:
+        both = (DeviceNode(host), DeviceNode(host, plain))
+        return Part("vfio", (DeviceNode(CONTAINER), *both), {"mount": CONTAINER, "dev-mount": plain})
+    _check_viable(sysfs, function, group)
+    cdev = _own_device(sysfs, function.path)
+    info = {"cdev-mount": cdev} if cdev else {}
+    if cdev and not sysfs.exists(plain):  # a kernel without CONFIG_VFIO_GROUP
+        return Part("vfio", (DeviceNode(cdev), DeviceNode(IOMMU)), info)
+    nodes = [DeviceNode(CONTAINER), DeviceNode(plain)]
+    if cdev:
+        nodes += [DeviceNode(cdev, required=False), DeviceNode(IOMMU, required=False)]
+    return Part("vfio", tuple(nodes), {"mount": CONTAINER, "dev-mount": plain, **info})
+
+
+def group_node(sysfs: Sysfs, group: str) -> str:
+    """The node of an IOMMU group on this machine; another than in a container where there is no IOMMU."""
+    without = sysfs.text(f"{_GROUPS}/{group}/name") == _NO_IOMMU
+    return f"/dev/vfio/noiommu-{group}" if without else f"/dev/vfio/{group}"
+
+
+def _own_device(sysfs: Sysfs, path: str) -> str:
+    """The node of a function's own vfio device; empty on kernels without, where only the directory may be."""
+    for name in sysfs.names(f"{path}/vfio-dev"):
+        node = _node(sysfs, f"{path}/vfio-dev/{name}", f"/dev/vfio/devices/{name}")
+        if sysfs.exists(node):
+            return node
+    return ""
+
+
+def _check_viable(sysfs: Sysfs, function: Function, group: str) -> None:
+    """Refuses a group that the kernel would not let a program have (Documentation/driver-api/vfio.rst)."""
+    for member in sysfs.names(f"{_GROUPS}/{group}/devices"):
+        if member == function.address:
+            continue  # one that leaves vfio just now is none of the others in the way
+        driver = sysfs.target(f"{_GROUPS}/{group}/devices/{member}/driver")
+        if driver not in _HARMLESS and "vfio" not in driver:
+            raise AllocationError(
+                f"{function.id} cannot be used: {member}, which is in IOMMU group {group} with it, "
+                f"is bound to {driver}; bind that to vfio-pci too, or to no driver"
+            )
+
+
+def uio(sysfs: Sysfs, function: Function) -> Part:
+    """The uio device of a function.
+
+    Raises:
+        AllocationError: the driver made none.
+    """
+    name = next((name for name in sysfs.names(f"{function.path}/uio") if name.startswith("uio")), "")
+    if not name:
+        raise AllocationError(f"{function.id}: its driver {function.driver} has made no uio device")
+    node = _node(sysfs, f"{function.path}/uio/{name}", f"/dev/{name}")
+    return Part("uio", (DeviceNode(node),), {"mount": node})
+
+
+def rdma(sysfs: Sysfs, function: Function) -> Part | None:
+    """The nodes of all RDMA devices of a function, and the connection manager's; ``None`` if it has none.
+
+    Raises:
+        InPod: its RDMA devices are in another network namespace.
+        AllocationError: they cannot be opened.
+    """
+    names = sysfs.names(f"{function.path}/infiniband")
+    found = list(_rdma_nodes(sysfs, function.path))
+    if not names and not found:
+        return None
+    if not names:
+        raise InPod(f"the RDMA device of {function.id} is in the network namespace of a pod")
+    if not any(role == "uverbs" for role, _ in found):
+        raise AllocationError(f"{function.id} has no uverbs node: is module ib_uverbs loaded?")
+    if sysfs.exists(_RDMA_CM):
+        found.append(("rdma_cm", _node(sysfs, _RDMA_CM, "/dev/infiniband/rdma_cm")))
+    info = {role: node for role, node in reversed(found)}  # of several the first, as programs take it
+    return Part("rdma", tuple(DeviceNode(node) for _, node in found), info | {"rdma_dev": ",".join(names)})
+
+
+def _rdma_nodes(sysfs: Sysfs, path: str) -> Iterator[tuple[str, str]]:
+    """The role and the node of each character device that belongs to this function alone."""
+    for role, directory in _RDMA_CLASSES:
+        for name in sysfs.names(f"{path}/{directory}"):
+            if name.startswith(role):
+                yield role, _node(sysfs, f"{path}/{directory}/{name}", f"/dev/infiniband/{name}")
+
+
+def vhost_net() -> Part:
+    """What a program needs to pass packets to the kernel (DPDK, "Virtio_user as Exceptional Path")."""
+    return Part("vhost", (DeviceNode(VHOST_NET), DeviceNode(TUN)), {"net-mount": VHOST_NET, "tun-mount": TUN})
+
+
+def vhost_vdpa(sysfs: Sysfs, function: Function) -> Part | None:
+    """The node of a function's vDPA device; ``None`` if it has none that programs drive.
+
+    Raises:
+        AllocationError: the driver made none.
+    """
+    if function.vdpa is None or sysfs.target(f"{function.vdpa.path}/driver") != "vhost_vdpa":
+        return None
+    node = vdpa_path(sysfs, function)
+    if not node:
+        raise AllocationError(f"{function.id}: vhost_vdpa has made no device of {function.vdpa.name}")
+    return Part("vdpa", (DeviceNode(node),), {"mount": node})
+
+
+def vdpa_path(sysfs: Sysfs, function: Function) -> str:
+    """Where programs find a vDPA device: the node of ``vhost-vdpa-<n>``, or the virtio device in sysfs."""
+    if function.vdpa is None:
+        return ""
+    for name in sorted(sysfs.names(function.vdpa.path), key=natural):
+        if name.startswith("vhost-vdpa-"):
+            return _node(sysfs, f"{function.vdpa.path}/{name}", f"/dev/{name}")
+        if re.fullmatch(r"virtio[0-9]+", name):
+            return f"/sys/bus/virtio/devices/{name}"
+    return ""
+
+
+def _node(sysfs: Sysfs, path: str, usual: str) -> str:
+    """The node that the kernel names for the device at ``path`` in sysfs."""
+    kernel = sysfs.uevent(path).get("DEVNAME", "")
+    return f"/dev/{kernel}" if _NODE_NAME.fullmatch(kernel) else usual

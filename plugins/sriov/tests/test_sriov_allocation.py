@@ -1,0 +1,301 @@
+"""What a container gets with a function, by what drives it: all that is needed, or one clear line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sriov_network as network
+import sriov_others as others
+from devhost_sriov.nodes import CONTAINER, IOMMU
+from devhost_sriov.options import SriovOptions
+from sriov_desk import by_id
+from sriov_tree import SriovTree
+
+from devhost.backend import AllocationError, DeviceNode, Edits
+
+if TYPE_CHECKING:
+    from devhost_sriov import Sriov
+    from sriov_desk import Looking
+
+IDS, INFO = "PCIDEVICE_{RESOURCE}", "PCIDEVICE_{RESOURCE}_INFO"
+
+
+def given(backend: Sriov, *names: str) -> Edits:
+    """What a container gets with these functions."""
+    devices = by_id(backend)
+    return backend.allocate([devices[name] for name in names])
+
+
+def told(edits: Edits, name: str) -> dict[str, dict[str, str]]:
+    """What the variable says of one function."""
+    found: dict[str, dict[str, str]] = json.loads(edits.env[INFO])[name]
+    return found
+
+
+def single(
+    tmp_path: Path, driver: str, *, group: int | None = None, pci_class: str = "0x020000"
+) -> SriovTree:
+    """A machine with one virtual function, 0000:3b:02.0."""
+    tree = SriovTree(tmp_path)
+    whole = tree.function(
+        "0000:3b:00.0", "8086:1592", "ice", below="0000:3a:00.0", total=4, pci_class=pci_class
+    )
+    tree.virtual(whole, "0000:3b:02.0", "8086:1889", driver, group=group)
+    return tree
+
+
+VF = "0000:3b:02.0"
+PATH = f"pci0000:3a/0000:3a:00.0/{VF}"
+
+
+def test_an_interface_is_left_to_the_network_plugin(tmp_path: Path, looking: Looking) -> None:
+    edits = given(looking(network.igb(tmp_path)), "0000:02:10.0")
+    assert (edits.nodes, edits.mounts, edits.annotations, edits.cdi_devices) == ((), (), {}, ())
+    assert told(edits, "0000:02:10.0") == {"generic": {"deviceID": "0000:02:10.0"}}
+
+
+def test_functions_are_named_in_one_order_whatever_the_kubelet_chose(
+    tmp_path: Path, looking: Looking
+) -> None:
+    backend = looking(network.igb(tmp_path))
+    ids = ["0000:02:10.6", "0000:02:10.0", "0000:02:10.2"]
+    edits = given(backend, *ids)
+    assert edits.env[IDS] == "0000:02:10.0,0000:02:10.2,0000:02:10.6"
+    assert list(json.loads(edits.env[INFO])) == sorted(ids)
+    assert given(backend, *reversed(ids)) == edits
+
+
+def test_both_names_that_pods_may_look_for_are_there(tmp_path: Path, looking: Looking) -> None:
+    env = given(looking(network.igb(tmp_path)), "0000:02:10.0").env
+    assert env[IDS] == env["PCIDEVICE_{RESOURCE-}"] == "0000:02:10.0"
+    assert env[INFO] == env["PCIDEVICE_{RESOURCE-}_INFO"]
+    assert len(env) == 4
+
+
+def test_vfio_gives_the_container_the_group_and_the_device_itself(tmp_path: Path, looking: Looking) -> None:
+    tree = others.qat(tmp_path)
+    tree.node(IOMMU, "10:125")
+    edits = given(looking(tree), "0000:6b:00.4")
+    assert edits.nodes == (
+        DeviceNode("/dev/vfio/vfio"),
+        DeviceNode("/dev/vfio/83"),
+        DeviceNode("/dev/vfio/devices/vfio0", required=False),
+        DeviceNode("/dev/iommu", required=False),
+    )
+    assert told(edits, "0000:6b:00.4")["vfio"] == {
+        "mount": "/dev/vfio/vfio",
+        "dev-mount": "/dev/vfio/83",
+        "cdev-mount": "/dev/vfio/devices/vfio0",
+    }
+
+
+def test_a_kernel_without_devices_of_their_own_gives_only_the_group(tmp_path: Path, looking: Looking) -> None:
+    edits = given(looking(others.qat(tmp_path)), "0000:6b:00.3")
+    assert edits.nodes == (DeviceNode("/dev/vfio/vfio"), DeviceNode("/dev/vfio/82"))
+
+
+def test_a_kernel_without_groups_gives_only_the_device_itself(tmp_path: Path, looking: Looking) -> None:
+    tree = others.qat(tmp_path)
+    (tmp_path / "dev/vfio/83").unlink()
+    edits = given(looking(tree), "0000:6b:00.4")
+    assert edits.nodes == (DeviceNode("/dev/vfio/devices/vfio0"), DeviceNode("/dev/iommu"))
+
+
+def test_a_vendors_own_vfio_driver_counts_as_vfio(tmp_path: Path, looking: Looking) -> None:
+    edits = given(looking(others.gpu(tmp_path)), "0000:4d:00.1")
+    assert DeviceNode("/dev/vfio/91") in edits.nodes
+
+
+def test_without_an_iommu_the_node_has_both_names_that_programs_open(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = single(tmp_path, "vfio-pci", group=7)
+    tree.file("/sys/kernel/iommu_groups/7/name", "vfio-noiommu")
+    edits = given(looking(tree), VF)
+    assert edits.nodes == (
+        DeviceNode(CONTAINER),
+        DeviceNode("/dev/vfio/noiommu-7"),
+        DeviceNode("/dev/vfio/noiommu-7", "/dev/vfio/7"),
+    )
+    assert told(edits, VF)["vfio"] == {"mount": CONTAINER, "dev-mount": "/dev/vfio/7"}
+
+
+def test_two_functions_of_one_group_get_its_node_once_from_the_core(tmp_path: Path, looking: Looking) -> None:
+    edits = Edits.merge([given(looking(network.i40e_with_vfio(tmp_path)), "0000:5e:02.2", "0000:5e:02.3")])
+    assert [node.path for node in edits.nodes if node.path.startswith("/dev/vfio/6")] == ["/dev/vfio/62"]
+
+
+def test_a_group_of_which_the_host_uses_a_member_is_refused_with_its_name(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = network.i40e_with_vfio(tmp_path)
+    neighbour = "pci0000:5d/0000:5d:00.0/0000:5e:00.1"
+    tree.pci(neighbour, driver="i40e", iommu_group=62)
+    with pytest.raises(AllocationError) as caught:
+        given(looking(tree), "0000:5e:02.2")
+    assert str(caught.value) == (
+        "0000:5e:02.2 cannot be used: 0000:5e:00.1, which is in IOMMU group 62 with it, is bound to i40e; "
+        "bind that to vfio-pci too, or to no driver"
+    )
+
+
+@pytest.mark.parametrize("driver", ["", "pcieport", "pci-stub", "vfio-pci", "mlx5_vfio_pci"])
+def test_a_member_that_leaves_the_group_usable_is_no_obstacle(
+    tmp_path: Path, looking: Looking, driver: str
+) -> None:
+    tree = network.i40e_with_vfio(tmp_path)
+    tree.pci("pci0000:5d/0000:5d:00.0/0000:5e:00.1", driver=driver, iommu_group=62)
+    assert DeviceNode("/dev/vfio/62") in given(looking(tree), "0000:5e:02.2").nodes
+
+
+def test_vfio_without_a_group_says_that_the_iommu_may_be_off(tmp_path: Path, looking: Looking) -> None:
+    with pytest.raises(AllocationError, match=f"^{VF} has no IOMMU group: is the IOMMU switched on"):
+        given(looking(single(tmp_path, "vfio-pci")), VF)
+
+
+@pytest.mark.parametrize("driver", ["uio_pci_generic", "igb_uio"])
+def test_uio_gives_the_node_that_the_driver_made(tmp_path: Path, looking: Looking, driver: str) -> None:
+    tree = single(tmp_path, driver)
+    tree.device(f"{PATH}/uio/uio5", "uio", "uio5", "245:5")
+    edits = given(looking(tree), VF)
+    assert edits.nodes == (DeviceNode("/dev/uio5"),)
+    assert told(edits, VF)["uio"] == {"mount": "/dev/uio5"}
+
+
+def test_a_uio_driver_that_made_no_device_is_named(tmp_path: Path, looking: Looking) -> None:
+    with pytest.raises(AllocationError, match=f"^{VF}: its driver igb_uio has made no uio device$"):
+        given(looking(single(tmp_path, "igb_uio")), VF)
+
+
+def test_the_rdma_nodes_of_a_function_come_with_it_and_no_others(tmp_path: Path, looking: Looking) -> None:
+    tree = network.mlx5_switchdev(tmp_path)
+    vf = "pci0000:3a/0000:3a:00.0/0000:3b:00.2"
+    for name, number in (("umad2", 2), ("issm2", 66)):
+        tree.device(f"{vf}/infiniband_mad/{name}", "infiniband_mad", f"infiniband/{name}", f"231:{number}")
+    edits = given(looking(tree), "0000:3b:00.2")
+    (uverbs,) = [p.name for p in (tmp_path / "sys/devices" / vf / "infiniband_verbs").iterdir()]
+    assert edits.nodes == (
+        DeviceNode(f"/dev/infiniband/{uverbs}"),
+        DeviceNode("/dev/infiniband/umad2"),
+        DeviceNode("/dev/infiniband/issm2"),
+        DeviceNode("/dev/infiniband/rdma_cm"),
+    )
+    assert told(edits, "0000:3b:00.2")["rdma"] == {
+        "uverbs": f"/dev/infiniband/{uverbs}",
+        "umad": "/dev/infiniband/umad2",
+        "issm": "/dev/infiniband/issm2",
+        "rdma_cm": "/dev/infiniband/rdma_cm",
+        "rdma_dev": "mlx5_2",
+    }
+
+
+def test_a_scalable_function_brings_its_own_rdma_device(tmp_path: Path, looking: Looking) -> None:
+    edits = given(looking(network.mlx5_switchdev(tmp_path)), "mlx5_core.sf.2")
+    assert edits.env[IDS] == "mlx5_core.sf.2"
+    assert told(edits, "mlx5_core.sf.2")["rdma"]["rdma_dev"] == "mlx5_10"
+
+
+def test_rdma_can_be_left_out(tmp_path: Path, looking: Looking) -> None:
+    edits = given(looking(network.mlx5_switchdev(tmp_path), SriovOptions(rdma=False)), "0000:3b:00.2")
+    assert edits.nodes == ()
+    assert told(edits, "0000:3b:00.2") == {"generic": {"deviceID": "0000:3b:00.2"}}
+
+
+def test_an_rdma_device_that_cannot_be_opened_is_refused(tmp_path: Path, looking: Looking) -> None:
+    tree = network.mlx5_switchdev(tmp_path)
+    backend = looking(tree)
+    devices = by_id(backend)
+    (uverbs,) = (tmp_path / "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband_verbs").iterdir()
+    tree.remove(f"/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband_verbs/{uverbs.name}")
+    with pytest.raises(AllocationError, match="has no uverbs node: is module ib_uverbs loaded"):
+        backend.allocate([devices["0000:3b:00.2"]])
+
+
+def test_an_rdma_device_in_the_network_namespace_of_a_pod_is_refused(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = network.mlx5_switchdev(tmp_path)
+    backend = looking(tree)
+    devices = by_id(backend)
+    tree.remove("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband/mlx5_2")
+    with pytest.raises(AllocationError, match=r"is in the network namespace of a pod$"):
+        backend.allocate([devices["0000:3b:00.2"]])
+
+
+def test_vhost_net_comes_with_network_functions_where_it_is_asked_for(
+    tmp_path: Path, looking: Looking
+) -> None:
+    options = SriovOptions(vhost_net=True)
+    edits = given(looking(network.igb(tmp_path / "nic"), options), "0000:02:10.0")
+    assert edits.nodes == (DeviceNode("/dev/vhost-net"), DeviceNode("/dev/net/tun"))
+    assert told(edits, "0000:02:10.0")["vhost"] == {
+        "net-mount": "/dev/vhost-net",
+        "tun-mount": "/dev/net/tun",
+    }
+    assert given(looking(others.qat(tmp_path / "qat"), options), "0000:6b:00.1").nodes == ()
+
+
+def test_a_vdpa_device_for_programs_gives_its_node_and_one_for_the_kernel_none(
+    tmp_path: Path, looking: Looking
+) -> None:
+    backend = looking(network.vdpa(tmp_path))
+    edits = given(backend, "0000:3b:00.2")
+    assert edits.nodes == (DeviceNode("/dev/vhost-vdpa-0"),)
+    assert told(edits, "0000:3b:00.2")["vdpa"] == {"mount": "/dev/vhost-vdpa-0"}
+    assert given(backend, "0000:3b:00.3").nodes == ()
+
+
+def test_what_was_configured_is_said_of_each_function(tmp_path: Path, looking: Looking) -> None:
+    info = {"*": {"token": "abc", "zone": "1"}, "0000:02:10.2": {"token": "def"}}
+    edits = given(looking(network.igb(tmp_path), SriovOptions(info=info)), "0000:02:10.0", "0000:02:10.2")
+    assert told(edits, "0000:02:10.0")["extra"] == {"token": "abc", "zone": "1"}
+    assert told(edits, "0000:02:10.2")["extra"] == {"token": "def", "zone": "1"}
+
+
+def test_kubevirt_finds_functions_bound_to_vfio_by_the_name_it_looks_for(
+    tmp_path: Path, looking: Looking
+) -> None:
+    backend = looking(others.qat(tmp_path), SriovOptions(kubevirt=True))
+    env = given(backend, "0000:6b:00.4", "0000:6b:00.3", "0000:6b:00.1").env
+    assert env["PCI_RESOURCE_{RESOURCE-}"] == "0000:6b:00.3,0000:6b:00.4"
+    assert "PCI_RESOURCE_{RESOURCE-}" not in given(backend, "0000:6b:00.1").env
+
+
+def test_numbers_are_those_of_the_moment_a_container_starts(tmp_path: Path, looking: Looking) -> None:
+    tree = single(tmp_path, "uio_pci_generic")
+    tree.device(f"{PATH}/uio/uio0", "uio", "uio0", "245:0")
+    backend = looking(tree)
+    device = by_id(backend)[VF]
+    tree.remove(f"/sys/devices/{PATH}/uio/uio0")
+    tree.device(f"{PATH}/uio/uio3", "uio", "uio3", "245:3")
+    assert backend.allocate([device]).nodes == (DeviceNode("/dev/uio3"),)
+
+
+def test_a_function_that_was_bound_to_another_driver_meanwhile_is_refused(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = single(tmp_path, "vfio-pci", group=9)
+    backend = looking(tree)
+    device = by_id(backend)[VF]
+    (tmp_path / "sys/devices" / PATH / "driver").unlink()
+    with pytest.raises(AllocationError, match=f"^{VF} is bound to no driver now; it was bound to vfio-pci$"):
+        backend.allocate([device])
+    tree.link(f"/sys/devices/{PATH}/driver", "/sys/bus/pci/drivers/iavf")
+    with pytest.raises(AllocationError, match=f"^{VF} is bound to iavf now; it was bound to vfio-pci$"):
+        backend.allocate([device])
+
+
+def test_a_function_that_is_gone_is_refused_before_and_after_the_next_look(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = single(tmp_path, "iavf")
+    backend = looking(tree)
+    device = by_id(backend)[VF]
+    backend.notice(tree.remove(f"/sys/devices/{PATH}"))
+    for _ in range(2):
+        with pytest.raises(AllocationError, match=f"^{VF} is gone$"):
+            backend.allocate([device])
+        backend.discover()

@@ -1,0 +1,90 @@
+"""Configurations on modelled machines: what selects what, and who wins where two want one thing."""
+
+from __future__ import annotations
+
+import pytest
+import sriov_network as network
+import sriov_others as others
+
+from devhost import catalog
+from devhost.config import load
+from devhost.plan import RefusalKind, make_plan
+
+
+@pytest.fixture
+def planned(looking, tmp_path):
+    """Makes the plan of a machine for these conditions, each of a resource ``r/0``, ``r/1``, …"""
+
+    def plan(machine, *conditions: str):
+        lines = ["version: 1", "resources:"]
+        for number, where in enumerate(conditions):
+            lines += [f"  - name: r/{number}", "    backend: sriov", f"    where: {where}"]
+        file = tmp_path / "devhost.yaml"
+        file.write_text("\n".join(lines))
+        settings = load(file, catalog.load)
+        wanted = tuple(settings.wanted("sriov"))
+        backend = looking(machine(tmp_path / "root"), settings.backends["sriov"], wanted)
+        return make_plan({"sriov": backend.discover()}, settings)
+
+    return plan
+
+
+def ids(plan, name: str = "r/0") -> list[str]:
+    """What a resource offers."""
+    return [offer.device.id for offer in plan.resources[name].offers] if name in plan.resources else []
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ('{pfName: enp2s0, vfIndex: "0-1,3"}', 3),
+        ('{pfPciBusID: "0000:02:00.0", vfIndex: 2}', 1),
+        ('{pciBusID: ["0000:02:10.0", "0000:02:10.6"]}', 2),
+        ('{vendor: "8086", device: 10CA}', 4),
+        ("{driver: igbvf, linkType: ether}", 4),
+        ("{driver: vfio-pci}", 0),
+        ('{vendor: "8086", not: {vfIndex: "1-"}}', 1),
+    ],
+)
+def test_whatever_the_peers_selectors_say_a_condition_can_say(planned, where, count):
+    assert len(ids(planned(network.igb, where))) == count
+
+
+@pytest.mark.parametrize(
+    ("machine", "where", "expected"),
+    [
+        (network.mlx5_switchdev, "{kind: sf, pfName: ens3f0np0, sfNum: 89}", ["mlx5_core.sf.3"]),
+        (
+            network.mlx5_switchdev,
+            "{isRdma: true, kind: vf, pfName: ens3f1np1}",
+            ["0000:3b:01.2", "0000:3b:01.3"],
+        ),
+        (network.connectx_infiniband, '{linkType: infiniband, pKey: "0x8001"}', ["0000:af:00.2"]),
+        (network.vdpa, "{vdpaType: vhost}", ["0000:3b:00.2"]),
+        (network.i40e_with_vfio, "{kind: vf, driver: iavf}", ["0000:5e:02.0", "0000:5e:02.1"]),
+        (others.qat, '{pciClass: "0b40*", driver: 4xxxvf}', ["0000:6b:00.1", "0000:6b:00.2"]),
+        (others.gpu, '{pciClass: "03*", kind: vf}', ["0000:4d:00.1", "0000:4d:00.2"]),
+    ],
+)
+def test_functions_of_every_sort_can_be_told_apart(planned, machine, where, expected):
+    assert ids(planned(machine, where)) == expected
+
+
+def test_a_physical_function_never_takes_its_virtual_ones_away(planned):
+    plan = planned(network.igb, '{vendor: "8086"}')
+    assert ids(plan) == [f"0000:02:10.{number}" for number in (0, 2, 4, 6)]
+    (refusal,) = plan.refusals
+    assert (refusal.kind, refusal.device) == (RefusalKind.WITHHELD, "0000:02:00.0")
+
+
+def test_of_one_iommu_group_only_one_function_is_handed_out(planned):
+    plan = planned(network.i40e_with_vfio, "{driver: vfio-pci}")
+    assert ids(plan) == ["0000:5e:02.2"]
+    (refusal,) = plan.refusals
+    assert (refusal.kind, refusal.device) == (RefusalKind.CLAIMED, "0000:5e:02.3")
+
+
+def test_dear_attributes_are_not_needed_to_find_a_function(looking, tmp_path):
+    tree = network.mlx5_switchdev(tmp_path)
+    full = {device.id for device in looking(tree).discover()}
+    assert {device.id for device in looking(tree, None, ()).discover()} == full

@@ -1,0 +1,135 @@
+"""What network plugins read of a function, by the rules of the specification; and nodes that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sriov_network as network
+import sriov_others as others
+from devhost_sriov import Sriov
+from devhost_sriov.options import SriovOptions
+from sriov_desk import by_id
+
+from devhost.deviceinfo import flaw
+from devhost.inventory import Inventory
+from devhost.settings import Prefer
+from devhost.source import Source
+from devhost.supply import MissingPath, Supply
+
+if TYPE_CHECKING:
+    from sriov_desk import Looking
+
+
+def told(backend: Sriov, name: str) -> Mapping[str, Any] | None:
+    """The document of a function, by the rules of the core if there is one."""
+    document = backend.device_info(by_id(backend)[name])
+    assert document is None or flaw(document) == ""
+    return document
+
+
+def test_a_virtual_function_is_told_with_the_physical_one_it_is_of(tmp_path: Path, looking: Looking) -> None:
+    assert told(looking(network.igb(tmp_path)), "0000:02:10.0") == {
+        "type": "pci",
+        "version": "1.1.0",
+        "pci": {"pci-address": "0000:02:10.0", "pf-pci-address": "0000:02:00.0"},
+    }
+
+
+def test_in_switchdev_mode_it_is_told_with_its_representor_and_rdma_device(
+    tmp_path: Path, looking: Looking
+) -> None:
+    assert told(looking(network.mlx5_switchdev(tmp_path)), "0000:3b:00.3") == {
+        "type": "pci",
+        "version": "1.1.0",
+        "pci": {
+            "pci-address": "0000:3b:00.3",
+            "pf-pci-address": "0000:3b:00.0",
+            "representor-device": "ens3f0npf0vf1",
+            "rdma-device": "mlx5_3",
+        },
+    }
+
+
+def test_it_says_what_the_container_gets(tmp_path: Path, looking: Looking) -> None:
+    options = SriovOptions(rdma=False, vhost_net=True)
+    document = told(looking(network.mlx5_switchdev(tmp_path), options), "0000:3b:00.2")
+    assert document is not None
+    assert "rdma-device" not in document["pci"]
+    assert document["pci"]["vhost-net"] == "/dev/vhost-net"
+
+
+def test_a_function_bound_to_vfio_is_told_too(tmp_path: Path, looking: Looking) -> None:
+    document = told(looking(network.i40e_with_vfio(tmp_path)), "0000:5e:02.2")
+    assert document is not None
+    assert document["pci"] == {"pci-address": "0000:5e:02.2", "pf-pci-address": "0000:5e:00.0"}
+
+
+def test_a_vdpa_device_is_told_as_one_with_the_path_that_its_driver_gives_it(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = network.vdpa(tmp_path)
+    tree.device("pci0000:3a/0000:3a:00.0/0000:3b:00.3/vdpa1/virtio5", "virtio", DRIVER="virtio_net")
+    backend = looking(tree)
+    place = {"pf-pci-address": "0000:3b:00.0"}
+    assert told(backend, "0000:3b:00.2") == {
+        "type": "vdpa",
+        "version": "1.1.0",
+        "vdpa": {
+            "parent-device": "vdpa0",
+            "driver": "vhost",
+            "path": "/dev/vhost-vdpa-0",
+            "pci-address": "0000:3b:00.2",
+            **place,
+        },
+    }
+    document = told(backend, "0000:3b:00.3")
+    assert document is not None
+    assert document["vdpa"] == {
+        "parent-device": "vdpa1",
+        "driver": "virtio",
+        "path": "/sys/bus/virtio/devices/virtio5",
+        "pci-address": "0000:3b:00.3",
+        **place,
+    }
+
+
+def test_a_vdpa_device_that_nothing_drives_leaves_a_pci_function(tmp_path: Path, looking: Looking) -> None:
+    document = told(looking(network.vdpa(tmp_path)), "0000:3b:00.4")
+    assert document is not None
+    assert document["type"] == "pci"
+
+
+def test_what_is_no_network_function_is_none_of_their_business(tmp_path: Path, looking: Looking) -> None:
+    assert told(looking(others.qat(tmp_path)), "0000:6b:00.1") is None
+
+
+def test_a_scalable_function_has_no_address_to_be_told_by(tmp_path: Path, looking: Looking) -> None:
+    assert told(looking(network.mlx5_switchdev(tmp_path)), "mlx5_core.sf.2") is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "function", "node"),
+    [
+        (network.i40e_with_vfio, "0000:5e:02.2", "/dev/vfio/vfio"),
+        (others.gpu, "0000:4d:00.1", "/dev/vfio/vfio"),
+        (others.qat, "0000:6b:00.3", "/dev/vfio/82"),
+        (network.mlx5_switchdev, "0000:3b:00.2", "/dev/infiniband/rdma_cm"),
+        (network.vdpa, "0000:3b:00.2", "/dev/vhost-vdpa-0"),
+    ],
+)
+async def test_a_missing_node_is_named_and_nothing_is_handed_out(
+    tmp_path: Path, machine: Any, function: str, node: str
+) -> None:
+    machine(tmp_path)
+    source = Source(Sriov, SriovOptions(), tmp_path, {"*"})
+    devices = {device.id: device for device in await source.look([])}
+    inventory = Inventory(lambda: 0.0, lambda: 0.0)
+    supply = Supply("a.b/c", inventory, source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
+    assert supply.ask([devices[function]]).edits.env["PCIDEVICE_A_B_C"] == function
+    (tmp_path / node.lstrip("/")).unlink()
+    with pytest.raises(MissingPath, match=f"^a.b/c: {node} does not exist on the node$"):
+        supply.ask([devices[function]])
+    source.close()

@@ -1,0 +1,75 @@
+"""The page, the package's own table and the ready configuration say what is."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import devhost_sriov
+import pytest
+import sriov_network as network
+import sriov_others as others
+from devhost_sriov.attributes import ATTRIBUTES, LINK_TYPES, OPERATIONAL_STATES
+from devhost_sriov.function import Kind
+
+from devhost import catalog
+from devhost.config import load
+from devhost.plan import make_plan
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/backends/sriov.md").read_text()
+README = (ROOT / "plugins/sriov/README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_the_page_gives_each_attribute_its_type(name):
+    words = {str: "text", int: "number", bool: "true/false", list: "list"}
+    row = next(line for line in PAGE.splitlines() if re.match(rf"\| (`\w+`, )?`{name}`[, ]", line))
+    kind = f"hex {words[str]}" if ATTRIBUTES[name].hex else words[ATTRIBUTES[name].type]
+    assert row.split(" | ")[1] == kind
+
+
+@pytest.mark.parametrize("word", [*Kind, *LINK_TYPES.values(), *OPERATIONAL_STATES])
+def test_the_page_names_each_word_of_an_attribute(word):
+    assert f"`{word}`" in PAGE
+
+
+def test_the_packages_table_has_every_module():
+    named = set(re.findall(r"`([\w*]+)`", "\n".join(re.findall(r"(?m)^\| `.*?\|", README))))
+    modules = {path.stem for path in Path(devhost_sriov.__file__).parent.glob("*.py")}
+    modules -= {"__init__", "options"}
+    assert [one for one in modules if not any(fnmatch(one, name) for name in named)] == []
+    assert [name for name in named if not any(fnmatch(one, name) for one in modules)] == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (
+            network.i40e_with_vfio,
+            {"sriov/dpdk": ["0000:5e:02.2"], "sriov/net": ["0000:5e:02.0", "0000:5e:02.1"]},
+        ),
+        (
+            network.mlx5_switchdev,
+            {
+                "sriov/net": [
+                    *("0000:3b:00.2", "0000:3b:00.3", "0000:3b:01.2", "0000:3b:01.3"),
+                    *("mlx5_core.sf.2", "mlx5_core.sf.3"),
+                ]
+            },
+        ),
+        (others.qat, {"sriov/accelerator": [f"0000:6b:00.{number}" for number in range(1, 5)]}),
+        (others.chipset, {}),
+    ],
+)
+def test_the_ready_configuration_offers_every_part_and_no_whole(looking, tmp_path, machine, expected):
+    example = ROOT / "config/examples/sriov.yaml"
+    assert example.read_text().startswith("# ")
+    settings = load(example, catalog.load)
+    backend = looking(machine(tmp_path), settings.backends["sriov"], tuple(settings.wanted("sriov")))
+    plan = make_plan({"sriov": backend.discover()}, settings)
+    offers = {
+        name: [offer.device.id for offer in resource.offers] for name, resource in plan.resources.items()
+    }
+    assert offers == expected

@@ -1,0 +1,336 @@
+"""Functions that come, go and change: what is read again, and what is seen in the moments between."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import sriov_network as network
+from devhost_sriov import reader
+from devhost_sriov.scan import MOST_PLACES, NETWORK, Scan
+from devhost_sriov.settling import MOST, QUIET, Settling
+from sriov_desk import by_id
+from sriov_tree import SriovTree
+
+from devhost.backend import Event
+from devhost.sysfs import Sysfs
+
+PF = "pci0000:00/0000:00:05.0/0000:02:00.0"
+VF = "pci0000:00/0000:00:05.0/0000:02:10.2"
+
+
+class Reads:
+    """Counts which functions are read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: list[str] = []
+        for name in ("pci", "scalable"):
+            monkeypatch.setattr(reader.FunctionReader, name, self._counting(name))
+
+    def taken(self) -> list[str]:
+        """What was read since the last call, by id."""
+        names = sorted(path.rpartition("/")[2] for path in self.paths)
+        self.paths.clear()
+        return names
+
+    def _counting(self, name: str):
+        original = getattr(reader.FunctionReader, name)
+
+        def read(itself, path: str, inode: int):
+            self.paths.append(path)
+            return original(itself, path, inode)
+
+        return read
+
+
+@pytest.fixture
+def reads(monkeypatch) -> Reads:
+    return Reads(monkeypatch)
+
+
+def test_only_what_an_event_touches_is_read_again(looking, tmp_path, reads):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    backend.discover()
+    reads.taken()
+    for path, read in (
+        (f"/sys/devices/{VF}/net/enp2s0v1", ["0000:02:10.2"]),
+        (f"/sys/devices/{VF}", ["0000:02:10.2"]),
+        (f"/sys/devices/{PF}", ["0000:02:00.0"]),
+        ("/sys/devices/virtual/net/veth0", []),
+        (f"{NETWORK}/enp2s0v1", ["0000:02:10.2"]),
+        (f"{NETWORK}/nobody", []),
+        ("/sys/devices/pci0000:00/0000:00:05.0", [f"0000:02:{n}" for n in ("00.0", *_VFS)]),
+        (NETWORK, [f"0000:02:{n}" for n in ("00.0", *_VFS)]),
+    ):
+        backend.notice(Event("net", "change", path))
+        backend.discover()
+        taken = [name for name in reads.taken() if name != "0000:00:05.0"]
+        assert taken == read, path
+
+
+_VFS = ("10.0", "10.2", "10.4", "10.6")
+
+
+def test_without_an_event_and_after_one_that_names_nothing_everything_is_read(looking, tmp_path, reads):
+    backend = looking(network.igb(tmp_path))
+    backend.discover()
+    assert len(reads.taken()) == 6
+    backend.discover()
+    assert len(reads.taken()) == 6
+    backend.notice(Event())
+    backend.discover()
+    assert len(reads.taken()) == 6
+
+
+def test_an_endless_burst_is_remembered_as_everything(tmp_path, reads):
+    scan = Scan(Sysfs(network.igb(tmp_path).root))
+    scan.look()
+    reads.taken()
+    for number in range(MOST_PLACES + 1):
+        scan.notice(Event("pci", "add", f"/sys/devices/pci0000:00/{number:04x}:00:00.0"))
+    assert scan.look().everything
+    assert len(reads.taken()) == 6
+
+
+def test_scalable_functions_are_read_again_one_by_one(looking, tmp_path, reads):
+    tree = network.mlx5_switchdev(tmp_path)
+    backend = looking(tree)
+    backend.discover()
+    reads.taken()
+    physical = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
+    path = tree.scalable(physical, "mlx5_core.sf.10", 90)
+    backend.notice(Event("auxiliary", "add", f"/sys/devices/{path}"))
+    tree.netdev(path, "eth9")
+    backend.notice(Event("net", "add", f"/sys/devices/{path}/net/eth9"))
+    found = by_id(backend)
+    assert reads.taken() == ["mlx5_core.sf.10"]
+    assert [name for name in found if ".sf." in name] == [f"mlx5_core.sf.{number}" for number in (2, 3, 10)]
+    assert found["mlx5_core.sf.10"].attributes["netDevs"] == ("eth9",)
+
+
+def test_unchanged_devices_are_the_same_objects(looking, tmp_path):
+    tree = network.mlx5_switchdev(tmp_path)
+    backend = looking(tree)
+    before = by_id(backend)
+    backend.notice(Event("net", "change", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/net/ens3f0v0"))
+    after = by_id(backend)
+    assert all(after[name] is device for name, device in before.items())
+    assert all(device is before[device.id] for device in backend.discover())
+
+
+def test_a_renamed_uplink_renames_it_for_every_part(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    backend.discover()
+    tree.remove(f"/sys/devices/{PF}/net/enp2s0")
+    tree.netdev(PF, "lan0")
+    backend.notice(Event("net", "move", f"/sys/devices/{PF}/net/lan0"))
+    names = {device.attributes.get("pfName") for device in backend.discover()}
+    assert names == {None, "lan0"}
+
+
+def test_functions_appear_and_go_with_the_count(looking, tmp_path):
+    tree = network.igb(tmp_path, 0)
+    backend = looking(tree)
+    assert list(by_id(backend)) == ["0000:02:00.0"]
+    path = tree.virtual(PF, "0000:02:10.0", "8086:10ca", "igbvf")
+    backend.notice(Event("pci", "add", f"/sys/devices/{path}"))
+    found = by_id(backend)
+    assert list(found) == ["0000:02:00.0", "0000:02:10.0"]
+    assert found["0000:02:00.0"].attributes["numVfs"] == 1
+    assert found["0000:02:00.0"].withheld
+    backend.notice(tree.remove(f"/sys/devices/{path}"))
+    found = by_id(backend)
+    assert list(found) == ["0000:02:00.0"]
+    assert not found["0000:02:00.0"].withheld
+
+
+def test_a_physical_function_that_is_pulled_takes_everything_along(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    backend.discover()
+    for path in [f"/sys/devices/pci0000:00/0000:00:05.0/0000:02:{name}" for name in (*_VFS, "00.0")]:
+        backend.notice(tree.remove(path))
+    assert backend.discover() == []
+
+
+def test_rebinding_moves_a_function_to_its_new_driver(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    backend.discover()
+    tree.remove(f"/sys/devices/{VF}/net/enp2s0v1")
+    (tmp_path / "sys/devices" / VF / "driver").unlink()
+    backend.notice(Event("pci", "unbind", f"/sys/devices/{VF}"))
+    assert "driver" not in by_id(backend)["0000:02:10.2"].attributes
+    tree.link(f"/sys/devices/{VF}/driver", "/sys/bus/pci/drivers/vfio-pci")
+    backend.notice(Event("pci", "bind", f"/sys/devices/{VF}"))
+    bound = by_id(backend)["0000:02:10.2"]
+    assert bound.attributes["driver"] == "vfio-pci"
+    assert not {"netDevs", "mac", "mtu"} & bound.attributes.keys()
+    assert "iommu:13" in bound.claims
+
+
+def test_an_interface_that_goes_into_a_pod_keeps_its_name_but_has_no_state(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    before = by_id(backend)["0000:02:10.2"].attributes
+    backend.notice(tree.remove(f"/sys/devices/{VF}/net/enp2s0v1"))
+    away = by_id(backend)["0000:02:10.2"].attributes
+    assert away == {name: value for name, value in before.items() if name != "linkState"}
+    assert by_id(backend)["0000:02:10.2"].attributes == away, "and for as long as it stays there"
+    tree.netdev(VF, "enp2s0v1")
+    backend.notice(Event("net", "add", f"/sys/devices/{VF}/net/enp2s0v1"))
+    assert by_id(backend)["0000:02:10.2"].attributes["linkState"] == "up"
+
+
+def test_rdma_devices_in_a_pod_are_known_by_their_nodes(looking, tmp_path):
+    tree = network.mlx5_switchdev(tmp_path)
+    shutil.rmtree(tmp_path / "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband")
+    attributes = by_id(looking(tree))["0000:3b:00.2"].attributes
+    assert (attributes["isRdma"], attributes["rdmaDevices"]) == (True, ("mlx5_2",))
+
+
+def test_a_virtual_function_is_none_before_it_says_whose_it_is(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    link = tmp_path / "sys/devices" / VF / "physfn"
+    link.unlink()
+    backend = looking(tree)
+    found = by_id(backend)
+    assert "0000:02:10.2" not in found
+    assert found["0000:02:00.0"].attributes["numVfs"] == 3
+    tree.link(f"/sys/devices/{VF}/physfn", f"/sys/devices/{PF}")
+    backend.notice(Event("pci", "change", f"/sys/devices/{VF}"))
+    assert by_id(backend)["0000:02:10.2"].attributes["vfIndex"] == 1
+
+
+def test_a_virtual_function_that_is_going_never_counts_as_a_physical_one(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    (tmp_path / "sys/devices" / VF / "sriov_vf_msix_count").unlink()  # kernels before 5.13
+    backend = looking(tree)
+    backend.discover()
+    (tmp_path / "sys/devices" / VF / "physfn").unlink()
+    for _ in range(2):
+        backend.notice(Event("pci", "change", f"/sys/devices/{VF}"))
+        assert "0000:02:10.2" not in by_id(backend)
+
+
+def test_a_function_that_came_back_under_its_address_is_read_again(looking, tmp_path, reads):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    backend.discover()
+    # sysfs never gives an inode again; another file system may, unless the old link still has it
+    (tmp_path / "sys/bus/pci/devices/0000:02:10.2").rename(tmp_path / "kept")
+    tree.remove(f"/sys/devices/{VF}")
+    tree.virtual(PF, "0000:02:10.2", "8086:10ca", "vfio-pci", group=77)
+    reads.taken()
+    backend.notice(Event("net", "add", "/sys/devices/virtual/net/veth0"))
+    assert by_id(backend)["0000:02:10.2"].attributes["driver"] == "vfio-pci"
+    assert "0000:02:10.2" in reads.taken()
+
+
+def test_files_that_wait_for_the_lock_of_the_device_are_never_read(looking, tmp_path, monkeypatch):
+    tree = network.mlx5_switchdev(tmp_path)
+    opened: list[str] = []
+    original = Sysfs.text
+
+    def text(self, path: str) -> str:
+        opened.append(path.rpartition("/")[2])
+        return original(self, path)
+
+    monkeypatch.setattr(Sysfs, "text", text)
+    assert looking(tree).discover()
+    assert not {"sriov_numvfs", "uevent", "driver_override", "carrier", "speed", "config"} & set(opened)
+    assert "sriov_totalvfs" in opened
+
+
+def test_a_bus_that_cannot_be_listed_is_an_error_and_not_an_empty_list(looking, tmp_path, monkeypatch):
+    backend = looking(network.igb(tmp_path))
+
+    def refuse(self, path: str):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(Sysfs, "identities", refuse)
+    with pytest.raises(PermissionError):
+        backend.discover()
+
+
+def test_directories_that_vanish_while_they_are_read_are_no_exception(looking, tmp_path, monkeypatch):
+    tree: SriovTree = network.mlx5_switchdev(tmp_path)
+    backend = looking(tree)
+    original = reader.FunctionReader._interfaces
+    gone: list[str] = []
+
+    def interfaces(self, path: str, *rest, **more):
+        if path.endswith("00.2") and not gone:
+            gone.append(path)
+            shutil.rmtree(tree.root / path.lstrip("/"))
+        return original(self, path, *rest, **more)
+
+    monkeypatch.setattr(reader.FunctionReader, "_interfaces", interfaces)
+    assert len(backend.discover()) >= 7
+    assert gone
+    monkeypatch.undo()
+    assert "0000:3b:00.2" not in by_id(backend)
+
+
+def test_a_burst_is_looked_at_when_it_is_over(tmp_path):
+    tree = network.igb(tmp_path, 0)
+    steps = [
+        lambda: tree.virtual(PF, "0000:02:10.0", "8086:10ca"),
+        lambda: tree.virtual(PF, "0000:02:10.2", "8086:10ca"),
+        lambda: tree.link(f"/sys/devices/{VF}/driver", "/sys/bus/pci/drivers/igbvf"),
+    ]
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if steps:
+            steps.pop(0)()
+
+    settling = Settling(Sysfs(tmp_path), sleep)
+    settling.wait()
+    assert not waited, "nothing happened"
+    settling.notice(Event("pci", "add", f"/sys/devices/{VF}"))
+    settling.wait()
+    assert (len(waited), steps) == (4, [])
+    settling.wait()
+    assert len(waited) == 4
+
+
+def test_a_burst_without_an_end_is_not_waited_for(tmp_path):
+    tree = network.igb(tmp_path, 0)
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        tree.function(f"0000:03:{len(waited):02x}.0", "8086:10c9", "igb")
+
+    settling = Settling(Sysfs(tmp_path), sleep)
+    settling.notice(Event("pci", "bind", f"/sys/devices/{PF}"))
+    settling.wait()
+    assert MOST <= sum(waited) < MOST + 2 * QUIET
+
+
+def test_events_of_interfaces_are_not_waited_for(tmp_path):
+    settling = Settling(Sysfs(network.igb(tmp_path).root), sleep=pytest.fail)
+    settling.notice(Event("net", "add", f"/sys/devices/{VF}/net/enp2s0v1"))
+    settling.notice(Event("pci", "change", f"/sys/devices/{PF}"))
+    settling.wait()
+
+
+@pytest.mark.parametrize(
+    ("subsystem", "place", "begins"),
+    [
+        ("net", f"{PF}/net/enp2s0", True),
+        ("infiniband", f"{VF}/infiniband/mlx5_2", True),
+        ("net", "virtual/net/cali1", False),
+    ],
+)
+def test_what_a_function_loses_may_be_the_beginning_of_its_end(tmp_path, subsystem, place, begins):
+    """Its interface goes first: a look in between would show it without."""
+    waited: list[float] = []
+    settling = Settling(Sysfs(network.igb(tmp_path).root), sleep=waited.append)
+    settling.notice(Event(subsystem, "remove", f"/sys/devices/{place}"))
+    settling.wait()
+    assert bool(waited) is begins

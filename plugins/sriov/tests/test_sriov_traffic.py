@@ -1,0 +1,163 @@
+"""Which interfaces carry the node's own traffic: whatever lies between them and the route."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import sriov_network as network
+from devhost_sriov.netfiles import NetFiles
+from devhost_sriov.options import SriovOptions
+from devhost_sriov.traffic import DefaultRoute, Traffic, carriers
+from sriov_desk import by_id
+from sriov_tree import SriovTree
+
+from devhost.backend import OptionError
+from devhost.sysfs import Sysfs
+
+HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+NOTHING6 = "0" * 32
+
+
+def route4(name: str, destination: str = "00000000", mask: str = "00000000", flags: str = "0003") -> str:
+    gateway = "010200C0" if flags == "0003" else "00000000"
+    return f"{name}\t{destination}\t{gateway}\t{flags}\t0\t0\t100\t{mask}\t0\t0\t0      \n"
+
+
+def route6(name: str, length: str = "00", flags: str = "00000003") -> str:
+    return f"{NOTHING6} {length} {NOTHING6} 00 {NOTHING6} 00000400 00000003 00000000 {flags} {name:>8}\n"
+
+
+def set_up(tree: SriovTree | Path, v4: str = "", v6: str = "", addresses6: str = "") -> None:
+    """Writes what /proc/1/net says of the node's network."""
+    directory = (tree if isinstance(tree, Path) else tree.root) / "proc/1/net"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "route").write_text(HEAD + v4)
+    (directory / "ipv6_route").write_text(v6)
+    (directory / "if_inet6").write_text(addresses6)
+
+
+def stack(root: Path, above: str, below: Sequence[str]) -> None:
+    """An interface without hardware above others."""
+    directory = root / f"sys/class/net/{above}"
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in below:
+        (directory / f"lower_{name}").symlink_to(f"../{name}")
+
+
+def carrying(routes: Sequence[str], below: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    traffic = Traffic(frozenset(DefaultRoute(4, name) for name in routes))
+    return carriers(traffic, (), lambda name: below.get(name, ()), lambda _: ())
+
+
+def test_everything_below_the_interface_of_a_default_route_is_in_use() -> None:
+    below = {"br0": ["bond0.7", "veth1"], "bond0.7": ["bond0"], "bond0": ["eth0", "eth1"]}
+    found = carrying(["br0"], below)
+    assert found["br0"] == "it carries the IPv4 default route"
+    assert found["bond0.7"] == "it carries the IPv4 default route, through br0"
+    assert found["eth1"] == "it carries the IPv4 default route, through bond0, bond0.7 and br0"
+    assert "eth2" not in found
+
+
+def test_interfaces_that_stand_in_a_circle_end_the_search() -> None:
+    assert set(carrying(["a"], {"a": ["b"], "b": ["a"]})) == {"a", "b"}
+
+
+def test_each_reason_is_named_once_the_main_table_first() -> None:
+    routes = {DefaultRoute(6, "eth0"), DefaultRoute(4, "eth0", 100), DefaultRoute(4, "eth0")}
+    found = carriers(Traffic(frozenset(routes)), (), lambda _: (), lambda _: ())
+    assert found["eth0"] == (
+        "it carries the IPv4 default route, the IPv6 default route and the IPv4 default route of table 100"
+    )
+
+
+@pytest.mark.parametrize("given", ["2001:db8::7", "2001:DB8:0::7", "2001:db8:0:0:0:0:0:7"])
+def test_the_kubelets_address_is_known_in_any_spelling(given: str) -> None:
+    traffic = Traffic(addresses=frozenset({("2001:db8::7", "eth1"), ("192.0.2.1", "eth2")}))
+    found = carriers(traffic, [given], lambda _: (), lambda _: ())
+    assert found == {"eth1": "it has the address 2001:db8::7, which the kubelet uses"}
+
+
+def test_the_files_of_a_machine_without_a_default_route_name_none(tmp_path: Path) -> None:
+    set_up(tmp_path, route4("eth0", "000200C0", "00FFFFFF", "0001"), route6("eth0", "40", "00000001"))
+    assert NetFiles(Sysfs(tmp_path)).traffic(()) == Traffic()
+
+
+def test_routes_that_lead_nowhere_are_no_default_routes(tmp_path: Path) -> None:
+    set_up(tmp_path, route4("*", flags="0201"), route6("lo", flags="00200200") + route6("lo"))
+    assert NetFiles(Sysfs(tmp_path)).traffic(()) == Traffic()
+
+
+def test_two_halves_of_all_addresses_are_a_default_route(tmp_path: Path) -> None:
+    halves = route4("tun0", mask="00000080") + route4("tun0", "00000080", "00000080")
+    set_up(tmp_path, halves, route6("tun1", "01"))
+    found = NetFiles(Sysfs(tmp_path)).traffic(())
+    assert found == Traffic(frozenset({DefaultRoute(4, "tun0"), DefaultRoute(6, "tun1")}))
+
+
+def test_the_smallest_network_on_a_link_has_the_kubelets_address(tmp_path: Path) -> None:
+    routes = route4("eth0", "000000C0", "000000FF", "0001") + route4("eth1", "000200C0", "00FFFFFF", "0001")
+    set_up(tmp_path, routes, addresses6=f"20010db8{'0' * 23}7 05 40 00 80     eth3\n")
+    found = NetFiles(Sysfs(tmp_path)).traffic(["192.0.2.7", "192.9.9.9", "2001:db8::7"])
+    assert found is not None
+    assert found.addresses == {("192.0.2.7", "eth1"), ("192.9.9.9", "eth0"), ("2001:db8::7", "eth3")}
+
+
+def test_nonsense_in_the_files_is_no_route(tmp_path: Path) -> None:
+    set_up(tmp_path, "eth0\tzz\n\0\0\n" + route4("eth0")[:30], "x y\n" * 3, "eth0\n")
+    assert NetFiles(Sysfs(tmp_path)).traffic(["192.0.2.7"]) == Traffic()
+
+
+# --- the backend
+
+
+def test_a_function_below_the_default_route_is_withheld_and_its_virtual_ones_are_not(looking, tmp_path):
+    tree = network.igb(tmp_path, 2)
+    stack(tree.root, "bond0", ["enp2s0"])
+    set_up(tree, route4("bond0"))
+    (tree.root / "sys/devices/pci0000:00/0000:00:05.0/0000:02:00.0/sriov_numvfs").write_text("0\n")
+    found = by_id(looking(tree))
+    assert "2 virtual functions" in found["0000:02:00.0"].withheld
+    assert not found["0000:02:10.0"].withheld
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_function_in_use_is_offered_only_where_the_options_say_so(allowed, looking, tmp_path):
+    tree = network.igb(tmp_path, 0)
+    stack(tree.root, "br0", ["enp2s0"])
+    set_up(tree, v6=route6("br0"))
+    device = by_id(looking(tree, SriovOptions(allow_in_use=allowed)))["0000:02:00.0"]
+    assert bool(device.withheld) is not allowed
+    if not allowed:
+        assert device.withheld.startswith("it carries the IPv6 default route, through br0")
+
+
+def test_a_virtual_function_that_has_the_default_route_itself_is_withheld(looking, tmp_path):
+    tree = network.igb(tmp_path, 2)
+    set_up(tree, route4("enp2s0v1"))
+    found = by_id(looking(tree))
+    assert found["0000:02:10.2"].withheld.startswith("it carries the IPv4 default route")
+    assert not found["0000:02:10.0"].withheld
+
+
+def test_a_port_of_open_vswitch_is_in_use_while_the_switch_has_the_route(looking, tmp_path):
+    tree = network.igb(tmp_path, 0)
+    stack(tree.root, "ovs-system", ["enp2s0"])
+    stack(tree.root, "br-ex", [])
+    set_up(tree, route4("br-ex"))
+    assert "through br-ex" in by_id(looking(tree))["0000:02:00.0"].withheld
+
+
+def test_the_kubelets_address_keeps_a_function_from_being_offered(looking, tmp_path):
+    tree = network.igb(tmp_path, 0)
+    set_up(tree, route4("enp2s0", "000200C0", "00FFFFFF", "0001"))
+    device = by_id(looking(tree, SriovOptions(node_addresses=("192.0.2.7",))))["0000:02:00.0"]
+    assert device.withheld.startswith("it has the address 192.0.2.7, which the kubelet uses")
+    assert not by_id(looking(tree))["0000:02:00.0"].withheld
+
+
+def test_what_is_no_address_is_refused_with_its_place() -> None:
+    with pytest.raises(OptionError) as caught:
+        SriovOptions(node_addresses=("192.0.2.7", "node7"))
+    assert (caught.value.key, caught.value.message) == ("nodeAddresses[1]", '"node7" is no IP address')

@@ -1,0 +1,175 @@
+"""Health, both ways: every reason is a sentence for a user, and ends when its cause does."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import sriov_network as network
+from devhost_sriov.function import Function, Interface, Kind
+from devhost_sriov.look import Look
+from devhost_sriov.options import SriovOptions
+from devhost_sriov.verdict import verdict
+from sriov_desk import by_id
+
+from devhost.backend import HEALTHY, Event, unhealthy
+
+UP = Interface("ens1", state="up", is_set_up=True)
+DOWN = replace(UP, state="down")
+PF = Function(
+    "0000:3b:00.0", Kind.PHYSICAL, "/p", "0000:3b:00.0", pci_class="020000", driver="ice", interfaces=(UP,)
+)
+VF = replace(PF, id="0000:3b:01.0", kind=Kind.VIRTUAL, parent=PF.id, interfaces=(), driver="iavf")
+IGB = "sys/devices/pci0000:00/0000:00:05.0"
+
+
+def reason(function: Function, whole: Function | None = None, lack: str = "", **more: bool) -> str:
+    return verdict(function, whole, lack, ignore_ports=more.get("ignore_ports", False)).reason
+
+
+def test_a_virtual_function_is_as_well_as_the_port_of_its_physical_one() -> None:
+    assert reason(VF, PF) == ""
+    dark = replace(PF, interfaces=(DOWN,))
+    assert reason(VF, dark) == "ens1 of its physical function has no carrier"
+    assert reason(dark) == "ens1 has no carrier"
+    assert reason(VF, dark, ignore_ports=True) == ""
+
+
+def test_one_port_with_a_carrier_is_enough() -> None:
+    other = replace(DOWN, name="ens2")
+    assert reason(replace(PF, interfaces=(DOWN, UP))) == ""
+    assert reason(replace(PF, interfaces=(DOWN, other))) == "ens1 and ens2 have no carrier"
+
+
+@pytest.mark.parametrize("state", ["unknown", "dormant", "", "testing"])
+def test_a_port_that_does_not_say_down_is_not_called_down(state: str) -> None:
+    assert reason(replace(PF, interfaces=(replace(UP, state=state),))) == ""
+
+
+def test_a_port_that_nobody_set_up_tells_nothing_of_its_cable() -> None:
+    assert reason(replace(PF, interfaces=(replace(DOWN, is_set_up=False),))) == ""
+
+
+def test_a_function_of_another_class_needs_no_carrier() -> None:
+    assert reason(replace(PF, pci_class="010802", interfaces=(DOWN,))) == ""
+
+
+def test_a_function_whose_interface_is_in_a_pod_is_well() -> None:
+    assert verdict(replace(VF, interfaces=(), away=(UP,)), PF, "", ignore_ports=False) is HEALTHY
+
+
+def test_a_function_without_a_driver_or_a_physical_one_is_ill() -> None:
+    assert reason(replace(VF, driver=""), PF) == "no driver is bound to it"
+    assert reason(VF, None) == "its physical function 0000:3b:00.0 is gone"
+
+
+def test_what_a_container_could_not_get_makes_a_function_ill() -> None:
+    assert reason(VF, PF, "/dev/vfio/7 does not exist") == "/dev/vfio/7 does not exist"
+
+
+# --- the backend
+
+
+def test_a_bound_function_is_ill_while_its_nodes_are_missing(looking, tmp_path):
+    tree = network.i40e_with_vfio(tmp_path)
+    backend = looking(tree)
+    bound = {name: one for name, one in by_id(backend).items() if one.attributes.get("driver") == "vfio-pci"}
+    assert bound and all(one.health.healthy for one in bound.values())
+    nodes = tree.root / "dev/vfio"
+    nodes.rename(tree.root / "dev/kept")
+    found = by_id(backend)
+    assert {found[name].health.reason for name in bound} == {
+        "/dev/vfio/vfio does not exist: is module vfio loaded?"
+    }
+    (tree.root / "dev/kept").rename(nodes)
+    assert all(by_id(backend)[name].health == HEALTHY for name in bound)
+
+
+def test_a_driver_that_lets_go_and_comes_back_shows_both_ways(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    driver = tree.root / IGB / "0000:02:10.0/driver"
+    target = driver.readlink()
+    changed = Event("pci", "unbind", f"/{IGB}/0000:02:10.0")
+    assert by_id(backend)["0000:02:10.0"].health == HEALTHY
+    driver.unlink()
+    backend.notice(changed)
+    assert by_id(backend)["0000:02:10.0"].health == unhealthy("no driver is bound to it")
+    driver.symlink_to(target)
+    backend.notice(changed)
+    assert by_id(backend)["0000:02:10.0"].health == HEALTHY
+
+
+def test_a_cable_that_is_pulled_makes_all_virtual_functions_ill(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    by_id(backend)
+    state = tree.root / IGB / "0000:02:00.0/net/enp2s0/operstate"
+    for word, healthy in (("down", False), ("up", True)):
+        state.write_text(f"{word}\n")
+        backend.notice(Event("net", "change", "/sys/class/net/enp2s0"))
+        found = by_id(backend)
+        assert {found[name].health.healthy for name in found if name != "0000:02:00.0"} == {healthy}
+
+
+def test_an_interface_that_moves_into_a_pod_leaves_a_healthy_function(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    before = by_id(backend)["0000:02:10.0"]
+    shutil.rmtree(tree.root / IGB / "0000:02:10.0/net")
+    backend.notice(Event("net", "remove", f"/{IGB}/0000:02:10.0/net/enp2s0v0"))
+    after = by_id(backend)["0000:02:10.0"]
+    assert after.health == HEALTHY
+    assert after.attributes["netDevs"] == before.attributes["netDevs"]
+
+
+def test_a_function_that_reads_as_ones_is_dead_and_a_sleeping_one_is_not_woken(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    backend = looking(tree)
+    devices = backend.discover()
+    for address, header in (("0000:02:00.0", b"\x86\x80" * 32), ("0000:02:10.0", b"\xff" * 64)):
+        (tree.root / IGB / address / "config").write_bytes(header)
+    # the first bytes of a virtual function are ones in any case
+    (tree.root / IGB / "0000:02:10.2/config").write_bytes(b"\xff\xff\xff\xff" + bytes(60))
+    (tree.root / IGB / "0000:02:10.4/config").write_bytes(b"\xff" * 64)
+    (tree.root / IGB / "0000:02:10.4/power_state").write_text("D3cold\n")
+    assert set(backend.probe(devices)) == {"0000:02:10.0"}
+
+
+def test_nothing_is_asked_of_a_function_that_is_gone(looking, tmp_path):
+    backend = looking(network.igb(tmp_path))
+    devices = backend.discover()
+    assert looking(network.igb(tmp_path / "other", 0)).probe(devices) == {}
+
+
+def test_carriers_can_be_left_out_of_account(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    (tree.root / IGB / "0000:02:00.0/net/enp2s0/operstate").write_text("down\n")
+    found = by_id(looking(tree, SriovOptions(ignore_port_state=True)))
+    assert all(device.health.healthy for device in found.values())
+
+
+def test_a_member_of_its_group_that_is_no_device_is_seen_at_its_own_event(looking, tmp_path):
+    """Not only at the next full look: the audio function of a card, say, gets a driver or loses it."""
+    tree = network.i40e_with_vfio(tmp_path)
+    audio = tree.function("0000:5e:1f.0", "8086:a171", "snd_hda_intel", pci_class="0x040300", group=62)
+    backend = looking(tree)
+    by_id(backend)
+    backend.notice(Event("net", "change", "/sys/class/net/lo"))
+    ill = by_id(backend)["0000:5e:02.2"].health
+    assert "0000:5e:1f.0, which is in IOMMU group 62 with it, is bound to snd_hda_intel" in ill.reason
+    (tmp_path / "sys/devices" / audio / "driver").unlink()
+    backend.notice(Event("pci", "unbind", f"/sys/devices/{audio}"))
+    assert "0000:5e:1f.0" not in by_id(backend)["0000:5e:02.2"].health.reason
+
+
+def test_a_function_that_just_left_vfio_is_not_in_its_own_way(looking, tmp_path):
+    tree = network.i40e_with_vfio(tmp_path)
+    backend = looking(tree)
+    function = next(one for one in backend._scan.look().functions.values() if one.id == "0000:5e:02.2")
+    driver = tmp_path / function.path.lstrip("/") / "driver"
+    driver.unlink()
+    driver.symlink_to("../../bus/pci/drivers/iavf")
+    reasons = backend._readiness.lacks(Look({function.id: function}))
+    assert "0000:5e:02.2, which is in" not in reasons[function.id]
