@@ -1,0 +1,176 @@
+"""The adapters that exist now: PCI functions of a display class, and whatever has a DRM node.
+
+Everything is read anew at each look but which PCI functions are of no interest, of which there may be
+thousands. The layout: Documentation/ABI/testing/sysfs-bus-pci of the Linux kernel, and ``drm_sysfs.c``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from devhost.model import MAX_DEVICE_ID
+from devhost.sysfs import BDF, DEVICES, Sysfs, natural
+
+from . import recordings
+from .adapter import ACCELERATOR, DISPLAY, Adapter
+from .recordings import DRM_CLASS, NODE, Copy, nodes_of
+
+PCI_BUS = "/sys/bus/pci/devices"
+
+_VIRTUAL_FUNCTION = re.compile(r"virtfn\d{1,5}")
+_HEX = re.compile(r"0x([0-9a-fA-F]{1,8})")
+_FOREIGN = re.compile(r"[^A-Za-z0-9._:@+-]|^[^A-Za-z0-9]+")
+_VIRTIO = re.compile(r"virtio\d+")
+
+
+class Adapters:
+    """Looks at the tree below the root of ``sysfs``. Used by one thread."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._dull: dict[str, int] = {}
+
+    def look(self) -> list[Adapter]:
+        """Every adapter there is: PCI functions by their addresses, then others by their names.
+
+        Raises:
+            OSError: the PCI bus or the class of DRM devices cannot be listed.
+        """
+        drm, strays = self._drm_devices()
+        listed = self._sysfs.identities(PCI_BUS)
+        found: dict[str, Adapter] = {}
+        self._dull = {name: inode for name, inode in self._dull.items() if listed.get(name) == inode}
+        for name, inode in listed.items():
+            if not BDF.fullmatch(name) or name in self._dull:
+                continue
+            path = self._sysfs.device(f"{PCI_BUS}/{name}") or self._copy_of(f"{PCI_BUS}/{name}")
+            if path and self._is_display(path):
+                found[name] = self._pci(path, inode, drm.pop(path, ()))
+            elif path and path not in drm:
+                self._dull[name] = inode
+        for path, nodes in drm.items():
+            if path.rpartition("/")[2] in listed:
+                adapter = self._pci(path, listed[path.rpartition("/")[2]], nodes)
+            else:
+                adapter = self._plain(path, nodes)
+            if adapter.id in found:  # two buses may give one name
+                adapter = replace(adapter, id=adapter.card or adapter.render)
+            found[adapter.id] = adapter
+        copies = [*recordings.of_drm_class(self._sysfs, strays)]
+        if not drm or not any(adapter.address for adapter in found.values()):
+            copies += recordings.of_amdgpu(self._sysfs)
+        for copy in copies:
+            adapter = self._copied(copy)
+            known = found.get(adapter.id)
+            if known is None or not known.nodes:
+                found[adapter.id] = adapter
+        return sorted(found.values(), key=_order)
+
+    def _drm_devices(self) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+        """The names of DRM devices by what they hang on, and of those that lead nowhere.
+
+        A virtio GPU on PCI hangs on the PCI function.
+        """
+        strays: list[str] = []
+        found: dict[str, tuple[str, ...]] = {}
+        for name in self._sysfs.listed(DRM_CLASS):
+            if not NODE.fullmatch(name):
+                continue
+            path = self._sysfs.device(f"{DRM_CLASS}/{name}")
+            if not path.endswith(f"/drm/{name}"):
+                strays.append(name)
+                continue
+            owner = path.removesuffix(f"/drm/{name}")
+            above, _, last = owner.rpartition("/")
+            if _VIRTIO.fullmatch(last) and BDF.fullmatch(above.rpartition("/")[2]):
+                owner = above  # until Linux 6.0 it hangs on the virtio device
+            found[owner] = (*found.get(owner, ()), name)
+        return found, strays
+
+    def _copy_of(self, path: str) -> str:
+        """The path itself where a recording has a directory there, and no link to one."""
+        return path if self._sysfs.exists(f"{path}/class") else ""
+
+    def _copied(self, copy: Copy) -> Adapter:
+        if not copy.address and copy.path.startswith(DEVICES):
+            return self._plain(copy.path, copy.nodes)
+        adapter = self._pci(copy.path, 0, copy.nodes)
+        return replace(
+            adapter,
+            id=copy.address or copy.nodes[0],
+            address=copy.address,
+            vendor=adapter.vendor or copy.vendor,
+            driver=adapter.driver or copy.driver,
+            num_vfs=adapter.num_vfs or self._sysfs.integer(f"{copy.path}/sriov_numvfs") or 0,
+        )
+
+    def _is_display(self, path: str) -> bool:
+        number = self._hex(f"{path}/class").rjust(6, "0")
+        return number.startswith((DISPLAY, ACCELERATOR))
+
+    def _pci(self, path: str, inode: int, nodes: tuple[str, ...]) -> Adapter:
+        function = path.rpartition("/")[2]
+        physical = self._sysfs.target(f"{path}/physfn")
+        nodes = nodes or nodes_of(self._sysfs, path)
+        return Adapter(
+            id=function,
+            path=path,
+            inode=inode,
+            address=function,
+            vendor=self._hex(f"{path}/vendor"),
+            device=self._hex(f"{path}/device"),
+            subsystem_vendor=self._hex(f"{path}/subsystem_vendor"),
+            subsystem_device=self._hex(f"{path}/subsystem_device"),
+            pci_class=self._hex(f"{path}/class").rjust(6, "0"),
+            driver=self._driver(path, nodes),
+            numa_node=self._numa_node(path),
+            physical_function=physical if BDF.fullmatch(physical) else "",
+            num_vfs=self._count_virtual(path),
+            card=_first(nodes, "card"),
+            render=_first(nodes, "renderD"),
+        )
+
+    def _plain(self, path: str, nodes: tuple[str, ...]) -> Adapter:
+        name = _FOREIGN.sub("-", path.rpartition("/")[2]).lstrip("-")[:MAX_DEVICE_ID]
+        return Adapter(
+            id=name or "device",
+            path=path,
+            driver=self._driver(path, nodes),
+            numa_node=self._numa_node(path),
+            card=_first(nodes, "card"),
+            render=_first(nodes, "renderD"),
+        )
+
+    def _driver(self, path: str, nodes: tuple[str, ...]) -> str:
+        driver = self._sysfs.target(f"{path}/driver")
+        if nodes and not driver:  # a recording may have left out the link, and somebody made the nodes
+            driver = self._sysfs.uevent(path).get("DRIVER", "")
+        if driver == "virtio-pci":
+            for name in self._sysfs.names(path):
+                if _VIRTIO.fullmatch(name):
+                    return self._sysfs.target(f"{path}/{name}/driver") or driver
+        return driver
+
+    def _count_virtual(self, path: str) -> int:
+        # the links, not sriov_numvfs: reading that waits for a lock while virtual functions are made
+        return sum(1 for name in self._sysfs.names(path) if _VIRTUAL_FUNCTION.fullmatch(name))
+
+    def _numa_node(self, path: str) -> int | None:
+        number = self._sysfs.numa_node(path)
+        if number is None and not path.startswith(DEVICES):
+            number = self._sysfs.integer(f"{path}/numa_node")
+        return number if number is not None and 0 <= number < 1 << 16 else None
+
+    def _hex(self, path: str) -> str:
+        found = _HEX.fullmatch(self._sysfs.text(path))
+        return found[1].lower() if found else ""
+
+
+def _order(adapter: Adapter) -> tuple[str, tuple[tuple[str, int], ...]]:
+    # addresses are hexadecimal, so their text has the right order; names go after them
+    return (adapter.address, ()) if adapter.address else ("~", natural(adapter.id))
+
+
+def _first(nodes: tuple[str, ...], prefix: str) -> str:
+    return next((name for name in nodes if name.startswith(prefix)), "")

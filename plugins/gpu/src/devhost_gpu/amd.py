@@ -1,0 +1,233 @@
+"""AMD's GPUs and their partitions, from sysfs and the compute topology alone.
+
+A GPU of the MI300 family can be partitioned. Its own DRM node is then that of its first partition, and each
+further one is a device of its own, ``/sys/devices/platform/amdgpu_xcp_<n>``. The driver makes those for the
+most partitions that there can be: only the compute topology tells which of them are in use, and of which GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from devhost.backend import HEALTHY, AttributeValue, Context, Event, Health, unhealthy
+from devhost.sysfs import Sysfs
+
+from . import kfd
+from .adapter import Adapter
+from .attributes import of_adapter
+from .card import AMD, GPU, PARTITION, VF, Card, device, parents
+from .illness import Illness
+from .options import GpuOptions
+from .standing import Standing, standing
+
+DRIVERS = frozenset({"amdgpu", "radeon"})
+"""What makes a GPU of an AMD function. Bound to something else (``vfio-pci``) it is none of ours."""
+
+WATCH_PERIOD = 5.0
+"""Seconds between looks at the number of the compute topology's generation: its changes make no uevent."""
+
+SAME_CHIP, NEIGHBOUR = 10_000, 100
+"""What :meth:`Amd.links` says of two partitions of one GPU, and for each link of XGMI that joins two GPUs
+directly."""
+
+_WHOLE = "SPX"
+"""The compute partition mode in which a GPU is one (Documentation/gpu/amdgpu, "Compute Partitioning")."""
+
+_MODE = re.compile(r"(?!UNKNOWN)[A-Z]{2,8}\d{0,2}")
+_LABEL = re.compile(r"[\x20-\x7e]{1,80}")
+_NOTHING = frozenset({"", "N/A", "unknown"})
+_HEADLESS = ("0302", "0380", "1200")
+"""PCI classes of cards that are there to compute: those have a node in the topology, or cannot be used."""
+
+
+_CANNOT_COMPUTE = "it is not in the compute topology (/sys/class/kfd): see the kernel's log"
+_HIDDEN = (
+    "it has partitions, which the kernel hides (/sys/class/kfd): the container of devhost needs access to "
+    "the device nodes of the GPU, as a privileged one has"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AmdFacts:
+    """What allocation and preference need of a card.
+
+    ``adapter`` has its DRM nodes, ``whole`` is the GPU that it is, or is a partition of. ``node`` is what the
+    compute topology has of it, ``None`` where that is not known. One that does not compute needs no
+    ``/dev/kfd``.
+    """
+
+    adapter: Adapter
+    whole: Adapter
+    node: kfd.Node | None = None
+    computes: bool = False
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Paths of its device nodes."""
+        return ("/dev/kfd", *self.adapter.nodes) if self.computes else self.adapter.nodes
+
+
+class Amd:
+    """AMD's cards."""
+
+    def __init__(self, options: GpuOptions, context: Context) -> None:
+        self._sysfs = Sysfs(context.root)
+        self._context = context
+        self._illness = Illness(context, options)
+        self._joints: tuple[str, dict[int, Mapping[int, kfd.Joint]]] = ("", {})
+
+    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
+        """GPUs, or their partitions where they have such."""
+        topology = kfd.read(self._sysfs)
+        wholes = {adapter.id: adapter for adapter in adapters if adapter.address}
+        members: dict[str, list[Adapter]] = {name: [whole] for name, whole in wholes.items()}
+        for adapter in adapters:
+            node = topology.nodes.get(adapter.render)
+            if node and not adapter.address:
+                whole = next((address for address in node.addresses if address in members), "")
+                if whole:
+                    members[whole].append(adapter)
+        cards: list[Card] = []
+        for name, parts in members.items():
+            facts = self._whole_facts(wholes[name])
+            if facts.is_partitioned or len(parts) > 1:
+                facts = replace(facts, memory=_share(facts.memory, parts, topology))
+            for part in parts:
+                cards.append(self._card(len(cards), part, wholes[name], facts, topology))
+        return cards
+
+    def notice(self, event: Event) -> None:
+        """Nothing is remembered that an event could change."""
+
+    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
+        """Errors that the cards counted, what the exporter says, and whether the driver answers."""
+        wholes = {card.id: card.facts.whole for card in cards if isinstance(card.facts, AmdFacts)}
+        return self._illness.of(wholes)
+
+    def links(self, a: Card, b: Card) -> int:
+        """How closely two cards are joined by XGMI; two partitions of one GPU are closer than any others."""
+        if not (isinstance(a.facts, AmdFacts) and isinstance(b.facts, AmdFacts)):
+            return 0
+        if a.facts.whole.id == b.facts.whole.id:
+            return SAME_CHIP
+        if a.facts.node is None or b.facts.node is None:
+            return 0
+        joint = self._joints_of(a.facts.node.number).get(b.facts.node.number)
+        return NEIGHBOUR * joint.links // joint.hops if joint else 0
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """Changes of the compute topology: other partitions, a GPU that was lost or reset."""
+        before = await self._context.run_blocking(kfd.generation, self._sysfs)
+        while True:
+            await asyncio.sleep(WATCH_PERIOD)
+            now = await self._context.run_blocking(kfd.generation, self._sysfs)
+            if now != before:
+                before = now
+                yield Event("kfd", "change", kfd.TOPOLOGY)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _joints_of(self, node: int) -> Mapping[int, kfd.Joint]:
+        """What is joined with a node; read once for each state of the topology."""
+        now = kfd.generation(self._sysfs)
+        if self._joints[0] != now:
+            self._joints = (now, {})
+        known = self._joints[1]
+        if node not in known:
+            known[node] = kfd.joints(self._sysfs, node)
+        return known[node]
+
+    def _card(
+        self, index: int, adapter: Adapter, whole: Adapter, facts: _Whole, topology: kfd.Topology
+    ) -> Card:
+        node = topology.nodes.get(adapter.render)
+        is_part = not adapter.address or facts.is_partitioned
+        state = self._standing(adapter, whole, topology, node, is_part=is_part)
+        memory = node.memory if node else None
+        attributes = of_adapter(whole) | {
+            "vendor": AMD,
+            "kind": PARTITION if is_part else VF if adapter.is_virtual else GPU,
+            "index": index,
+            "renderNode": adapter.render_node,
+            "cardNode": adapter.card_node,
+            "parent": whole.id if is_part else adapter.physical_function,
+            "architecture": node.architecture if node else "",
+            "memory": ((memory or facts.memory) if is_part else (facts.memory or memory)) or None,
+            **facts.attributes,
+        }
+        computes = node is not None or (topology.is_hidden and self._sysfs.exists("/dev/kfd"))
+        own = AmdFacts(adapter, whole, node, computes)
+        shown = replace(whole, id=adapter.id)
+        claims, part_of = frozenset[str](), frozenset[str]()
+        if is_part:
+            claims = frozenset({f"partition:{adapter.id}", *(f"node:{path}" for path in adapter.nodes)})
+            part_of = parents(whole) | {f"pci:{whole.address}"}
+        made = device(
+            shown, attributes, state.health, withheld=state.withheld, claims=claims, part_of=part_of
+        )
+        return Card(made, AMD, own)
+
+    def _standing(
+        self,
+        adapter: Adapter,
+        whole: Adapter,
+        topology: kfd.Topology,
+        node: kfd.Node | None,
+        *,
+        is_part: bool,
+    ) -> Standing:
+        state = standing(self._sysfs, whole, DRIVERS, adapter.nodes)
+        if state.withheld or not state.health:
+            return state
+        if node is None and topology.is_hidden:
+            return Standing(unhealthy(_HIDDEN) if is_part else HEALTHY)
+        if node is None and whole.pci_class.startswith(_HEADLESS):
+            return Standing(unhealthy(_CANNOT_COMPUTE))
+        if node is not None and not self._sysfs.exists("/dev/kfd"):
+            return Standing(unhealthy("/dev/kfd does not exist"))
+        return Standing(HEALTHY)
+
+    def _whole_facts(self, whole: Adapter) -> _Whole:
+        path = whole.path
+        compute = self._mode(f"{path}/current_compute_partition")
+        memory = self._mode(f"{path}/current_memory_partition")
+        total = self._sysfs.integer(f"{path}/mem_info_vram_total")
+        return _Whole(
+            is_partitioned=compute not in ("", _WHOLE),
+            memory=total >> 20 if total is not None and 0 < total < 1 << 60 else None,
+            attributes={
+                "profile": "_".join(mode.lower() for mode in (compute, memory) if mode) if compute else "",
+                "product": self._label(f"{path}/product_name"),
+                "uuid": self._label(f"{path}/unique_id"),
+                "serial": self._label(f"{path}/serial_number"),
+                "firmware": self._label(f"{path}/vbios_version"),
+                "driverVersion": self._label(f"/sys/module/{whole.driver}/version") if whole.driver else "",
+            },
+        )
+
+    def _mode(self, path: str) -> str:
+        text = self._sysfs.text(path)
+        return text if _MODE.fullmatch(text) else ""
+
+    def _label(self, path: str) -> str:
+        text = self._sysfs.text(path)
+        return text if _LABEL.fullmatch(text) and text not in _NOTHING else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What a GPU's own files say, which holds for each of its partitions; ``memory`` is that of one."""
+
+    is_partitioned: bool
+    memory: int | None
+    attributes: Mapping[str, AttributeValue | None]
+
+
+def _share(memory: int | None, parts: Sequence[Adapter], topology: kfd.Topology) -> int | None:
+    """The memory of a partition, an equal share whatever the mode is (amdgpu_xcp.c, KFD_XCP_MEMORY_SIZE)."""
+    is_known = memory is not None and all(part.render in topology.nodes for part in parts)
+    return memory // len(parts) if memory is not None and is_known else None

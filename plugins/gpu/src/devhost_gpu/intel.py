@@ -1,0 +1,75 @@
+"""Intel's GPUs: integrated, Arc, Flex and Max, by i915 and xe, with their virtual functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from devhost.backend import AttributeValue
+
+from .adapter import Adapter
+from .card import INTEL
+from .plain import Plain, PlainFacts
+
+DRIVERS = frozenset({"i915", "xe"})
+"""What makes a GPU of an Intel function. Bound to something else (``vfio-pci``) it is none of ours."""
+
+_MEI = re.compile(r"[\w-]+\.mei-[\w-]+(\.\d+)?")
+_MEI_NODE = re.compile(r"mei\d{1,5}")
+_TILE = re.compile(r"tile\d{1,2}")
+_GT = re.compile(r"gt\d{1,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class IntelFacts(PlainFacts):
+    """What allocation needs of a card.
+
+    ``mei`` are nodes of the management engine interface of a discrete card, which only tools that update
+    its firmware need (Documentation/driver-api/mei).
+    """
+
+    mei: tuple[str, ...] = ()
+
+
+class Intel(Plain):
+    """Intel's cards."""
+
+    vendor = INTEL
+    drivers = DRIVERS
+
+    def facts(self, adapter: Adapter) -> IntelFacts:
+        """What allocation needs of it."""
+        return IntelFacts(adapter, self._mei(adapter))
+
+    def more(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
+        """Its memory, where a driver tells."""
+        return {"memory": self._memory(adapter)}
+
+    def _memory(self, adapter: Adapter) -> int | None:
+        """Own memory in MiB, the sum of its tiles, where a driver tells.
+
+        Intel's i915 for data centers says how much each tile has, and early versions of xe say it for each
+        tile. The mainline kernel's tell it to programs only, not in sysfs.
+        """
+        card = f"{adapter.path}/drm/{adapter.card}"
+        each = self.sysfs.integer(f"{card}/lmem_total_bytes") if adapter.card else None
+        if each is not None:
+            total = each * max(1, sum(1 for name in self.sysfs.names(f"{card}/gt") if _GT.fullmatch(name)))
+        else:
+            sizes = (
+                self.sysfs.integer(f"{adapter.path}/{name}/physical_vram_size_bytes")
+                for name in self.sysfs.names(adapter.path)
+                if _TILE.fullmatch(name)
+            )
+            total = sum(size for size in sizes if size is not None)
+        return total >> 20 if 0 < total < 1 << 60 else None
+
+    def _mei(self, adapter: Adapter) -> tuple[str, ...]:
+        return tuple(
+            f"/dev/{node}"
+            for part in self.sysfs.names(adapter.path)
+            if _MEI.fullmatch(part)
+            for node in self.sysfs.names(f"{adapter.path}/{part}/mei")
+            if _MEI_NODE.fullmatch(node)
+        )

@@ -1,0 +1,155 @@
+"""AMD's compute topology, ``/sys/class/kfd/kfd/topology``: which GPUs and partitions can compute, and how
+they are joined.
+
+The layout is that of drivers/gpu/drm/amd/amdkfd/kfd_topology.c; the numbers are those of kfd_crat.h. Every
+processor is a node; GPUs are those with SIMD units. A partition is a node too, with the location of its GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from devhost.sysfs import Sysfs
+
+TOPOLOGY = "/sys/class/kfd/kfd/topology"
+
+XGMI = 11
+"""``CRAT_IOLINK_TYPE_XGMI``."""
+
+HOP = 15
+"""Weight of one hop over XGMI (``KFD_CRAT_XGMI_WEIGHT``)."""
+
+ACROSS = 41
+"""Weight between partitions of two GPUs: a hop, and the way to it inside of either (kfd_crat.c,
+``kfd_fill_gpu_xgmi_link_to_gpu``). For partitions the driver tells neither hops nor bandwidth."""
+
+_FRAME_BUFFER = (1, 2)
+"""Kinds of memory bank that are a GPU's own (``HSA_MEM_HEAP_TYPE_FB_PUBLIC``, ``…_FB_PRIVATE``)."""
+
+_NUMBER = re.compile(r"\d{1,20}")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One GPU, or one partition of a GPU.
+
+    ``addresses`` are those that the GPU can have on PCI, the likeliest first: early drivers put the number of
+    a partition where that of the PCI function is. ``render`` is the name of its own DRM node,
+    ``architecture`` the compiler's name for it (``gfx90a``), ``memory`` its own memory in MiB, ``simds`` and
+    ``compute_units`` how many it has of these; 0 where that is not told.
+    """
+
+    number: int
+    addresses: tuple[str, ...]
+    render: str
+    architecture: str
+    memory: int
+    simds: int = 0
+    compute_units: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """How XGMI joins two nodes: over how many hops, and by how many links side by side."""
+
+    hops: int
+    links: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The nodes there are, by the name of their DRM node.
+
+    ``is_hidden``: the kernel does not show every node to this process, for a container sees only those GPUs
+    of which it may open the DRM nodes (``kfd_devcgroup_check_permission``).
+    """
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    is_hidden: bool = False
+
+
+def read(sysfs: Sysfs) -> Topology:
+    """All GPUs and partitions; none on a kernel without KFD."""
+    nodes: dict[str, Node] = {}
+    is_hidden = False
+    for name in sysfs.names(f"{TOPOLOGY}/nodes"):
+        facts = _properties(sysfs, f"{TOPOLOGY}/nodes/{name}/properties")
+        is_hidden |= not facts
+        if facts.get("simd_count") and facts.get("drm_render_minor") and _NUMBER.fullmatch(name):
+            node = _node(sysfs, name, facts)
+            nodes[node.render] = node
+    return Topology(nodes, is_hidden)
+
+
+def generation(sysfs: Sysfs) -> str:
+    """A number that is another one after each change of the topology; empty without KFD."""
+    return sysfs.text(f"{TOPOLOGY}/generation_id")
+
+
+def joints(sysfs: Sysfs, number: int) -> dict[int, Joint]:
+    """How a node is joined with others over XGMI, by their numbers."""
+    found: dict[int, Joint] = {}
+    for kind in ("io_links", "p2p_links"):
+        for name in sysfs.names(f"{TOPOLOGY}/nodes/{number}/{kind}"):
+            link = _properties(sysfs, f"{TOPOLOGY}/nodes/{number}/{kind}/{name}/properties")
+            if link.get("type") == XGMI and "node_to" in link:
+                found.setdefault(link["node_to"], _joint(link))
+    return found
+
+
+def _joint(link: Mapping[str, int]) -> Joint:
+    weight = link.get("weight", HOP)
+    # the least bandwidth is that of one link, the most that of all (amdgpu_xgmi.c, amdgpu_xgmi_get_bandwidth)
+    least, most = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)
+    return Joint(
+        hops=1 if weight == ACROSS else max(1, weight // HOP),
+        links=max(1, most // least) if least else 1,
+    )
+
+
+def _node(sysfs: Sysfs, name: str, facts: Mapping[str, int]) -> Node:
+    per_unit = facts.get("simd_per_cu", 0)
+    return Node(
+        number=int(name),
+        addresses=_addresses(facts.get("domain", 0), facts.get("location_id", 0)),
+        render=f"renderD{facts['drm_render_minor']}",
+        architecture=_architecture(facts.get("gfx_target_version", 0)),
+        memory=sum(_banks(sysfs, f"{TOPOLOGY}/nodes/{name}")) >> 20,
+        simds=facts["simd_count"],
+        compute_units=facts["simd_count"] // per_unit if per_unit else 0,
+    )
+
+
+def _banks(sysfs: Sysfs, place: str) -> Iterator[int]:
+    for name in sysfs.names(f"{place}/mem_banks"):
+        bank = _properties(sysfs, f"{place}/mem_banks/{name}/properties")
+        if bank.get("heap_type") in _FRAME_BUFFER:
+            yield bank.get("size_in_bytes", 0)
+
+
+def _addresses(domain: int, location: int) -> tuple[str, ...]:
+    """The PCI address of a location (``pci_dev_id``), and that of the first function beside it.
+
+    Later drivers put the number of a partition into the upper four bits.
+    """
+    device = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
+    return tuple(dict.fromkeys((f"{device}.{location & 7}", f"{device}.0")))
+
+
+def _architecture(version: int) -> str:
+    """The compiler's name of 90010 is ``gfx90a``: two decimal digits each but for the first number."""
+    if not 0 < version < 1_000_000:
+        return ""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def _properties(sysfs: Sysfs, path: str) -> dict[str, int]:
+    """The numbers of a ``properties`` file: a name and a number in each line."""
+    found = {}
+    for line in sysfs.text(path).splitlines():
+        name, _, number = line.partition(" ")
+        if _NUMBER.fullmatch(number):
+            found[name] = int(number)
+    return found

@@ -1,0 +1,170 @@
+"""What the program that uses NVML answers, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from devhost_gpu.links import NvLinks
+
+from .facts import Shape
+
+LOST, RESET_REQUIRED = 15, 16
+"""``NVML_ERROR_GPU_IS_LOST`` and ``NVML_ERROR_RESET_REQUIRED``."""
+
+ARCHITECTURES = {
+    2: "kepler",
+    3: "maxwell",
+    4: "pascal",
+    5: "volta",
+    6: "turing",
+    7: "ampere",
+    8: "ada-lovelace",
+    9: "hopper",
+    10: "blackwell",
+    13: "rubin",
+}
+"""``NVML_DEVICE_ARCH_…``, spelt as in the labels of NVIDIA's feature discovery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What NVML answered instead: an error's number and words."""
+
+    code: int
+    text: str
+
+    def __str__(self) -> str:
+        if self.code == LOST:
+            return "the GPU has fallen off the bus (NVML: GPU is lost)"
+        if self.code == RESET_REQUIRED:
+            return "the GPU needs a reset (NVML: GPU requires restart)"
+        return f"NVML: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A MIG instance. ``memory`` is in MiB."""
+
+    uuid: str
+    index: int
+    gi: int
+    ci: int
+    name: str
+    memory: int | None
+    shape: Shape | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU. ``memory`` is in MiB; what it does not support is ``None`` or empty.
+
+    ``mig`` says whether MIG is on, ``mig_next`` whether it will be after the next reset.
+    """
+
+    uuid: str
+    index: int | None
+    minor: int | None
+    name: str
+    memory: int | None
+    capability: str
+    architecture: str
+    serial: str
+    firmware: str
+    mig: bool
+    mig_next: bool
+    instances: tuple[Instance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All that NVML tells of; ``gpus`` by PCI address, those with a trouble too."""
+
+    driver: str
+    cuda: str
+    gpus: Mapping[str, Gpu | Trouble]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How a GPU is. ``None``: it cannot tell.
+
+    ``recovery`` is what NVIDIA recommends to do (``NVML_GPU_RECOVERY_ACTION_…``). The rest is memory: whether
+    rows wait for a reset to be replaced, whether uncorrectable errors were among the reasons, whether
+    replacing failed, whether pages wait to be retired.
+    """
+
+    uuid: str
+    recovery: int | None = None
+    remap_uncorrectable: int = 0
+    remap_pending: bool = False
+    remap_failed: bool = False
+    retirement_pending: bool = False
+
+
+def inventory(answer: Mapping[str, Any]) -> Inventory:
+    """Reads the answer to ``inventory``."""
+    cuda = int(answer["cuda"] or 0)  # 12080 is 12.8
+    return Inventory(
+        driver=answer["driver"] or "",
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+        gpus={address: _trouble(gpu) or _gpu(gpu) for address, gpu in answer["gpus"].items()},
+    )
+
+
+def checks(answer: Mapping[str, Any]) -> dict[str, Check | Trouble]:
+    """Reads the answer to ``probe``, by PCI address."""
+    return {address: _trouble(gpu) or _check(gpu) for address, gpu in answer.items()}
+
+
+def links(answer: Mapping[str, Any]) -> NvLinks:
+    """Reads the answer to ``links``."""
+    return NvLinks({address: gpu.get("peers", {}) for address, gpu in answer.items()})
+
+
+def _trouble(answer: Mapping[str, Any]) -> Trouble | None:
+    error = answer.get("error")
+    return Trouble(int(error["code"]), str(error["text"])) if error else None
+
+
+def _gpu(answer: Mapping[str, Any]) -> Gpu:
+    memory, capability, mig = answer["memory"], answer["capability"], answer["mig"] or (0, 0)
+    return Gpu(
+        uuid=answer["uuid"],
+        index=answer["index"],
+        minor=answer["minor"],
+        name=answer["name"] or "",
+        memory=None if memory is None else memory >> 20,
+        capability=".".join(map(str, capability)) if capability else "",
+        architecture=ARCHITECTURES.get(answer["architecture"], ""),
+        serial=answer["serial"] or "",
+        firmware=answer["vbios"] or "",
+        mig=bool(mig[0]),
+        mig_next=bool(mig[1]),
+        instances=tuple(_instance(instance) for instance in answer["instances"]),
+    )
+
+
+def _instance(answer: Mapping[str, Any]) -> Instance:
+    return Instance(
+        uuid=answer["uuid"],
+        index=answer["index"],
+        gi=answer["gi"],
+        ci=answer["ci"],
+        name=answer["name"] or "",
+        memory=answer["memory"],
+        shape=Shape(*answer["shape"]) if answer["shape"] else None,
+    )
+
+
+def _check(answer: Mapping[str, Any]) -> Check:
+    _, uncorrectable, pending, failed = answer["remapped"] or (0, 0, 0, 0)
+    return Check(
+        uuid=answer["uuid"],
+        recovery=answer["recovery"],
+        remap_uncorrectable=int(uncorrectable),
+        remap_pending=bool(pending),
+        remap_failed=bool(failed),
+        retirement_pending=bool(answer["retired"]),
+    )

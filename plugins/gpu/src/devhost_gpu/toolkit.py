@@ -1,0 +1,197 @@
+"""devhost's own CDI specification of NVIDIA's GPUs, by ``nvidia-ctk``, which knows the driver's files.
+
+It has a kind and a file of its own, so that it meets neither one that the toolkit keeps itself nor those of
+the core. It is written anew when it lacks a GPU, has one that is gone, or no longer fits the driver's files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from devhost.errors import BackendError
+from devhost.sysfs import is_live, prefix_of
+
+from .giving_nvidia import CONTROL, dev_root
+from .giving_options import GivingOptions
+from .specifications import parsed, uuids
+
+VENDOR, CLASS = "toolkit.devhost.nvidia.com", "gpu"
+KIND = f"{VENDOR}/{CLASS}"
+"""The kind of the specification."""
+
+FILE = "toolkit.devhost-nvidia.json"
+"""Its file's name; it does not begin like the core's own, which the core clears away."""
+
+PATIENCE = 25.0
+"""Seconds one run of nvidia-ctk may take: it wakes up the GPUs."""
+
+GOODBYE = 2.0
+"""Seconds that a program which was killed may take to be gone."""
+
+_WORDS = 300
+"""Characters of what nvidia-ctk has to say."""
+
+
+class Toolkit:
+    """Writes the specification. What is not a coroutine may block for as long as files take."""
+
+    def __init__(self, root: Path, options: GivingOptions) -> None:
+        self._prefix = prefix_of(root)
+        self._chroot = bool(self._prefix) and is_live(root)
+        self._options = options
+        self.file = Path(options.cdi_directories[-1], FILE)
+        self._accepted: frozenset[str] = frozenset()
+
+    def is_installed(self) -> bool:
+        """Whether there is a program to write it."""
+        return os.access(self._prefix + self._options.nvidia_CTK_path, os.X_OK)
+
+    def names(self) -> dict[str, str]:
+        """The qualified name of each GPU and MIG instance in the file, by its UUID."""
+        return {uuid: f"{KIND}={uuid}" for uuid in uuids(parsed(os.fspath(self.file)), KIND)}
+
+    def fits(self, wanted: Collection[str], known: Collection[str]) -> bool:
+        """Whether the file names all that are wanted, none but those that are known, and fits the driver."""
+        document = parsed(os.fspath(self.file))
+        return uuids(document, KIND).issuperset(wanted) and self._flaws(document, known) <= self._accepted
+
+    async def generate(self, wanted: Collection[str]) -> str:
+        """A fresh specification, as text, by nvidia-ctk.
+
+        Raises:
+            BackendError: nvidia-ctk failed or hung.
+        """
+        try:
+            return await run(self._command())
+        except BackendError as error:
+            failure = error
+        # A GPU that is lost fails it for all. Since 1.19 those that are well can be asked for alone.
+        try:
+            return await run(self._command(f"--device-id={uuid}" for uuid in sorted(wanted)))
+        except BackendError:
+            raise failure from None
+
+    def write(self, text: str, wanted: Collection[str], known: Collection[str]) -> None:
+        """Takes what :meth:`generate` gave.
+
+        Raises:
+            BackendError: it is no specification, or it cannot be written: then the old one, if there is one,
+                stays. Or it lacks a GPU.
+        """
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict) or document.get("kind") != KIND:
+            raise BackendError(f"{self._program} wrote no CDI specification of {KIND}")
+        unfinished = self.file.with_name(f"{FILE}.part")  # no specification by its name, so nobody reads it
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.chmod(0o644)
+            unfinished.replace(self.file)
+        except OSError as error:
+            raise BackendError(f"cannot write {self.file}: {error.strerror or error}") from None
+        self._accepted = self._flaws(document, known)  # writing it again would not mend them
+        if missing := set(wanted) - uuids(document, KIND):
+            raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
+
+    def remove(self) -> None:
+        """Removes the file, if it is there.
+
+        Raises:
+            BackendError: it cannot be removed.
+        """
+        try:
+            self.file.unlink(missing_ok=True)
+        except OSError as error:
+            raise BackendError(f"cannot remove {self.file}: {error.strerror or error}") from None
+
+    @property
+    def _program(self) -> str:
+        return self._options.nvidia_CTK_path
+
+    def _command(self, more: Iterable[str] = ()) -> list[str]:
+        options = self._options
+        command = [self._program, "cdi", "generate", "--format=json", "--device-name-strategy=uuid"]
+        command += [f"--vendor={VENDOR}", f"--class={CLASS}"]
+        command.append(f"--driver-root={options.driver_root}")
+        command.append(f"--dev-root={dev_root(options, self._exists) or '/'}")
+        if options.nvidia_CDI_hook_path:
+            command.append(f"--nvidia-cdi-hook-path={options.nvidia_CDI_hook_path}")
+        if self._chroot:
+            command = ["chroot", self._prefix, *command]  # so that it names files as the host does
+        else:
+            command[0] = self._prefix + command[0]
+        return [*command, *more]
+
+    def _flaws(self, document: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
+        """What it names that is not there, devices or files, and control nodes it does not name that are."""
+        named = set(_paths(document))
+        root = dev_root(self._options, self._exists)
+        control = {f"{root}/dev/{name}" for name in CONTROL}
+        unnamed = {path for path in control - named if self._exists(path)}
+        absent = {path for path in named if not self._exists(path)}
+        return (uuids(document, KIND) - set(known)) | absent | unnamed
+
+    def _exists(self, path: str) -> bool:
+        return os.path.exists(self._prefix + path)  # noqa: PTH110 - a plain string path
+
+
+async def run(command: Sequence[str]) -> str:
+    """What a program writes.
+
+    Raises:
+        BackendError: it cannot be started, fails, or takes longer than :data:`PATIENCE`.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd="/", start_new_session=True
+        )
+    except OSError as error:
+        raise BackendError(f"cannot start {command[0]}: {error.strerror or error}") from None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            text, complaint = await process.communicate()
+    except TimeoutError:
+        raise BackendError(f"{command[0]} takes longer than {PATIENCE:g} s") from None
+    finally:
+        if process.returncode is None:
+            await _end(process)
+    if process.returncode:
+        words = " ".join(complaint.decode(errors="replace").split())[-_WORDS:]
+        raise BackendError(f"{command[0]} failed: {words or f'exit code {process.returncode}'}")
+    return text.decode(errors="replace")
+
+
+async def _end(process: Process) -> None:
+    """Kills a program with whatever it started; one that the kernel holds is left to end when it can."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GOODBYE):
+            await process.wait()
+
+
+def _paths(node: object) -> Iterator[str]:
+    """The paths of the host that a specification names: of mounts and of device nodes."""
+    if isinstance(node, dict):
+        for nodes in ("deviceNodes", "mounts"):
+            members = node.get(nodes)
+            for member in members if isinstance(members, list) else ():
+                path = member.get("hostPath") or member.get("path") if isinstance(member, dict) else None
+                if isinstance(path, str):
+                    yield path
+        for key in ("containerEdits", "devices"):
+            yield from _paths(node.get(key))
+    elif isinstance(node, list):
+        for member in node:
+            yield from _paths(member)

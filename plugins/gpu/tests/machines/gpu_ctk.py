@@ -1,0 +1,49 @@
+"""A program in the place of ``nvidia-ctk``: it writes what a test wants, and keeps what it was called with.
+
+Options and output are those of ``nvidia-ctk cdi generate`` of NVIDIA's container toolkit 1.19.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+PROGRAM = """#!{python}
+import json, os, pathlib, sys, time
+here = pathlib.Path({here!r})
+(here / "pid").write_text(str(os.getpid()))
+with (here / "calls").open("a") as calls:
+    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+what = json.loads((here / "what.json").read_text())
+asked = [word.partition("=")[2] for word in sys.argv if word.startswith("--device-id=")]
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+if what.get("hangs"):
+    time.sleep(3600)
+if what.get("fails") and not (asked and what.get("picks")):
+    sys.exit("flag provided but not defined: -device-id" if asked else what["fails"])
+kind = words["--vendor"] + "/" + words["--class"]
+names = asked or what["names"]
+edits = {{"deviceNodes": [{{"path": path}} for path in what["control"]], "mounts": what["mounts"]}}
+node = {{"deviceNodes": [{{"path": "/dev/nvidia0"}}]}}
+devices = [{{"name": name, "containerEdits": node}} for name in names]
+print(json.dumps({{"cdiVersion": "0.5.0", "kind": kind, "containerEdits": edits, "devices": devices}}))
+"""
+
+
+def install(root: Path, here: Path, **what: object) -> None:
+    """Puts it below ``root``, or makes it do something else.
+
+    Args:
+        root: stands for ``/``.
+        here: the directory for its own files; ``calls`` there has a line for each call, ``pid``
+            the last process.
+        what: ``names`` of devices, nodes of ``control``, ``mounts``; ``fails`` with words, or ``hangs``. One
+            that ``picks`` works where single devices are asked for.
+    """
+    here.mkdir(exist_ok=True)
+    (here / "what.json").write_text(json.dumps({"control": [], "mounts": [], **what}))
+    program = root / "usr/bin/nvidia-ctk"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(PROGRAM.format(python=sys.executable, here=str(here)))
+    program.chmod(0o755)

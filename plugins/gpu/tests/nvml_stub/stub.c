@@ -1,0 +1,642 @@
+/* A libnvidia-ml.so.1 without a driver, for the tests: answers from a text file that a test may change at any time.
+ *
+ * NVML_STUB names the file. It is read again whenever it was replaced. Each line is a word and key=value fields,
+ * separated by tabs; see machines/gpu_nvml.py, which writes it. Layouts and numbers are those of NVIDIA's public nvml.h.
+ * While initialised it holds "<file>.open" open, as the real library holds /dev/nvidiactl.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, FUNCTION_NOT_FOUND = 13, LOST = 15, MEMORY = 20, UNKNOWN = 999
+};
+enum { MAX_LINES = 4096, MAX_FIELDS = 40, MAX_HANDLES = 1024, MAX_SETS = 64, MAX_LINKS = 18 };
+
+typedef struct { char *word; int count; char *keys[MAX_FIELDS]; char *values[MAX_FIELDS]; } Line;
+typedef void *Device;
+typedef struct { int used; char uuid[96]; } Handle;
+typedef struct { int used; long long seen; unsigned long long types; char gpus[64][96]; int gpu_count; } Set;
+
+typedef struct {
+    char bus_legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+} Pci;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct { Device device; unsigned long long type, data; unsigned gi, ci; } Event;
+typedef struct {
+    unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gi_slices, ci_slices;
+    unsigned long long memory_mib;
+} Attributes;
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    int value_type;
+    int result;
+    unsigned long long value;
+} FieldValue;
+typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique, state, health; } Fabric;
+typedef struct { Device device; unsigned id, profile, start, size; } GpuInstanceInfo;
+typedef struct { Device device; void *gpu_instance; unsigned id, profile, start, size; } ComputeInstanceInfo;
+typedef struct { unsigned version; Set *set; } SetRequest;
+typedef struct { unsigned version; unsigned long long types; Set *set; } RegisterRequest;
+typedef struct { unsigned long long type; unsigned gpu; } SystemEvent;
+typedef struct {
+    unsigned version, timeout_ms;
+    Set *set;
+    SystemEvent *events;
+    unsigned size, count;
+} WaitRequest;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Line lines[MAX_LINES];
+static int line_count;
+static char *text;
+static struct stat known;
+static Handle handles[MAX_HANDLES];
+static Set sets[MAX_SETS];
+static int initialised, held = -1;
+
+static const char *path(void) { return getenv("NVML_STUB"); }
+
+static void load(void) {
+    struct stat now;
+    if (!path() || stat(path(), &now)) { line_count = 0; known.st_ino = 0; return; }
+    if (now.st_ino == known.st_ino && now.st_mtim.tv_nsec == known.st_mtim.tv_nsec &&
+        now.st_mtim.tv_sec == known.st_mtim.tv_sec && now.st_size == known.st_size)
+        return;
+    FILE *file = fopen(path(), "r");
+    if (!file) { line_count = 0; return; }
+    free(text);
+    text = calloc(1, now.st_size + 1);
+    if (fread(text, 1, now.st_size, file) == 0) text[0] = 0;
+    fclose(file);
+    known = now;
+    line_count = 0;
+    char *rest = text, *raw;
+    while ((raw = strsep(&rest, "\n")) && line_count < MAX_LINES) {
+        if (!*raw) continue;
+        Line *line = &lines[line_count++];
+        line->word = strsep(&raw, "\t");
+        line->count = 0;
+        for (char *field; (field = strsep(&raw, "\t")) && line->count < MAX_FIELDS;) {
+            line->keys[line->count] = strsep(&field, "=");
+            line->values[line->count++] = field ? field : "";
+        }
+    }
+}
+
+static const char *get(const Line *line, const char *key) {
+    for (int i = 0; line && i < line->count; i++)
+        if (!strcmp(line->keys[i], key)) return line->values[i];
+    return NULL;
+}
+
+static long long number(const Line *line, const char *key, long long otherwise) {
+    const char *value = get(line, key);
+    return value && *value ? strtoll(value, NULL, 0) : otherwise;
+}
+
+static Line *find(const char *word, int nth) {
+    for (int i = 0; i < line_count; i++)
+        if (!strcmp(lines[i].word, word) && nth-- == 0) return &lines[i];
+    return NULL;
+}
+
+static Line *by(const char *word, const char *key, const char *value) {
+    Line *line;
+    for (int i = 0; (line = find(word, i)); i++)
+        if (get(line, key) && !strcmp(get(line, key), value)) return line;
+    return NULL;
+}
+
+static Device handle(const char *uuid) {
+    for (int i = 0; i < MAX_HANDLES; i++)
+        if (handles[i].used && !strcmp(handles[i].uuid, uuid)) return &handles[i];
+    for (int i = 0; i < MAX_HANDLES; i++)
+        if (!handles[i].used) {
+            handles[i].used = 1;
+            snprintf(handles[i].uuid, sizeof handles[i].uuid, "%s", uuid);
+            return &handles[i];
+        }
+    return NULL;
+}
+
+static const char *uuid_of(Device device) {
+    Handle *handle = device;
+    return handle >= handles && handle < handles + MAX_HANDLES && handle->used ? handle->uuid : NULL;
+}
+
+static Line *gpu_of(Device device) { const char *uuid = uuid_of(device); return uuid ? by("gpu", "uuid", uuid) : NULL; }
+static Line *mig_of(Device device) { const char *uuid = uuid_of(device); return uuid ? by("mig", "uuid", uuid) : NULL; }
+static Line *either(Device device) { Line *line = gpu_of(device); return line ? line : mig_of(device); }
+
+/* What a test wants to go wrong with a call: an error, or that it hangs until the line is gone. Holds the lock. */
+static int fault(const char *call, const char *uuid) {
+    double waited = 0;
+    for (;;) {
+        load();
+        Line *line, *found = NULL;
+        for (int i = 0; (line = find("fault", i)) && !found; i++) {
+            const char *which = get(line, "call"), *gpu = get(line, "gpu");
+            if (which && (!strcmp(which, call) || !strcmp(which, "*")) &&
+                (!gpu || (uuid && !strcmp(gpu, uuid))))
+                found = line;
+        }
+        if (!found) return OK;
+        if (waited * 1000 >= number(found, "hang_ms", 0)) return (int)number(found, "error", OK);
+        pthread_mutex_unlock(&lock);
+        nanosleep(&(struct timespec){0, 20000000}, NULL);
+        waited += 0.02;
+        pthread_mutex_lock(&lock);
+    }
+}
+
+#define ENTER(name) \
+    pthread_mutex_lock(&lock); \
+    int result = fault(name, NULL); \
+    if (result == OK && !initialised) result = UNINITIALIZED; \
+    if (result != OK) goto out;
+#define LEAVE out: pthread_mutex_unlock(&lock); return result;
+#define FAIL(code) do { result = (code); goto out; } while (0)
+/* A call on a device: `line` is its line, of a GPU or a MIG device. */
+#define ON(name, device, finder) \
+    pthread_mutex_lock(&lock); \
+    Line *line = NULL; \
+    int result = fault(name, uuid_of(device)); \
+    if (result == OK && !initialised) result = UNINITIALIZED; \
+    if (result != OK) goto out; \
+    if (!(line = finder(device))) FAIL(uuid_of(device) ? LOST : INVALID_ARGUMENT); \
+    if (number(line, "lost", 0)) FAIL(LOST);
+
+static int copy(char *to, unsigned size, const char *from) {
+    if (!from) return NOT_SUPPORTED;
+    if (strlen(from) + 1 > size) return INSUFFICIENT_SIZE;
+    strcpy(to, from);
+    return OK;
+}
+
+/* Puts a number of a line; NOT_SUPPORTED where the line does not have it. */
+static int put(const Line *line, const char *key, unsigned *to) {
+    const char *value = get(line, key);
+    if (!value || !*value) return NOT_SUPPORTED;
+    *to = (unsigned)strtoll(value, NULL, 0);
+    return OK;
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    int result = fault("nvmlInit_v2", NULL);
+    if (result == OK && !find("system", 0)) result = DRIVER_NOT_LOADED;
+    if (result == OK && initialised++ == 0) {
+        char name[4096];
+        snprintf(name, sizeof name, "%s.open", path());
+        held = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void) {
+    ENTER("nvmlShutdown")
+    if (--initialised == 0 && held >= 0) { close(held); held = -1; }
+    LEAVE
+}
+
+const char *nvmlErrorString(int code) {
+    switch (code) {
+    case OK: return "Success";
+    case UNINITIALIZED: return "Uninitialized";
+    case INVALID_ARGUMENT: return "Invalid Argument";
+    case NOT_SUPPORTED: return "Not Supported";
+    case 4: return "Insufficient Permissions";
+    case NOT_FOUND: return "Not Found";
+    case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case TIMEOUT: return "Timeout";
+    case LOST: return "GPU is lost";
+    case 16: return "GPU requires reset";
+    case 18: return "Driver/library version mismatch";
+    default: return "Unknown Error";
+    }
+}
+
+int nvmlSystemGetDriverVersion(char *to, unsigned size) {
+    ENTER("nvmlSystemGetDriverVersion")
+    result = copy(to, size, get(find("system", 0), "driver"));
+    LEAVE
+}
+int nvmlSystemGetNVMLVersion(char *to, unsigned size) {
+    ENTER("nvmlSystemGetNVMLVersion")
+    result = copy(to, size, get(find("system", 0), "nvml"));
+    LEAVE
+}
+int nvmlSystemGetCudaDriverVersion(int *to) {
+    ENTER("nvmlSystemGetCudaDriverVersion")
+    result = put(find("system", 0), "cuda", (unsigned *)to);
+    LEAVE
+}
+int nvmlSystemGetCudaDriverVersion_v2(int *to) { return nvmlSystemGetCudaDriverVersion(to); }
+
+int nvmlDeviceGetCount_v2(unsigned *to) {
+    ENTER("nvmlDeviceGetCount_v2")
+    for (*to = 0; find("gpu", *to); ++*to) {}
+    LEAVE
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *to) {
+    ENTER("nvmlDeviceGetHandleByIndex_v2")
+    Line *line = find("gpu", index);
+    if (!line) FAIL(INVALID_ARGUMENT);
+    if ((result = fault("nvmlDeviceGetHandleByIndex_v2", get(line, "uuid"))) != OK) goto out;
+    if (number(line, "lost", 0)) FAIL(LOST);
+    *to = handle(get(line, "uuid"));
+    LEAVE
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device *to) {
+    ENTER("nvmlDeviceGetHandleByUUID")
+    if ((result = fault("nvmlDeviceGetHandleByUUID", uuid)) != OK) goto out;
+    Line *line = by("gpu", "uuid", uuid);
+    if (!line) line = by("mig", "uuid", uuid);
+    if (!line) FAIL(NOT_FOUND);
+    if (number(line, "lost", 0)) FAIL(LOST);
+    *to = handle(uuid);
+    LEAVE
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, Device *to) {
+    ENTER("nvmlDeviceGetHandleByPciBusId_v2")
+    unsigned domain, number_, device, function, a, b, c, d;
+    if (sscanf(bus, "%x:%x:%x.%x", &domain, &number_, &device, &function) != 4) FAIL(INVALID_ARGUMENT);
+    Line *line;
+    result = NOT_FOUND;
+    for (int i = 0; (line = find("gpu", i)); i++)
+        if (get(line, "bus") && sscanf(get(line, "bus"), "%x:%x:%x.%x", &a, &b, &c, &d) == 4 && a == domain &&
+            b == number_ && c == device && d == function) {
+            result = number(line, "lost", 0) ? LOST : OK;
+            *to = handle(get(line, "uuid"));
+        }
+    LEAVE
+}
+
+int nvmlDeviceGetUUID(Device device, char *to, unsigned size) {
+    ON("nvmlDeviceGetUUID", device, either)
+    result = copy(to, size, get(line, "uuid"));
+    LEAVE
+}
+int nvmlDeviceGetName(Device device, char *to, unsigned size) {
+    ON("nvmlDeviceGetName", device, either)
+    result = copy(to, size, get(line, "name"));
+    LEAVE
+}
+int nvmlDeviceGetSerial(Device device, char *to, unsigned size) {
+    ON("nvmlDeviceGetSerial", device, gpu_of)
+    result = copy(to, size, get(line, "serial"));
+    LEAVE
+}
+int nvmlDeviceGetVbiosVersion(Device device, char *to, unsigned size) {
+    ON("nvmlDeviceGetVbiosVersion", device, gpu_of)
+    result = copy(to, size, get(line, "vbios"));
+    LEAVE
+}
+int nvmlDeviceGetIndex(Device device, unsigned *to) {
+    ON("nvmlDeviceGetIndex", device, gpu_of)
+    for (*to = 0; find("gpu", *to) != line; ++*to) {}
+    LEAVE
+}
+
+/* Calls that give one unsigned number of the GPU's or MIG device's line. */
+#define NUMBER(name, key, finder) \
+    int name(Device device, unsigned *to) { \
+        ON(#name, device, finder) \
+        result = put(line, key, to); \
+        LEAVE \
+    }
+NUMBER(nvmlDeviceGetMinorNumber, "minor", gpu_of)
+NUMBER(nvmlDeviceGetArchitecture, "arch", gpu_of)
+NUMBER(nvmlDeviceGetBrand, "brand", gpu_of)
+NUMBER(nvmlDeviceGetNumaNodeId, "numa", gpu_of)
+NUMBER(nvmlDeviceGetModuleId, "module", gpu_of)
+NUMBER(nvmlDeviceGetVirtualizationMode, "virtualization", gpu_of)
+NUMBER(nvmlDeviceGetComputeMode, "compute_mode", gpu_of)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, "max_mig", gpu_of)
+NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, "retired_pending", gpu_of)
+NUMBER(nvmlDeviceGetGpuInstanceId, "gi", mig_of)
+NUMBER(nvmlDeviceGetComputeInstanceId, "ci", mig_of)
+
+int nvmlDeviceGetPciInfo_v3(Device device, Pci *to) {
+    ON("nvmlDeviceGetPciInfo_v3", device, gpu_of)
+    unsigned function = 0;
+    memset(to, 0, sizeof *to);
+    if (!get(line, "bus") ||
+        sscanf(get(line, "bus"), "%x:%x:%x.%x", &to->domain, &to->bus, &to->device, &function) != 4)
+        FAIL(UNKNOWN);
+    snprintf(to->bus_id, sizeof to->bus_id, "%08X:%02X:%02X.%u", to->domain, to->bus, to->device, function & 7);
+    snprintf(to->bus_legacy, sizeof to->bus_legacy, "%04X:%02X:%02X.%u", to->domain & 0xffff, to->bus & 0xff,
+             to->device & 0x1f, function & 7);
+    to->device_id = (unsigned)number(line, "device", 0x20B210DE);
+    to->subsystem_id = (unsigned)number(line, "subsystem", 0x145810DE);
+    LEAVE
+}
+int nvmlDeviceGetMemoryInfo(Device device, Memory *to) {
+    ON("nvmlDeviceGetMemoryInfo", device, either)
+    if (!get(line, "memory")) FAIL(NOT_SUPPORTED);
+    to->total = number(line, "memory", 0);
+    to->used = number(line, "memory_used", 0);
+    to->free = to->total - to->used;
+    LEAVE
+}
+int nvmlDeviceGetMemoryInfo_v2(Device device, Memory2 *to) {
+    Memory plain;
+    int result = nvmlDeviceGetMemoryInfo(device, &plain);
+    if (result == OK) { to->total = plain.total; to->used = plain.used; to->free = plain.free; to->reserved = 0; }
+    return result;
+}
+int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
+    ON("nvmlDeviceGetCudaComputeCapability", device, gpu_of)
+    if (!get(line, "cc") || sscanf(get(line, "cc"), "%d.%d", major, minor) != 2) FAIL(NOT_SUPPORTED);
+    LEAVE
+}
+int nvmlDeviceGetTemperature(Device device, unsigned sensor, unsigned *to) {
+    (void)sensor;
+    ON("nvmlDeviceGetTemperature", device, gpu_of)
+    *to = (unsigned)number(line, "temperature", 35);
+    LEAVE
+}
+int nvmlDeviceGetRemappedRows(Device device, unsigned *correctable, unsigned *uncorrectable, unsigned *pending,
+                              unsigned *failure) {
+    ON("nvmlDeviceGetRemappedRows", device, gpu_of)
+    if (!get(line, "remapped") ||
+        sscanf(get(line, "remapped"), "%u,%u,%u,%u", correctable, uncorrectable, pending, failure) != 4)
+        FAIL(NOT_SUPPORTED);
+    LEAVE
+}
+int nvmlDeviceGetTotalEccErrors(Device device, int kind, int counter, unsigned long long *to) {
+    (void)counter;
+    ON("nvmlDeviceGetTotalEccErrors", device, gpu_of)
+    const char *key = kind ? "ecc_uncorrected" : "ecc_corrected";
+    if (!get(line, key)) FAIL(NOT_SUPPORTED);
+    *to = number(line, key, 0);
+    LEAVE
+}
+int nvmlDeviceGetFieldValues(Device device, int count, FieldValue *values) {
+    ON("nvmlDeviceGetFieldValues", device, gpu_of)
+    for (int i = 0; i < count; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "field%u", values[i].field);
+        values[i].value_type = 1; /* unsigned int */
+        values[i].result = get(line, key) ? OK : NOT_SUPPORTED;
+        values[i].value = number(line, key, 0);
+    }
+    LEAVE
+}
+int nvmlDeviceGetGpuFabricInfoV(Device device, Fabric *to) {
+    ON("nvmlDeviceGetGpuFabricInfoV", device, gpu_of)
+    const char *cluster = get(line, "cluster");
+    if (!cluster) FAIL(NOT_SUPPORTED);
+    for (int i = 0; i < 16; i++) {
+        unsigned byte = 0;
+        sscanf(cluster + 2 * i, "%2x", &byte);
+        to->cluster[i] = (unsigned char)byte;
+    }
+    to->status = (unsigned)number(line, "fabric_status", 0);
+    to->clique = (unsigned)number(line, "clique", 0);
+    to->state = (unsigned)number(line, "fabric_state", 3);
+    to->health = 0;
+    LEAVE
+}
+
+int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
+    ON("nvmlDeviceGetMigMode", device, gpu_of)
+    if ((result = put(line, "mig", current)) != OK) goto out;
+    *pending = (unsigned)number(line, "mig_pending", *current);
+    LEAVE
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *to) {
+    ON("nvmlDeviceGetMigDeviceHandleByIndex", device, gpu_of)
+    if (number(line, "mig", 0) != 1) FAIL(NOT_FOUND);
+    Line *mig;
+    result = NOT_FOUND;
+    for (int i = 0; (mig = find("mig", i)); i++)
+        if (!strcmp(get(mig, "parent"), get(line, "uuid")) && number(mig, "index", -1) == (long long)index) {
+            *to = handle(get(mig, "uuid"));
+            result = OK;
+        }
+    LEAVE
+}
+int nvmlDeviceIsMigDeviceHandle(Device device, unsigned *to) {
+    ON("nvmlDeviceIsMigDeviceHandle", device, either)
+    *to = mig_of(device) != NULL;
+    LEAVE
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device device, Device *to) {
+    ON("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", device, mig_of)
+    *to = handle(get(line, "parent"));
+    LEAVE
+}
+int nvmlDeviceGetAttributes_v2(Device device, Attributes *to) {
+    ON("nvmlDeviceGetAttributes_v2", device, mig_of)
+    memset(to, 0, sizeof *to);
+    to->multiprocessors = (unsigned)number(line, "multiprocessors", 14);
+    to->copy = (unsigned)number(line, "copy", 1);
+    to->decoder = (unsigned)number(line, "decoder", 0);
+    to->encoder = (unsigned)number(line, "encoder", 0);
+    to->jpeg = (unsigned)number(line, "jpeg", 0);
+    to->ofa = (unsigned)number(line, "ofa", 0);
+    to->gi_slices = (unsigned)number(line, "gi_slices", 1);
+    to->ci_slices = (unsigned)number(line, "ci_slices", 1);
+    to->memory_mib = number(line, "memory_mib", 9728);
+    LEAVE
+}
+int nvmlDeviceGetGpuInstanceById(Device device, unsigned id, void **to) {
+    ON("nvmlDeviceGetGpuInstanceById", device, gpu_of)
+    Line *mig;
+    result = NOT_FOUND;
+    for (int i = 0; (mig = find("mig", i)); i++)
+        if (!strcmp(get(mig, "parent"), get(line, "uuid")) && number(mig, "gi", -1) == (long long)id) {
+            *to = handle(get(mig, "uuid"));
+            result = OK;
+            break;
+        }
+    LEAVE
+}
+int nvmlGpuInstanceGetInfo(void *instance, GpuInstanceInfo *to) {
+    ON("nvmlGpuInstanceGetInfo", instance, mig_of)
+    memset(to, 0, sizeof *to);
+    to->device = handle(get(line, "parent"));
+    to->id = (unsigned)number(line, "gi", 0);
+    to->profile = (unsigned)number(line, "profile_id", 0);
+    to->start = (unsigned)number(line, "start", 0);
+    to->size = (unsigned)number(line, "size", 1);
+    LEAVE
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(Device a, Device b, unsigned *to) {
+    ON("nvmlDeviceGetTopologyCommonAncestor", a, gpu_of)
+    Line *other = gpu_of(b), *near;
+    if (!other) FAIL(INVALID_ARGUMENT);
+    *to = (unsigned)number(find("system", 0), "topology", 50);
+    for (int i = 0; (near = find("near", i)); i++) {
+        const char *x = get(near, "a"), *y = get(near, "b"), *u = get(line, "uuid"), *v = get(other, "uuid");
+        if ((!strcmp(x, u) && !strcmp(y, v)) || (!strcmp(x, v) && !strcmp(y, u)))
+            *to = (unsigned)number(near, "level", 50);
+    }
+    LEAVE
+}
+/* Link number `link` of a GPU: its peer's line, or NULL. The links of a GPU are numbered through its link lines. */
+static Line *peer(Line *gpu, unsigned link, int *to_switch) {
+    unsigned next = 0;
+    Line *line;
+    for (int i = 0; (line = find("link", i)); i++) {
+        const char *a = get(line, "a"), *b = get(line, "b"), *own = get(gpu, "uuid");
+        if (strcmp(a, own) && strcmp(b, own)) continue;
+        unsigned count = (unsigned)number(line, "count", 1);
+        if (link >= next && link < next + count) {
+            const char *other = strcmp(a, own) ? a : b;
+            *to_switch = !strcmp(other, "switch");
+            return *to_switch ? line : by("gpu", "uuid", other);
+        }
+        next += count;
+    }
+    return NULL;
+}
+int nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *to) {
+    ON("nvmlDeviceGetNvLinkState", device, gpu_of)
+    int to_switch;
+    if (link >= MAX_LINKS) FAIL(INVALID_ARGUMENT);
+    if (!find("link", 0)) FAIL(NOT_SUPPORTED);
+    *to = peer(line, link, &to_switch) != NULL;
+    LEAVE
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(Device device, unsigned link, unsigned *to) {
+    ON("nvmlDeviceGetNvLinkRemoteDeviceType", device, gpu_of)
+    int to_switch;
+    if (!peer(line, link, &to_switch)) FAIL(NOT_SUPPORTED);
+    *to = to_switch ? 2 : 0;
+    LEAVE
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned link, Pci *to) {
+    ON("nvmlDeviceGetNvLinkRemotePciInfo_v2", device, gpu_of)
+    int to_switch;
+    unsigned function;
+    Line *other = peer(line, link, &to_switch);
+    if (!other) FAIL(NOT_SUPPORTED);
+    memset(to, 0, sizeof *to);
+    const char *bus = to_switch ? "00000000:C1:00.0" : get(other, "bus");
+    if (sscanf(bus, "%x:%x:%x.%x", &to->domain, &to->bus, &to->device, &function) != 4) FAIL(UNKNOWN);
+    snprintf(to->bus_id, sizeof to->bus_id, "%08X:%02X:%02X.%u", to->domain, to->bus, to->device, function & 7);
+    LEAVE
+}
+
+static Set *fresh(void) {
+    for (int i = 0; i < MAX_SETS; i++)
+        if (!sets[i].used) {
+            memset(&sets[i], 0, sizeof sets[i]);
+            sets[i].used = 1;
+            Line *line; /* what happened before does not count */
+            for (int k = 0; (line = find("event", k)); k++)
+                if (number(line, "seq", 0) > sets[i].seen) sets[i].seen = number(line, "seq", 0);
+            for (int k = 0; (line = find("sysevent", k)); k++)
+                if (number(line, "seq", 0) > sets[i].seen) sets[i].seen = number(line, "seq", 0);
+            return &sets[i];
+        }
+    return NULL;
+}
+int nvmlEventSetCreate(Set **to) {
+    ENTER("nvmlEventSetCreate")
+    if (!(*to = fresh())) FAIL(MEMORY);
+    LEAVE
+}
+int nvmlEventSetFree(Set *set) {
+    ENTER("nvmlEventSetFree")
+    set->used = 0;
+    LEAVE
+}
+int nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long *to) {
+    ON("nvmlDeviceGetSupportedEventTypes", device, gpu_of)
+    *to = (unsigned long long)number(line, "events", 65439);
+    LEAVE
+}
+int nvmlDeviceRegisterEvents(Device device, unsigned long long types, Set *set) {
+    ON("nvmlDeviceRegisterEvents", device, gpu_of)
+    if (types & ~(unsigned long long)number(line, "events", 65439)) FAIL(NOT_SUPPORTED);
+    if (set->gpu_count == 64) FAIL(MEMORY);
+    snprintf(set->gpus[set->gpu_count++], 96, "%s", get(line, "uuid"));
+    set->types |= types;
+    LEAVE
+}
+static int registered(const Set *set, const char *uuid) {
+    for (int i = 0; i < set->gpu_count; i++)
+        if (!strcmp(set->gpus[i], uuid)) return 1;
+    return 0;
+}
+/* The oldest event of a kind that the set has not seen, or NULL. */
+static Line *next_event(Set *set, const char *word) {
+    Line *line, *oldest = NULL;
+    for (int i = 0; (line = find(word, i)); i++) {
+        long long seq = number(line, "seq", 0);
+        if (seq <= set->seen || !(set->types & (unsigned long long)number(line, "type", 8))) continue;
+        if (!strcmp(word, "event") && !registered(set, get(line, "gpu"))) continue;
+        if (!oldest || seq < number(oldest, "seq", 0)) oldest = line;
+    }
+    if (oldest) set->seen = number(oldest, "seq", 0);
+    return oldest;
+}
+static Line *await(Set *set, const char *word, const char *call, unsigned timeout_ms, int *result) {
+    for (unsigned waited = 0;; waited += 5) {
+        if ((*result = fault(call, NULL)) != OK) return NULL;
+        if (!initialised) { *result = UNINITIALIZED; return NULL; }
+        Line *line = next_event(set, word);
+        if (line) return line;
+        if (waited >= timeout_ms) { *result = TIMEOUT; return NULL; }
+        pthread_mutex_unlock(&lock);
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+        pthread_mutex_lock(&lock);
+    }
+}
+int nvmlEventSetWait_v2(Set *set, Event *to, unsigned timeout_ms) {
+    ENTER("nvmlEventSetWait_v2")
+    Line *line = await(set, "event", "nvmlEventSetWait_v2", timeout_ms, &result);
+    if (!line) goto out;
+    to->device = handle(get(line, "gpu"));
+    to->type = number(line, "type", 8);
+    to->data = number(line, "data", 0);
+    to->gi = (unsigned)number(line, "gi", 0xffffffff);
+    to->ci = (unsigned)number(line, "ci", 0xffffffff);
+    LEAVE
+}
+int nvmlSystemEventSetCreate(SetRequest *request) {
+    ENTER("nvmlSystemEventSetCreate")
+    if (!number(find("system", 0), "sysevents", 1)) FAIL(NOT_SUPPORTED);
+    if (!(request->set = fresh())) FAIL(MEMORY);
+    LEAVE
+}
+int nvmlSystemEventSetFree(SetRequest *request) {
+    ENTER("nvmlSystemEventSetFree")
+    request->set->used = 0;
+    LEAVE
+}
+int nvmlSystemRegisterEvents(RegisterRequest *request) {
+    ENTER("nvmlSystemRegisterEvents")
+    request->set->types |= request->types;
+    LEAVE
+}
+int nvmlSystemEventSetWait(WaitRequest *request) {
+    ENTER("nvmlSystemEventSetWait")
+    request->count = 0;
+    Line *line = await(request->set, "sysevent", "nvmlSystemEventSetWait", request->timeout_ms, &result);
+    if (!line) goto out;
+    request->events[0].type = number(line, "type", 1);
+    request->events[0].gpu = (unsigned)number(line, "gpu", 0);
+    request->count = 1;
+    LEAVE
+}

@@ -1,0 +1,361 @@
+"""The strategy ``cdi``: who names NVIDIA's GPUs, and what happens where nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from devhost_gpu import toolkit, writing
+from devhost_gpu.adapter import Adapter
+from devhost_gpu.allocation import edits
+from devhost_gpu.card import NVIDIA, Card
+from devhost_gpu.nvml.facts import NvidiaFacts
+from devhost_gpu.options import GpuOptions
+from devhost_gpu.specifications import Specifications
+from devhost_gpu.specified import Specified
+from gpu_ctk import install
+
+from devhost.backend import HEALTHY, Device, Event, Health, unhealthy
+from devhost.errors import BackendError
+from devhost.source import ServiceContext
+from devhost.sysfs import Sysfs
+
+A, B, M = "GPU-aaaa", "GPU-bbbb", "MIG-mmmm"
+THEIRS = "nvidia.com/gpu"
+
+
+class Cards:
+    """A family of cards that a test changes."""
+
+    def __init__(self, *uuids: str) -> None:
+        self.cards = [card(uuid) for uuid in uuids]
+
+    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
+        return self.cards
+
+    def notice(self, event: Event) -> None: ...
+
+    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+def card(uuid: str, health: Health = HEALTHY, driver: str = "") -> Card:
+    device = Device(uuid, {"driverVersion": driver} if driver else {}, health=health)
+    return Card(device, NVIDIA, NvidiaFacts(uuid, uuid, "0000:01:00.0", "0", 0))
+
+
+def specification(kind: str, names: Iterable[str]) -> str:
+    return json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": name} for name in names]})
+
+
+class Place:
+    """A machine with a driver, perhaps with nvidia-ctk, and one watching backend on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "root"
+        self.own = root / "cdi"
+        self.here = root / "ctk"
+        self.here.mkdir()
+        for path in ("dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia0", "usr/lib/libcuda.so.570.1"):
+            self.file(path)
+        self.options = GpuOptions(
+            device_list_strategy="cdi", cdi_directories=("/etc/cdi", "/var/run/cdi", str(self.own))
+        )
+        self.held: frozenset[str] | None = frozenset()
+        self.cards = Cards(A, B)
+        self.specified = self.begun()
+
+    def begun(self) -> Specified:
+        """As after a start of devhost."""
+        context = ServiceContext("gpu", self.root, held=lambda: self.held)
+        self.context = context
+        return Specified(self.cards, self.options, context)
+
+    def file(self, path: str, text: str = "") -> Path:
+        made = self.root / path
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(text)
+        return made
+
+    def install(self, **what: object) -> None:
+        """Puts nvidia-ctk there, or makes it do something else."""
+        usual = {
+            "names": [A, B],
+            "control": ["/dev/nvidiactl", "/dev/nvidia-uvm"],
+            "mounts": [{"hostPath": "/usr/lib/libcuda.so.570.1", "containerPath": "/usr/lib/libcuda.so.1"}],
+        }
+        install(self.root, self.here, **(usual | what))
+
+    @property
+    def calls(self) -> list[list[str]]:
+        try:
+            return [json.loads(line) for line in (self.here / "calls").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    @property
+    def written(self) -> Path:
+        return self.own / toolkit.FILE
+
+    def look(self) -> dict[str, tuple[str, str]]:
+        """What a look finds: the name of each card, and why it is ill."""
+        cards = self.specified.scan(())
+        facts = [(card, card.facts) for card in cards if isinstance(card.facts, NvidiaFacts)]
+        return {card.id: (own.cdi, card.device.health.reason) for card, own in facts}
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Looks whenever an event asks for it, as the core does."""
+
+        async def follow() -> None:
+            async for _ in self.specified.watch():
+                self.look()
+
+        self.look()
+        task = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            self.context.close()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def own(uuid: str) -> tuple[str, str]:
+    return f"{toolkit.KIND}={uuid}", ""
+
+
+async def test_cards_are_ill_until_nvidia_ctk_has_named_them(place: Place) -> None:
+    place.install()
+    assert place.look()[A] == ("", "its CDI specification is not written yet")
+    async with place.watched():
+        await place.until(lambda: place.look() == {A: own(A), B: own(B)})
+    (call,) = place.calls
+    assert call[:2] == ["cdi", "generate"]
+    assert {"--format=json", "--device-name-strategy=uuid", "--driver-root=/", "--dev-root=/"} <= set(call)
+    given = edits(place.specified.scan(()), place.options, Sysfs(place.root))
+    assert given.cdi_devices == (own(A)[0], own(B)[0])
+    assert not given.nodes and not given.env and not given.mounts
+
+
+async def test_a_start_of_devhost_finds_what_is_written_and_writes_nothing(place: Place) -> None:
+    place.install()
+    async with place.watched():
+        await place.until(place.written.exists)
+    place.specified = place.begun()
+    assert place.look() == {A: own(A), B: own(B)}
+    before = place.written.stat()
+    async with place.watched():
+        place.cards.cards.append(card(M))
+        place.install(names=[A, B, M])
+        await place.until(lambda: place.look()[M] == own(M))
+    assert len(place.calls) == 2
+    assert place.written.stat().st_ino != before.st_ino
+
+
+async def test_files_of_the_driver_that_are_gone_have_it_written_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CHECK", 0.05)
+    place.install()
+    async with place.watched():
+        await place.until(place.written.exists)
+        place.file("usr/lib/libcuda.so.580.2")
+        place.install(
+            mounts=[{"hostPath": "/usr/lib/libcuda.so.580.2", "containerPath": "/usr/lib/libcuda.so.1"}]
+        )
+        (place.root / "usr/lib/libcuda.so.570.1").unlink()
+        await place.until(lambda: "580.2" in place.written.read_text())
+
+
+async def test_another_version_of_the_driver_has_it_written_anew(place: Place) -> None:
+    place.cards.cards = [card(A, driver="570.1")]
+    place.install(names=[A])
+    async with place.watched():
+        await place.until(lambda: place.look()[A] == own(A))
+        await place.until(lambda: len(place.calls) == 1)
+        place.cards.cards = [card(A, driver="580.2")]
+        place.look()
+        await place.until(lambda: len(place.calls) == 2)
+
+
+async def test_a_control_node_that_came_later_has_it_written_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CHECK", 0.05)
+    place.install()
+    async with place.watched():
+        await place.until(place.written.exists)
+        place.install(control=["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-modeset"])
+        place.file("dev/nvidia-modeset")
+        await place.until(lambda: "nvidia-modeset" in place.written.read_text())
+
+
+async def test_a_flaw_that_writing_does_not_mend_is_not_written_again_and_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CHECK", 0.02)
+    place.install(names=[A, B, M], mounts=[{"hostPath": "/nowhere", "containerPath": "/nowhere"}])
+    async with place.watched():
+        await place.until(place.written.exists)
+        await asyncio.sleep(0.3)
+    assert len(place.calls) == 1
+
+
+async def test_a_lost_gpu_costs_the_others_nothing(place: Place) -> None:
+    place.cards.cards = [card(A), card(B, unhealthy("fell off the bus"))]
+    place.install(fails="GPU is lost", picks=True)
+    async with place.watched():
+        await place.until(lambda: place.look()[A] == own(A))
+    assert place.calls[-1][-1] == f"--device-id={A}"
+    assert place.look()[B] == ("", "fell off the bus")
+
+
+async def test_what_goes_wrong_is_told_in_nvidia_ctk_s_first_words(place: Place) -> None:
+    """An old one knows no single devices, and says so; that is not what is wrong."""
+    place.install(fails="NVML: Driver Not Loaded")
+    async with place.watched():
+        await place.until(lambda: place.look()[A][1].endswith("failed: NVML: Driver Not Loaded"))
+    assert any(word.startswith("--device-id=") for word in place.calls[-1])
+
+
+async def test_an_mig_instance_that_is_gone_leaves_the_file(place: Place) -> None:
+    place.cards.cards = [card(A), card(M)]
+    place.install(names=[A, M])
+    async with place.watched():
+        await place.until(lambda: place.look()[M] == own(M))
+        place.cards.cards = [card(A)]
+        place.install(names=[A])
+        place.look()
+        await place.until(lambda: M not in place.written.read_text())
+
+
+async def test_without_nvidia_ctk_names_of_others_are_taken(place: Place) -> None:
+    file = place.file("etc/cdi/nvidia.yaml", f"kind: {THEIRS}\ndevices:\n- name: '0'\n- name: {A}\n")
+    place.file("run/cdi/nvidia.json", specification(THEIRS, [B]))
+    assert place.look() == {A: (f"{THEIRS}={A}", ""), B: (f"{THEIRS}={B}", "")}
+    async with place.watched():
+        file.unlink()
+        place.cards.cards.append(card(M))
+        await place.until(lambda: "there is no /usr/bin/nvidia-ctk" in place.look()[A][1])
+    assert not place.own.exists()
+
+
+async def test_it_is_told_clearly_that_nobody_names_a_card(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = (
+        "there is no /usr/bin/nvidia-ctk on this machine, and no CDI specification in "
+        f"/etc/cdi or /var/run/cdi or {place.own} names it"
+    )
+    assert place.look()[A][1] == reason  # `devhost explain` has but one look
+    async with place.watched():
+        await place.until(lambda: bool(caplog.records))
+    assert place.look()[B][1] == reason
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ({"fails": "no NVML"}, "nvidia-ctk failed: no NVML"),
+        ({"names": [A]}, f"nvidia-ctk left out {B}"),
+        ({"hangs": True}, "nvidia-ctk takes longer than 0.5 s"),
+    ],
+)
+async def test_what_goes_wrong_with_nvidia_ctk_is_the_card_s_reason(
+    place: Place, what: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolkit, "PATIENCE", 0.5)
+    place.install(**what)
+    async with place.watched():
+        await place.until(lambda: words in place.look()[B][1])
+
+
+async def test_nvidia_ctk_ends_with_devhost(place: Place) -> None:
+    place.install(hangs=True)
+    async with place.watched():
+        await place.until(lambda: len(place.calls) == 1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((place.here / "pid").read_text()), 0)
+
+
+async def test_an_output_that_is_no_specification_leaves_the_old_one(place: Place) -> None:
+    kit = toolkit.Toolkit(place.root, place.options)
+    kit.write(specification(toolkit.KIND, [A]), [A], [A])
+    for text in ("", "[]", "{}", specification(THEIRS, [A, B])):
+        with pytest.raises(BackendError, match="wrote no CDI specification"):
+            kit.write(text, [A], [A])
+    assert kit.names() == {A: own(A)[0]}
+
+
+def test_a_directory_that_cannot_be_written_to_is_named(place: Place) -> None:
+    place.own.write_text("a file")
+    kit = toolkit.Toolkit(place.root, place.options)
+    with pytest.raises(BackendError, match=f"cannot write {place.written}: "):
+        kit.write(specification(toolkit.KIND, [A]), [A], [A])
+
+
+async def test_the_file_goes_with_the_last_card_when_no_container_has_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CHECK", 0.02)
+    place.install()
+    async with place.watched():
+        await place.until(place.written.exists)
+        place.held = frozenset({f"device:gpu/{A}"})
+        place.cards.cards = []
+        place.look()
+        await asyncio.sleep(0.2)
+        assert place.written.exists()
+        place.held = frozenset()
+        await place.until(lambda: not place.written.exists())
+
+
+def test_files_that_are_no_specifications_do_no_harm(tmp_path: Path) -> None:
+    directory = tmp_path / "etc/cdi"
+    directory.mkdir(parents=True)
+    for name, text in {
+        "a.json": "{",
+        "b.yaml": "a: [",
+        "c.yaml": "- 1",
+        "d.json": json.dumps({"kind": THEIRS, "devices": {"name": A}}),
+        "e.json": json.dumps({"kind": THEIRS, "devices": [1, {"name": 2}, {}]}),
+        "f.txt": specification(THEIRS, [A]),
+        "g.json": "[" * 100_000,
+        "h.json": "x" * (5 << 20),
+    }.items():
+        (directory / name).write_text(text)
+    (directory / "i.json").mkdir()
+    assert Specifications(tmp_path, ("/etc/cdi", "/nowhere"), THEIRS).names() == {}
+
+
+def test_a_card_that_two_files_of_one_directory_name_has_no_name(tmp_path: Path) -> None:
+    for place, names in {"etc/cdi/a.json": [A, B], "etc/cdi/b.json": [B], "run/cdi/a.json": [M]}.items():
+        file = tmp_path / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(specification(THEIRS, names))
+    seen = Specifications(tmp_path, ("/etc/cdi", "/var/run/cdi"), THEIRS)
+    assert seen.names().keys() == {A, M}
+    (tmp_path / "etc/cdi/b.json").unlink()
+    assert seen.names().keys() == {A, B, M}

@@ -1,0 +1,61 @@
+"""One card never serves two pods, whoever else offers it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpu_amd
+import gpu_intel
+import pytest
+from devhost_sriov import Sriov
+from devhost_sriov.options import SriovOptions
+from gpu_desk import Looking
+
+from devhost import catalog
+from devhost.config import load
+from devhost.plan import Plan, make_plan
+from devhost.source import ServiceContext
+
+GPU = "{name: example.com/gpu, backend: gpu, where: {vendor: intel}}"
+FUNCTION = '{name: example.com/vf, backend: sriov, where: {pciClass: "03*", kind: vf}}'
+
+
+def planned(looking: Looking, root: Path, *entries: str) -> Plan:
+    """The plan for a Flex with virtual functions, known to two backends."""
+    gpu_intel.flex(root)
+    file = root / "devhost.yaml"
+    file.write_text("version: 1\nresources:\n" + "".join(f"  - {entry}\n" for entry in entries))
+    settings = load(file, catalog.load)
+    context = ServiceContext("sriov", root, ("*",))
+    try:
+        functions = Sriov(SriovOptions(), context).discover()
+    finally:
+        context.close()
+    return make_plan({"gpu": looking(root).discover(), "sriov": functions}, settings)
+
+
+def names(plan: Plan, resource: str) -> list[str]:
+    return [offer.device.id for offer in plan.resources[resource].offers]
+
+
+@pytest.mark.parametrize("first", ["gpu", "sriov"])
+def test_a_virtual_function_goes_to_whoever_comes_first(
+    looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr("devhost_sriov.settling.QUIET", 0.0)
+    entries = (GPU, FUNCTION) if first == "gpu" else (FUNCTION, GPU)
+    plan = planned(looking, tmp_path, *entries)
+    both = set(names(plan, "example.com/gpu")) & set(names(plan, "example.com/vf"))
+    assert both == set()
+    mine = {"0000:b4:00.1", "0000:b4:00.2"}
+    assert mine <= set(names(plan, "example.com/gpu" if first == "gpu" else "example.com/vf"))
+    assert "0000:b4:00.3" in names(plan, "example.com/vf"), "one for a virtual machine is never a GPU's"
+
+
+def test_every_partition_has_claims_of_its_own(looking: Looking, tmp_path: Path) -> None:
+    devices = looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4")).discover()
+    claims = [claim for device in devices for claim in device.claims]
+    assert len(claims) == len(set(claims)) == 64 * 3
+    wholes = {whole for device in devices for whole in device.part_of}
+    assert len(wholes) == 8
+    assert not wholes & set(claims)

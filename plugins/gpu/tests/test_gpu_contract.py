@@ -1,0 +1,21 @@
+"""The backend keeps the promises that every backend makes, on a machine with what is hard about GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from devhost_gpu import Gpu
+from devhost_gpu.options import GpuOptions
+from gpu_others import everything
+
+from devhost.testing.contract import BackendContract
+
+
+class TestGpuContract(BackendContract):
+    """GPUs, partitions, virtual functions, twins, cards that are ill, cards without a vendor."""
+
+    backend = Gpu
+    options = GpuOptions(temperature_limit=100)
+
+    def tree(self, root: Path) -> None:
+        everything(root)

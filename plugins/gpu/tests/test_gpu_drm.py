@@ -1,0 +1,131 @@
+"""Whether drivers answer: what refusals mean, cards that hang, cards that cry for help."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import struct
+import threading
+from pathlib import Path
+
+import gpu_amd
+import gpu_intel
+import pytest
+from devhost_gpu import drm
+from devhost_gpu.asking import Asking
+from gpu_desk import Looking, by_id
+
+from devhost.backend import Event
+
+ARC = "0000:03:00.0"
+ARC_PATH = f"/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/{ARC}"
+
+
+@pytest.mark.skipif(struct.calcsize("P") != 8, reason="the number is that of machines with 64 bits")
+def test_the_request_has_the_number_that_the_kernel_gave_it() -> None:
+    assert drm.VERSION == 0xC0406400
+    assert drm.I915_THROTTLE == 0x6458
+
+
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [
+        (errno.ECANCELED, "is wedged"),
+        (errno.EIO, "is wedged"),
+        (errno.ENODEV, "is gone"),
+        (errno.EACCES, ""),
+        (errno.ENOTTY, ""),
+    ],
+)
+def test_only_some_refusals_are_about_the_card(
+    monkeypatch: pytest.MonkeyPatch, number: int, word: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    assert drm.refusal("/dev/null", "xe").startswith(word)
+    assert bool(drm.refusal("/dev/null", "xe")) is bool(word)
+
+
+def test_i915_is_asked_for_more_than_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(fcntl, "ioctl", lambda _, number, *rest: asked.append(number))
+    assert drm.refusal("/dev/null", "i915") == ""
+    assert asked == [drm.VERSION, drm.I915_THROTTLE]
+
+
+def test_a_node_that_is_not_there_or_stands_for_nothing_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    assert drm.refusal(str(tmp_path / "plain"), "xe") == ""
+    assert drm.refusal(str(tmp_path / "absent"), "xe") == ""
+
+
+def test_one_that_hangs_keeps_nobody_waiting_and_is_not_asked_twice() -> None:
+    never, calls = threading.Event(), []
+
+    def hang() -> str:
+        calls.append(1)
+        never.wait(30)
+        return "late"
+
+    asking = Asking()
+    assert asking.ask({"hung": hang, "quick": lambda: "here"}, 0.05) == {"quick": "here"}
+    assert asking.ask({"hung": hang}, 0.05) == {}
+    assert len(calls) == 1
+    never.set()
+    assert asking.ask({"hung": hang}, 20) == {"hung": "late"}
+
+
+@pytest.fixture
+def wedged(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of render nodes that are wedged; the tree counts as a running machine's."""
+    names: set[str] = set()
+    monkeypatch.setattr(drm, "is_live", lambda _: True)
+    monkeypatch.setattr(drm, "refusal", lambda node, _: "is wedged" if Path(node).name in names else "")
+    return names
+
+
+def test_a_wedged_card_is_found_by_a_probe_and_heals(
+    tmp_path: Path, looking: Looking, wedged: set[str]
+) -> None:
+    backend = looking(gpu_intel.arc(tmp_path))
+    devices = backend.discover()
+    wedged.add("renderD129")
+    assert {name: health.reason for name, health in backend.probe(devices).items()} == {ARC: "it is wedged"}
+    wedged.clear()
+    assert backend.probe(devices) == {}
+
+
+def test_a_card_whose_driver_cries_for_help_is_asked_at_once_and_until_it_is_well(
+    tmp_path: Path, looking: Looking, wedged: set[str]
+) -> None:
+    backend = looking(gpu_intel.arc(tmp_path))
+    assert by_id(backend)[ARC].health.healthy
+    wedged.add("renderD129")
+    assert by_id(backend)[ARC].health.healthy, "nobody has said anything yet"
+    devices = by_id(backend, Event("drm", "change", f"{ARC_PATH}/drm/card1"))
+    assert devices[ARC].health.reason == "it is wedged"
+    assert devices["0000:00:02.0"].health.healthy
+    assert not by_id(backend)[ARC].health.healthy
+    wedged.clear()
+    assert by_id(backend)[ARC].health.healthy
+
+
+def test_a_wedged_gpu_takes_its_partitions_with_it(
+    tmp_path: Path, looking: Looking, wedged: set[str]
+) -> None:
+    backend = looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2))
+    devices = by_id(backend)
+    wedged.add("renderD128")
+    path = "/sys/devices/pci0000:0a/0000:0a:01.1/0000:0c:00.0"
+    devices = by_id(backend, Event("drm", "change", f"{path}/drm/card0"))
+    assert sum(not device.health.healthy for device in devices.values()) == 8
+
+
+def test_a_card_that_sleeps_is_not_woken_up(tmp_path: Path, looking: Looking, wedged: set[str]) -> None:
+    tree = gpu_intel.arc(tmp_path)
+    tree.file(f"{ARC_PATH}/power/runtime_status", "suspended")
+    wedged.add("renderD129")
+    backend = looking(tree)
+    assert backend.probe(backend.discover()) == {}

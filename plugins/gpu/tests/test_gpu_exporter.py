@@ -1,0 +1,91 @@
+"""What AMD's device metrics exporter says, over a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import gpu_amd
+import grpc
+import pytest
+from devhost_gpu import exporter
+from gpu_desk import Looking
+
+
+def field(number: int, text: str) -> bytes:
+    """A field that holds text, shorter than 128 bytes."""
+    return bytes((number << 3 | 2, len(text))) + text.encode()
+
+
+def state(device: str, health: str) -> bytes:
+    """One ``GPUState``: id, UUID, health, workload and the device's id."""
+    inner = field(1, "0") + field(2, "ff") + field(3, health) + field(4, "pod") + field(5, device)
+    return bytes((1 << 3 | 2, len(inner))) + inner
+
+
+@contextmanager
+def serving(socket: Path, answer: bytes) -> Iterator[None]:
+    """An exporter that listens on a socket."""
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        listing = grpc.unary_unary_rpc_method_handler(lambda request, context: answer)
+        service = exporter.METHOD.split("/")[1]
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"List": listing}),))
+        server.add_insecure_port(f"unix:{socket}")
+        server.start()
+        try:
+            yield
+        finally:
+            server.stop(None).wait(10)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A socket whose path is short enough below a test's directory."""
+    monkeypatch.setattr(exporter, "SOCKET", "/s")
+    return tmp_path / "s"
+
+
+def test_what_it_says_counts_and_recovers(tmp_path: Path, looking: Looking, short: Path) -> None:
+    backend = looking(gpu_amd.mi210(tmp_path))
+    devices = backend.discover()
+    ill = state("0000:63:00.0", "UNHEALTHY") + state("0000:43:00.0", "healthy") + state("0000:e3:00.0", "?")
+    with serving(short, ill):
+        assert {name: health.reason for name, health in backend.probe(devices).items()} == {
+            "0000:63:00.0": "the device metrics exporter says that it is unhealthy"
+        }
+    with serving(short, state("0000:63:00.0", "healthy")):
+        assert backend.probe(devices) == {}
+
+
+def test_without_an_exporter_nobody_is_asked(tmp_path: Path) -> None:
+    assert exporter.verdicts(tmp_path) == {}
+
+
+def test_one_that_answers_nonsense_or_not_at_all_is_told_of_once_and_harms_no_card(
+    tmp_path: Path, looking: Looking, short: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = looking(gpu_amd.mi210(tmp_path))
+    devices = backend.discover()
+    with serving(short, b"\x0a\x7f"):
+        assert backend.probe(devices) == backend.probe(devices) == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        "asking the device metrics exporter failed: its answer cannot be read"
+    ]
+
+
+@pytest.mark.parametrize("answer", [b"\x0a", b"\x0b\x00", b"\xff" * 11, b"\x0d\x01", b"\x0a\x03\x2a\x01\xff"])
+def test_no_answer_is_too_odd(tmp_path: Path, short: Path, answer: bytes) -> None:
+    with serving(short, answer):
+        try:
+            assert exporter.verdicts(tmp_path) == {}
+        except exporter.NoAnswerError as error:
+            assert "\n" not in str(error)
+
+
+def test_unknown_fields_are_passed_over(tmp_path: Path, short: Path) -> None:
+    answer = bytes((9 << 3, 5)) + bytes((8 << 3 | 5, 1, 2, 3, 4)) + state("0000:63:00.0", "healthy")
+    with serving(short, answer):
+        assert exporter.verdicts(tmp_path) == {"0000:63:00.0": "healthy"}

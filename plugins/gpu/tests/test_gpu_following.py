@@ -1,0 +1,129 @@
+"""The events of several vendors' code as one stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from devhost_gpu import Gpu, following
+from devhost_gpu.adapter import Adapter
+from devhost_gpu.card import Card
+from devhost_gpu.following import Following
+from devhost_gpu.options import GpuOptions
+
+from devhost.backend import Event, Health
+from devhost.source import ServiceContext
+
+
+class Quiet:
+    """A vendor's code that hears nothing beside uevents."""
+
+    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
+        return []
+
+    def notice(self, event: Event) -> None:
+        pass
+
+    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+class Heard(Quiet):
+    """One that tells of some events, and then of no more, or fails."""
+
+    def __init__(self, *names: str, fails: bool = False) -> None:
+        self.events = [Event(name, "change") for name in names]
+        self.fails = fails
+        self.begun = asyncio.Event()
+        self.has_ended = False
+
+    async def watch(self) -> AsyncIterator[Event]:
+        self.begun.set()
+        try:
+            for event in self.events:
+                yield event
+            if self.fails:
+                raise RuntimeError("the library is gone")
+            await asyncio.Event().wait()
+        finally:
+            self.has_ended = True
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "NEW_VENDORS", 0.01)
+
+
+async def heard(stream: AsyncIterator[Event], count: int) -> list[str]:
+    """The first events of a stream, by their subsystems in alphabetical order."""
+    async with asyncio.timeout(20):
+        return sorted([(await anext(stream)).subsystem for _ in range(count)])
+
+
+async def test_every_vendor_is_heard() -> None:
+    joined = Following()
+    joined.begin({"amd": Heard("a", "b"), "nvidia": Heard("c"), "intel": Quiet()})
+    stream = joined.events()
+    assert await heard(stream, 3) == ["a", "b", "c"]
+
+
+async def test_a_vendor_whose_first_card_appears_later_is_heard_too() -> None:
+    joined = Following()
+    joined.begin({"amd": Heard("a")})
+    stream = joined.events()
+    assert await heard(stream, 1) == ["a"]
+    joined.begin({"amd": Heard("never"), "nvidia": Heard("c")})
+    assert await heard(stream, 1) == ["c"]
+
+
+async def test_one_that_fails_ends_the_stream_and_leaves_nothing_running() -> None:
+    well = Heard("a")
+    joined = Following()
+    joined.begin({"amd": well, "nvidia": Heard(fails=True)})
+    with pytest.raises(RuntimeError, match="the library is gone"):
+        await heard(joined.events(), 5)
+    assert well.has_ended
+
+
+async def test_one_that_nobody_takes_events_of_is_ended_too() -> None:
+    full = Heard(*(["a"] * 500))
+    joined = Following()
+    joined.begin({"amd": full})
+    stream = joined.events()
+    assert await heard(stream, 1) == ["a"]
+    assert isinstance(stream, AsyncGenerator)
+    await stream.aclose()
+    assert full.has_ended
+
+
+async def test_a_stream_that_is_closed_leaves_nothing_running() -> None:
+    well = Heard("a")
+    joined = Following()
+    joined.begin({"amd": well})
+
+    async def follow() -> None:
+        async for _ in joined.events():
+            pass
+
+    task = asyncio.ensure_future(follow())
+    async with asyncio.timeout(20):
+        await well.begun.wait()
+    task.cancel()
+    await asyncio.wait([task], timeout=20)
+    assert task.done()
+    assert well.has_ended
+
+
+async def test_whoever_stops_listening_to_the_backend_has_ended_every_source(tmp_path: Path) -> None:
+    backend = Gpu(GpuOptions(), ServiceContext("gpu", tmp_path))
+    family = Heard("drm")
+    backend._following.begin({"amd": family})
+    async with aclosing(backend.watch()) as events:
+        assert (await anext(events)).subsystem == "drm"
+    assert family.has_ended

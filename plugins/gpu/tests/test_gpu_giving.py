@@ -1,0 +1,231 @@
+"""What a container gets of NVIDIA's GPUs, by each strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from devhost_gpu.allocation import edits
+from devhost_gpu.card import NVIDIA, Card
+from devhost_gpu.nvml.facts import NvidiaFacts
+from devhost_gpu.options import GpuOptions
+
+from devhost import catalog
+from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount, OptionError
+from devhost.config import load
+from devhost.sysfs import Sysfs
+
+A, B, C = "GPU-aaaaaaaa-0000-4000-8000-000000000000", "GPU-bbbb", "GPU-cccc"
+M = "MIG-mmmm"
+
+
+def gpu(uuid: str, minor: int | None, index: str | None = None) -> Card:
+    facts = NvidiaFacts(
+        uuid, uuid, f"0000:{minor or 0:02x}:00.0", str(minor or 0) if index is None else index, minor
+    )
+    return Card(Device(uuid or facts.address), NVIDIA, facts)
+
+
+def mig(uuid: str, parent: str, minor: int, capabilities: tuple[int, ...], index: str = "1:0") -> Card:
+    facts = NvidiaFacts(uuid, parent, "0000:01:00.0", index, minor, (1, 0), capabilities)
+    return Card(Device(uuid), NVIDIA, facts)
+
+
+def given(cards: list[Card], root: Path = Path("/nowhere"), **options: object) -> Edits:
+    return edits(cards, GpuOptions(**options), Sysfs(root))  # type: ignore[arg-type]
+
+
+def nodes(given: Edits) -> dict[str, str]:
+    return {node.container_path: node.path for node in given.nodes}
+
+
+def test_the_runtime_is_told_uuids_unless_something_else_is_asked_for() -> None:
+    assert given([gpu(A, 0), gpu(B, 1)]) == Edits(env={"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"})
+
+
+def test_the_same_gpus_are_told_in_the_same_order_however_they_are_asked_for() -> None:
+    cards = [gpu(A, 10), gpu(B, 9), gpu(C, 2)]
+    wanted = Edits(env={"NVIDIA_VISIBLE_DEVICES": f"{C},{B},{A}"})
+    assert given(cards) == given(cards[::-1]) == wanted
+
+
+def test_a_gpu_that_is_given_twice_is_told_once() -> None:
+    twice = [gpu(A, 0), gpu(A, 0), mig(M, B, 1, (12, 13)), mig(M, B, 1, (12, 13))]
+    assert given(twice).env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{M}"}
+    specs = given(twice, device_list_strategy="device-specs")
+    assert len(specs.nodes) == len(set(nodes(specs))) == 8
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts"])
+def test_mig_instances_are_told_by_uuid_or_by_number(strategy: str) -> None:
+    cards = [mig("MIG-2", B, 1, (21, 22), "1:1"), mig("MIG-1", B, 1, (12, 13), "1:0")]
+    told = given(cards, device_list_strategy=strategy)
+    numbers = given(cards, device_list_strategy=strategy, device_ID_strategy="index")
+    if strategy == "envvar":
+        assert told.env["NVIDIA_VISIBLE_DEVICES"] == "MIG-1,MIG-2"
+        assert numbers.env["NVIDIA_VISIBLE_DEVICES"] == "1:0,1:1"
+    else:
+        directory = "/var/run/nvidia-container-devices"
+        assert told.env == numbers.env == {"NVIDIA_VISIBLE_DEVICES": directory}
+        assert told.mounts == tuple(Mount("/dev/null", f"{directory}/{name}") for name in ("MIG-1", "MIG-2"))
+        assert [mount.container_path for mount in numbers.mounts] == [f"{directory}/1:0", f"{directory}/1:1"]
+
+
+def test_device_specs_give_nodes_and_what_each_container_needs_beside_them() -> None:
+    got = given([gpu(A, 3)], device_list_strategy="device-specs")
+    assert got == Edits(
+        nodes=(
+            DeviceNode("/dev/nvidia3", "/dev/nvidia3"),
+            DeviceNode("/dev/nvidiactl", "/dev/nvidiactl"),
+            DeviceNode("/dev/nvidia-uvm", "/dev/nvidia-uvm"),
+            DeviceNode("/dev/nvidia-uvm-tools", "/dev/nvidia-uvm-tools", required=False),
+            DeviceNode("/dev/nvidia-modeset", "/dev/nvidia-modeset", required=False),
+        )
+    )
+
+
+def test_a_mig_instance_comes_with_its_gpu_s_node_and_access_to_itself_alone() -> None:
+    got = nodes(given([mig(M, B, 1, (12, 13))], device_list_strategy="device-specs"))
+    own = {"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"}
+    assert own <= got.keys()
+    assert not {path for path in got if "nvidia-cap" in path} - own
+
+
+def test_a_driver_in_a_container_of_its_own_has_the_nodes_below_its_root(tmp_path: Path) -> None:
+    driver = "/run/nvidia/driver"
+    options = {"device_list_strategy": "device-specs", "driver_root": driver}
+    assert nodes(given([gpu(A, 0)], tmp_path, **options))["/dev/nvidia0"] == "/dev/nvidia0"
+    (tmp_path / "run/nvidia/driver/dev").mkdir(parents=True)
+    (tmp_path / "run/nvidia/driver/dev/nvidiactl").touch()
+    there = nodes(given([gpu(A, 0)], tmp_path, **options))
+    assert there["/dev/nvidia0"] == f"{driver}/dev/nvidia0"
+    assert there["/dev/nvidiactl"] == f"{driver}/dev/nvidiactl"
+    told = nodes(given([gpu(A, 0)], tmp_path, **options, dev_root="/"))
+    assert told["/dev/nvidia0"] == "/dev/nvidia0"
+
+
+def test_the_driver_s_directory_is_where_images_for_cuda_look_for_it() -> None:
+    host = "/opt/nvidia"
+    got = given([gpu(A, 0)], device_list_strategy="device-specs", driver_directory=f"{host}/")
+    assert got.mounts == (
+        Mount(host, "/usr/local/nvidia"),
+        Mount(f"{host}/vulkan/icd.d", "/etc/vulkan/icd.d", required=False),
+    )
+
+
+def test_several_strategies_add_up() -> None:
+    got = given([gpu(A, 0)], device_list_strategy=("envvar", "device-specs"))
+    assert got.env == {"NVIDIA_VISIBLE_DEVICES": A}
+    assert "/dev/nvidia0" in nodes(got)
+
+
+def test_an_mps_server_is_passed_on_whatever_the_strategy() -> None:
+    pipes, memory = "/run/nvidia/mps/gpu/pipe", "/run/nvidia/mps/shm"
+    for strategy in ("envvar", "device-specs"):
+        got = given(
+            [gpu(A, 0)], device_list_strategy=strategy, mps_pipe_directory=pipes, mps_shm_directory=memory
+        )
+        assert got.env["CUDA_MPS_PIPE_DIRECTORY"] == pipes
+        assert Mount(pipes, pipes, read_only=False) in got.mounts
+        assert Mount(memory, "/dev/shm", read_only=False) in got.mounts
+
+
+def test_what_goes_with_gpus_is_asked_for_by_name() -> None:
+    got = given([gpu(A, 0)], gds_enabled=True, mofed_enabled=True, gdrcopy_enabled=True)
+    assert got.env == {
+        "NVIDIA_VISIBLE_DEVICES": A,
+        "NVIDIA_GDS": "enabled",
+        "NVIDIA_MOFED": "enabled",
+        "NVIDIA_GDRCOPY": "enabled",
+    }
+
+
+def test_imex_channels_are_given_where_the_node_has_them(tmp_path: Path) -> None:
+    channel = "/dev/nvidia-caps-imex-channels/channel0"
+    ways = ("envvar", "volume-mounts", "device-specs")
+    absent = [given([gpu(A, 0)], tmp_path, device_list_strategy=way, imex_channel_IDs=(0, 7)) for way in ways]
+    assert absent == [given([gpu(A, 0)], tmp_path, device_list_strategy=way) for way in ways]
+    (tmp_path / channel.lstrip("/")).parent.mkdir(parents=True)
+    (tmp_path / channel.lstrip("/")).touch()
+    told, mounted, noded = (
+        given([gpu(A, 0)], tmp_path, device_list_strategy=way, imex_channel_IDs=(0, 7)) for way in ways
+    )
+    assert told.env["NVIDIA_IMEX_CHANNELS"] == "0"
+    assert mounted.mounts[-1] == Mount("/dev/null", "/var/run/nvidia-container-devices/imex/0")
+    assert nodes(noded)[channel] == channel
+
+
+@pytest.mark.parametrize(
+    ("card", "options", "words"),
+    [
+        (gpu("", 0), {}, "0000:00:00.0: NVIDIA's driver has not told its UUID"),
+        (gpu(A, 0, ""), {"device_ID_strategy": "index"}, f"{A}: its number is not known"),
+        (gpu(A, None), {"device_list_strategy": "device-specs"}, "does not say which /dev/nvidia… it is"),
+        (mig(M, A, 0, ()), {"device_list_strategy": "device-specs"}, "which nodes give access to it"),
+        (gpu(A, 0), {"device_list_strategy": "cdi"}, f"{A}: no CDI specification names it"),
+    ],
+)
+def test_what_cannot_be_given_is_refused_in_words(card: Card, options: dict[str, object], words: str) -> None:
+    with pytest.raises(AllocationError) as refused:
+        given([card], **options)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "words"),
+    [
+        ({"device_list_strategy": ()}, "deviceListStrategy", "must have a member"),
+        (
+            {"device_list_strategy": ("envvar", "volume-mounts")},
+            "deviceListStrategy",
+            "set the same variable",
+        ),
+        ({"dev_root": "dev"}, "devRoot", '"dev" is not absolute'),
+        ({"driver_root": ""}, "driverRoot", "must be a path"),
+        ({"driver_directory": "/opt/nvidia"}, "driverDirectory", "without deviceListStrategy device-specs"),
+        ({"gds_enabled": True, "device_list_strategy": "cdi"}, "gdsEnabled", "envvar or volume-mounts"),
+        ({"mps_shm_directory": "/shm"}, "mpsShmDirectory", "without mpsPipeDirectory"),
+        ({"device_list_strategy": "cdi", "cdi_directories": ()}, "cdiDirectories", "must have a member"),
+        ({"cdi_directories": ("/etc/cdi", "cdi")}, "cdiDirectories[1]", '"cdi" is not absolute'),
+        ({"imex_channel_IDs": (0, 2048)}, "imexChannelIDs", "from 0 to 2047"),
+        ({"nvidia_CTK_path": ""}, "nvidiaCTKPath", "must be a path"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_by_name(
+    options: dict[str, object], key: str, words: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        GpuOptions(**options)  # type: ignore[arg-type]
+    assert refused.value.key == key
+    assert words in refused.value.message
+
+
+def test_keys_are_spelled_as_in_nvidia_s_plugin(tmp_path: Path) -> None:
+    file = tmp_path / "devhost.yaml"
+    file.write_text("""
+version: 1
+backends:
+  gpu:
+    driverRoot: /run/nvidia/driver
+    devRoot: /
+    deviceListStrategy: [volume-mounts, device-specs]
+    deviceIDStrategy: index
+    driverDirectory: /opt/nvidia
+    mpsPipeDirectory: /mps/pipe
+    mpsShmDirectory: /mps/shm
+    gdsEnabled: true
+    mofedEnabled: true
+    gdrcopyEnabled: true
+    imexChannelIDs: [0]
+    nvidiaCTKPath: /usr/local/nvidia/toolkit/nvidia-ctk
+    nvidiaCDIHookPath: /usr/local/nvidia/toolkit/nvidia-cdi-hook
+    cdiDirectories: [/run/cdi]
+    bypath: none
+resources: [{name: nvidia.com/gpu, backend: gpu}]
+""")
+    options = load(file, catalog.load).backends["gpu"]
+    assert isinstance(options, GpuOptions)
+    assert options.strategies == {"volume-mounts", "device-specs"}
+    assert options.device_ID_strategy == "index"
+    assert options.imex_channel_IDs == (0,)
+    assert options.nvidia_CDI_hook_path == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"

@@ -1,0 +1,153 @@
+"""What happens to one of NVIDIA's GPUs, and what it means to the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from devhost_gpu import nvidia as family
+from devhost_gpu import nvidia_care, nvidia_health
+from devhost_gpu.options import GpuOptions
+from gpu_nvidia import DGX, NvidiaMachine
+from gpu_nvidia_desk import PATIENCE, NvidiaDesk
+
+A, B = DGX[:2]
+Open = Callable[..., NvidiaDesk]
+
+
+def test_a_gpu_that_falls_off_the_bus_takes_nobody_along(station: NvidiaMachine, at: Open) -> None:
+    desk = at(station)
+    before = desk.look()
+    lost = station.uuids[DGX[2]]
+    station.lose(DGX[2])
+    after = desk.look()
+    assert after.keys() == before.keys()
+    assert "fallen off the bus" in after[lost].health.reason
+    assert [name for name, device in after.items() if not device.health] == [lost]
+    assert [*desk.probe()] == [lost]
+    assert desk.backend.links(after[lost], after[station.uuids[A]]) in (0, 12)
+    assert desk.backend.links(after[station.uuids[A]], after[station.uuids[B]]) == 12
+
+
+def test_a_gpu_that_was_lost_before_the_start_is_known_by_what_the_driver_says(
+    station: NvidiaMachine, at: Open
+) -> None:
+    station.lose(DGX[2])
+    found = at(station).look()
+    assert "fallen off the bus" in found[station.uuids[DGX[2]]].health.reason
+    assert sum(not device.health for device in found.values()) == 1
+
+
+async def test_an_xid_makes_its_gpu_ill_at_once_and_a_reset_makes_it_well(
+    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family, "TICK", 0.05)
+    monkeypatch.setattr(nvidia_care, "ALONE_EVERY", 0.0)
+    monkeypatch.setattr(nvidia_health, "HOLD", 0.2)
+    desk = at(station)
+    desk.look()
+    uuid = station.uuids[A]
+    async with desk.watched() as rung:
+        desk.probe()
+        station.lose(A)
+        station.nvml.event(uuid, 79)
+        await asyncio.wait_for(rung.wait(), PATIENCE)
+        assert desk.reasons()[uuid].startswith("the GPU has fallen off the bus (Xid 79)")
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            assert uuid in desk.reasons()
+        station.reset(A)
+        for _ in range(400):
+            await asyncio.sleep(0.05)
+            if uuid not in desk.reasons():
+                break
+        assert uuid not in desk.reasons()
+
+
+async def test_an_xid_of_one_instance_leaves_its_siblings_alone(station: NvidiaMachine, at: Open) -> None:
+    desk = at(station)
+    before = desk.look()
+    uuid = station.uuids[DGX[6]]
+    [one] = [name for name, card in desk.backend._cards.items() if getattr(card.facts, "index", "") == "6:2"]
+    async with desk.watched() as rung:
+        station.nvml.event(uuid, 94, gi=9, ci=0)
+        await asyncio.wait_for(rung.wait(), PATIENCE)
+        after = desk.look()
+        assert {name for name in before if not after[name].health} == {one}
+        rung.clear()
+        station.nvml.event(uuid, 95)
+        await asyncio.wait_for(rung.wait(), PATIENCE)
+        parts = {name for name, device in before.items() if device.attributes.get("parent") == uuid}
+        assert {name for name, device in desk.look().items() if not device.health} == {uuid, *parts}
+
+
+async def test_an_application_error_makes_nobody_ill(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid = nvidia.gpu(A)
+    desk = at(nvidia, GpuOptions(heed_xids=(31,), ignore_xids=(48,)))
+    desk.look()
+    async with desk.watched() as rung:
+        for xid in (13, 43, 45, 48, 68, 109, 31):
+            nvidia.nvml.event(uuid, xid)
+        while not desk.reasons():
+            await asyncio.wait_for(rung.wait(), PATIENCE)
+            rung.clear()
+        assert desk.reasons() == {uuid: "the driver reported Xid 31"}
+
+
+@pytest.mark.parametrize(("kind", "word"), [(2, "ECC"), (0x4000, "unavailable"), (0x2000, "poison")])
+async def test_other_events_make_a_gpu_ill_too(nvidia: NvidiaMachine, at: Open, kind: int, word: str) -> None:
+    uuid = nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    async with desk.watched() as rung:
+        nvidia.nvml.event(uuid, 0, kind=kind)
+        await asyncio.wait_for(rung.wait(), PATIENCE)
+        assert word in desk.reasons()[uuid]
+
+
+@pytest.mark.parametrize(("kind", "data"), [(8, 154), (0x8000, 0)])
+async def test_a_recovery_action_is_asked_for_as_soon_as_it_changes(
+    nvidia: NvidiaMachine, at: Open, kind: int, data: int
+) -> None:
+    uuid = nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    async with desk.watched() as rung:
+        nvidia.nvml.gpus[uuid]["field230"] = 1
+        nvidia.nvml.event(uuid, data, kind=kind)
+        while not desk.reasons():
+            await asyncio.wait_for(rung.wait(), PATIENCE)
+            rung.clear()
+        assert desk.reasons() == {uuid: "it needs a reset, says its driver"}
+
+
+def test_a_gpu_whose_memory_cannot_be_read_is_ill(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid = nvidia.gpu(A)
+    other = nvidia.gpu(B)
+    desk = at(nvidia)
+    desk.look()
+    nvidia.nvml.fault("nvmlDeviceGetMemoryInfo", uuid, error=999)
+    assert desk.probe() == {uuid: "NVML: Unknown Error"}
+    assert desk.look()[other].health
+
+
+def test_a_gpu_that_must_be_reset_is_held_open_by_nobody(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid = nvidia.gpu(A, field230=1)
+    desk = at(nvidia)
+    assert desk.probe() == {uuid: "it needs a reset, says its driver"}
+    desk.look()
+    assert not desk.pid
+    desk.until(lambda: not desk.is_open())
+
+
+def test_a_restart_of_devhost_forgets_no_illness_that_the_gpu_still_tells_of(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    uuid = nvidia.gpu(A, field230=4)
+    other = nvidia.gpu(B, remapped="0,1,1,0")
+    for _ in range(2):
+        assert at(nvidia).probe() == {
+            uuid: "it must be drained and reset, says its driver",
+            other: "memory with uncorrectable errors waits for a reset to be replaced",
+        }

@@ -1,0 +1,192 @@
+"""What happens when NVML is in trouble, and how the driver is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from devhost_gpu import nvidia as family
+from devhost_gpu import nvidia_care
+from devhost_gpu.nvml import keeper, session
+from gpu_nvidia import DGX, NvidiaMachine
+from gpu_nvidia_desk import PATIENCE, NvidiaDesk
+
+from devhost.backend import Event
+
+A, B = DGX[:2]
+Open = Callable[..., NvidiaDesk]
+
+
+# What happens to NVML
+
+
+def test_while_nvml_hangs_nobody_waits_and_devices_stay_until_it_is_too_long(
+    nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family, "PATIENCE", 0.2)
+    monkeypatch.setattr(nvidia_care, "PATIENCE", 0.2)
+    uuid = nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    hang = nvidia.nvml.fault("*", hang=60)
+    assert desk.reasons() == {}
+    assert desk.probe() == {}
+    monkeypatch.setattr(family, "STALE", 0.0)
+    assert "does not answer" in desk.reasons()[uuid]
+    nvidia.nvml.mend(hang)
+    desk.until(lambda: not desk.reasons())
+
+
+def test_a_gpu_that_makes_nvml_hang_is_asked_no_more_and_the_others_go_on(
+    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family, "PATIENCE", 0.2)
+    monkeypatch.setattr(nvidia_care, "PATIENCE", 0.2)
+    monkeypatch.setattr(session, "LIMIT", 1.0)
+    monkeypatch.setattr(keeper, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "ALONE", 0.2)
+    desk = at(station)
+    before = desk.look()
+    uuid = station.uuids[A]
+    hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=60)
+    desk.until(lambda: uuid in desk.reasons())
+    assert "hung" in desk.reasons()[uuid]
+    desk.until(lambda: desk.look() and not desk.nvidia._trouble)
+    after = desk.look()
+    assert after.keys() == before.keys()
+    assert [name for name, device in after.items() if not device.health] == [uuid]
+    station.nvml.mend(hang)
+
+
+async def test_a_process_that_is_killed_is_replaced(
+    nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family, "TICK", 0.05)
+    nvidia.gpu(A)
+    desk = at(nvidia)
+    async with desk.watched() as rung:
+        desk.look()
+        first = desk.pid
+        os.kill(first, signal.SIGKILL)
+        while desk.pid in (0, first) or not desk.look():
+            await asyncio.wait_for(rung.wait(), PATIENCE)
+            rung.clear()
+            assert desk.reasons() == {}
+        assert desk.reasons() == {}
+
+
+def test_processes_that_cannot_be_ended_do_not_pile_up(
+    nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(session.Session, "is_gone", False)  # as if the kernel held it
+    nvidia.gpu(A)
+    desk = at(nvidia)
+    for _ in range(10):
+        desk.look()
+        desk.nvidia._keeper.close()
+        desk.nvidia._keeper.reopen()
+    assert len(desk.nvidia._keeper._left) == keeper.MOST_STRAYS
+    assert "still hang in the kernel" in desk.nvidia._keeper.problem
+
+
+# Letting go
+
+
+async def test_a_backend_that_was_closed_opens_nothing_until_it_is_watched_again(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    async with desk.watched(), asyncio.timeout(PATIENCE):
+        while desk.nvidia._loop is None:  # noqa: ASYNC110 - until somebody listens
+            await asyncio.sleep(0)
+    assert not desk.pid
+    desk.look()
+    assert not desk.pid
+    async with desk.watched() as rung:
+        await asyncio.wait_for(rung.wait(), PATIENCE)
+        desk.look()
+        assert desk.pid
+
+
+def test_the_driver_is_let_go_when_its_last_gpu_is_unbound(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid = nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    assert desk.is_open()
+    nvidia.unbind(A)
+    assert desk.reasons() == {uuid: "no driver is bound to it"}
+    desk.until(lambda: not desk.is_open())
+
+
+def test_instances_stay_listed_while_the_driver_of_their_gpu_is_away(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid = nvidia.gpu(A)
+    instance = nvidia.mig(A, 1, 0)
+    desk = at(nvidia)
+    before = desk.look()
+    nvidia.tree.bind(nvidia.paths[A], "")
+    found = desk.look()
+    assert found.keys() == before.keys()
+    assert found[instance].health.reason == "no driver is bound to it"
+    assert found[uuid].withheld == before[uuid].withheld
+    nvidia.tree.bind(nvidia.paths[A], "nvidia")
+    desk.until(lambda: desk.look() == before)
+
+
+async def test_the_driver_is_let_go_as_soon_as_a_gpu_is_asked_to_be_unbound(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    async with desk.watched() as rung:
+        while desk.is_open():
+            nvidia.nvml.system_event(1)
+            rung.clear()
+            await asyncio.wait_for(rung.wait(), PATIENCE) if not desk.is_open() else await asyncio.sleep(0.1)
+        assert desk.reasons() == {}, "the GPU is still there"
+        assert not desk.pid, "nothing is opened while it may be on its way out"
+
+
+def test_a_uevent_of_a_gpu_that_goes_lets_the_driver_go(nvidia: NvidiaMachine, at: Open) -> None:
+    nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    desk.backend.notice(Event("drm", "remove", f"{nvidia.paths[A]}/drm/card0"))
+    desk.until(lambda: not desk.is_open())
+
+
+def test_a_module_on_its_way_out_is_not_opened(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid = nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    nvidia.tree.file("/sys/module/nvidia/initstate", "going")
+    assert desk.reasons() == {uuid: "NVIDIA's driver is not loaded"}
+    desk.until(lambda: not desk.is_open())
+
+
+def test_a_new_driver_meets_a_fresh_process(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid = nvidia.gpu(A)
+    desk = at(nvidia)
+    desk.look()
+    first = desk.pid
+    nvidia.load_driver("580.65.06")
+    desk.until(lambda: desk.look()[uuid].attributes["driverVersion"] == "580.65.06")
+    assert desk.pid != first
+
+
+def test_another_gpu_at_the_same_place_inherits_no_illness(nvidia: NvidiaMachine, at: Open) -> None:
+    nvidia.gpu(A, field230=1)
+    desk = at(nvidia)
+    assert desk.probe()
+    nvidia.tree.remove(nvidia.paths[A])
+    nvidia.nvml.gpus.clear()
+    assert desk.look() == {}
+    fresh = nvidia.gpu(A, uuid="GPU-fffffff0-0000-4000-8000-000000000000")
+    desk.until(lambda: [*desk.look()] == [fresh])
+    assert desk.reasons() == desk.probe() == {}

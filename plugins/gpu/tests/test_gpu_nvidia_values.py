@@ -1,0 +1,208 @@
+"""What is decided of NVIDIA's GPUs without any: profiles, Xids, when one is ill and when it is well again."""
+
+from __future__ import annotations
+
+import pytest
+from devhost_gpu.nvidia_health import BLIND_HOLD, HOLD, Cases, wrong
+from devhost_gpu.nvidia_mig import profile
+from devhost_gpu.nvidia_xid import APPLICATION_ERRORS, XidRule, reason
+from devhost_gpu.nvml.facts import NvidiaFacts, Shape
+from devhost_gpu.nvml.reports import Check, Instance, Trouble, inventory
+from devhost_gpu.options import GpuOptions
+
+from devhost.backend import OptionError
+
+A, B = "0000:07:00.0", "0000:0f:00.0"
+WELL = Check("GPU-1", recovery=0)
+LOST = Trouble(15, "GPU is lost")
+
+
+def instance(name: str, memory: int = 0, shape: Shape | None = None) -> Instance:
+    return Instance("MIG-1", 0, 1, 0, name, memory or None, shape)
+
+
+def shape(gpu: int, compute: int) -> Shape:
+    return Shape(gpu, compute, 14, 1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "1g.10gb"),
+        ("NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb", "1c.3g.40gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb+me", "1g.5gb+me"),
+        ("NVIDIA RTX PRO 6000 MIG 1g.24gb+gfx", "1g.24gb+gfx"),
+        ("NVIDIA RTX PRO 6000 MIG 1g.24gb-me", "1g.24gb-me"),
+        ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", "7g.80gb"),
+    ],
+)
+def test_a_profile_is_read_from_the_name(name: str, expected: str) -> None:
+    assert profile(instance(name), 81920) == expected
+
+
+@pytest.mark.parametrize(
+    ("slices", "memory", "whole", "expected"),
+    [
+        ((1, 1), 4864, 40960, "1g.5gb"),
+        ((3, 3), 20096, 40960, "3g.20gb"),
+        ((3, 1), 20096, 40960, "1c.3g.20gb"),
+        ((1, 1), 9728, 81920, "1g.10gb"),
+        ((7, 7), 81050, 81920, "7g.80gb"),
+        ((1, 1), 9984, None, "1g.10gb"),
+    ],
+)
+def test_a_profile_without_a_name_is_that_of_its_shape(
+    slices: tuple[int, int], memory: int, whole: int | None, expected: str
+) -> None:
+    assert profile(instance("", memory, shape(*slices)), whole) == expected
+
+
+def test_an_instance_that_tells_nothing_has_no_profile() -> None:
+    assert profile(instance("NVIDIA A100"), 81920) == ""
+
+
+def test_application_errors_are_nobodys_illness() -> None:
+    rule = XidRule()
+    assert not any(map(rule.matters, APPLICATION_ERRORS))
+    assert rule.matters(79)
+    assert not rule.matters(154)
+
+
+def test_which_xids_matter_can_be_said() -> None:
+    assert not XidRule(ignored=(63,)).matters(63)
+    assert XidRule(ignored=(63,)).matters(64)
+    assert XidRule(heeded=(31,)).matters(31)
+    assert not XidRule(ignored="all").matters(79)
+    assert XidRule(ignored="all", heeded=(79,)).matters(79)
+
+
+def test_an_xid_is_told_in_words() -> None:
+    assert reason(79) == "the GPU has fallen off the bus (Xid 79)"
+    assert reason(1234) == "the driver reported Xid 1234"
+
+
+@pytest.mark.parametrize("options", [{"ignore_xids": (0,)}, {"heed_xids": (-1,)}])
+def test_what_is_no_xid_is_refused(options: dict[str, tuple[int, ...]]) -> None:
+    with pytest.raises(OptionError, match="1 or more"):
+        GpuOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (LOST, "fallen off the bus"),
+        (Trouble(16, "x"), "needs a reset"),
+        (Trouble(999, "Unknown Error"), "NVML: Unknown Error"),
+        (Check("", recovery=1), "needs a reset, says its driver"),
+        (Check("", recovery=2), "rebooted"),
+        (Check("", recovery=99), "recovery action 99"),
+        (Check("", remap_failed=True), "used up"),
+        (Check("", remap_pending=True, remap_uncorrectable=1), "waits for a reset"),
+        (Check("", retirement_pending=True), "retired"),
+    ],
+)
+def test_what_a_check_finds_wrong_is_told_in_words(found: Check | Trouble, words: str) -> None:
+    assert words in wrong(found)
+
+
+@pytest.mark.parametrize("found", [WELL, Check(""), Check("", remap_pending=True)])
+def test_what_is_worked_around_is_not_wrong(found: Check) -> None:
+    assert wrong(found) == ""
+
+
+def test_an_xid_holds_until_a_check_some_while_later_finds_nothing() -> None:
+    cases = Cases()
+    cases.checked(A, WELL, 0)
+    cases.happened(A, reason(79), 100)
+    assert cases.reason(A) == reason(79)
+    cases.checked(A, WELL, 100 + HOLD - 1)
+    assert cases.reason(A)
+    cases.checked(A, WELL, 100 + HOLD)
+    assert not cases.reason(A)
+    assert not cases.ill
+
+
+def test_a_check_that_fails_begins_the_wait_anew() -> None:
+    cases = Cases()
+    cases.checked(A, WELL, 0)
+    cases.happened(A, reason(79), 100)
+    cases.checked(A, LOST, 200)
+    cases.checked(A, WELL, 200 + HOLD - 1)
+    assert cases.reason(A) == f"{reason(79)}; {wrong(LOST)}"
+    cases.checked(A, WELL, 200 + HOLD)
+    assert not cases.reason(A)
+
+
+def test_time_alone_heals_nothing() -> None:
+    cases = Cases()
+    cases.happened(A, reason(48), 0)
+    assert cases.reason(A)
+    assert cases.ill == {A}
+
+
+def test_a_gpu_that_cannot_tell_whether_it_needs_a_reset_waits_for_longer() -> None:
+    cases = Cases()
+    cases.happened(A, reason(48), 0)
+    cases.checked(A, Check("GPU-1"), BLIND_HOLD - 1)
+    assert cases.reason(A)
+    cases.checked(A, Check("GPU-1"), BLIND_HOLD)
+    assert not cases.reason(A)
+
+
+def test_a_gpu_whose_driver_was_loaded_anew_need_not() -> None:
+    cases = Cases()
+    cases.happened(A, reason(48), 0, needs_reset=True)
+    cases.began_anew(A)
+    assert not cases.to_let_go
+    cases.checked(A, Check("GPU-1"), HOLD)
+    assert not cases.reason(A)
+
+
+def test_what_concerns_one_instance_leaves_its_siblings_alone() -> None:
+    cases = Cases()
+    cases.happened(A, "x", 0, (7, 0))
+    cases.happened(A, "y", 0, (8, None))
+    assert (cases.reason(A), cases.reason(A, 7, 0), cases.reason(A, 7, 1)) == ("", "x", "")
+    assert (cases.reason(A, 8, 0), cases.reason(A, 8, 1), cases.reason(A, 9, 0)) == ("y", "y", "")
+    cases.happened(A, "z", 0)
+    assert [cases.reason(A), cases.reason(A, 9, 0), cases.reason(A, 7, 0)] == ["z", "z", "z; x"]
+    assert not cases.reason(B)
+
+
+def test_only_a_gpu_that_must_be_reset_is_let_go() -> None:
+    cases = Cases()
+    cases.happened(A, reason(63), 0)
+    cases.checked(B, LOST, 0)
+    assert cases.to_let_go == {B}
+    cases.happened(A, reason(79), 0, needs_reset=True)
+    assert cases.to_let_go == {A, B}
+    cases.checked(A, WELL, HOLD)
+    assert cases.to_let_go == {B}
+
+
+def test_a_storm_of_errors_takes_no_room() -> None:
+    cases = Cases()
+    for xid in range(1, 10_000):
+        cases.happened(A, reason(xid), xid)
+    assert len(cases.reason(A)) < 300
+
+
+def test_gpus_that_are_gone_are_forgotten() -> None:
+    cases = Cases()
+    cases.happened(A, "x", 0)
+    cases.forget({B})
+    assert not cases.ill
+
+
+def test_an_answer_without_anything_optional_can_be_read() -> None:
+    names = ("index", "minor", "name", "memory", "capability", "architecture", "serial", "vbios", "mig")
+    answer: dict[str, object] = {"uuid": "GPU-1", "instances": [], **dict.fromkeys(names)}
+    found = inventory({"driver": None, "cuda": None, "gpus": {A: answer}})
+    assert (found.driver, found.cuda) == ("", "")
+    assert "memory=None" in repr(found.gpus[A])
+
+
+def test_the_nodes_of_an_instance_are_its_gpus_and_its_capabilities() -> None:
+    facts = NvidiaFacts("MIG-1", "GPU-1", A, "3:0", 3, (1, 0), (12, 13))
+    assert facts.is_mig
+    assert facts.nodes == ("/dev/nvidia3", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13")

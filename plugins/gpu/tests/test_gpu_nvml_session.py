@@ -1,0 +1,362 @@
+"""The program that uses NVML, and how it is asked: against the stub library, with the real binding."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import pytest
+from devhost_gpu.nvml import session as sessions
+from devhost_gpu.nvml.library import binding, library
+from devhost_gpu.nvml.reports import Check, Gpu, Trouble, checks, inventory, links
+from devhost_gpu.nvml.session import Ended, Message, Refused, Session, Unanswered, program
+from gpu_nvidia import DGX, NvidiaMachine, dgx
+
+A, B = DGX[:2]
+PATIENCE = 20.0
+
+
+class Desk:
+    """A session on a machine, and what it hears."""
+
+    def __init__(self, machine: NvidiaMachine) -> None:
+        self.heard: Queue[Message] = Queue()
+        found = library(machine.root, "/")
+        assert found is not None
+        self.session = Session(program(binding(), found), self.heard.put)
+
+    def await_event(self, kind: str) -> Message:
+        """The next event of a kind; earlier others are dropped."""
+        end = time.monotonic() + PATIENCE
+        while (left := end - time.monotonic()) > 0:
+            try:
+                message = self.heard.get(timeout=left)
+            except Empty:
+                break
+            if message["event"] == kind:
+                return message
+        pytest.fail(f"no event {kind}")
+
+    def gpus(self, *addresses: str) -> dict[str, Gpu | Trouble]:
+        return dict(inventory(self.session.ask("inventory", addresses, PATIENCE).content).gpus)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[NvidiaMachine], Desk]]:
+    desks: list[Desk] = []
+
+    def make(machine: NvidiaMachine) -> Desk:
+        desks.append(Desk(machine))
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        desk.session.end()
+        desk.session.kill()
+        assert desk.session.wait_gone(PATIENCE)
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.01)
+
+
+def gpu(desk: Desk, address: str) -> Gpu:
+    found = desk.gpus(address)[address]
+    assert isinstance(found, Gpu)
+    return found
+
+
+def test_a_dgx_is_told_of_with_all_its_parts(
+    tmp_path: Path,
+    nvidia: NvidiaMachine,
+    nvml_library: Path,
+    start: Callable[[NvidiaMachine], Desk],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = dgx(tmp_path / "dgx", nvml_library)
+    monkeypatch.setenv("NVML_STUB", str(machine.nvml.file))
+    desk = start(machine)
+    found = inventory(desk.session.ask("inventory", DGX, PATIENCE).content)
+    assert (found.driver, found.cuda) == ("570.124.06", "12.8")
+    gpus = [found.gpus[address] for address in DGX]
+    assert all(isinstance(one, Gpu) for one in gpus)
+    split = [one for one in gpus if isinstance(one, Gpu) and one.mig]
+    assert [len(one.instances) for one in split] == [7, 3]
+    joined = links(desk.session.ask("links", DGX, PATIENCE).content)
+    assert {joined.between(a, b) for a in DGX for b in DGX if a != b} == {12}
+
+
+def test_a_lost_gpu_is_its_own_trouble_only(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    nvidia.gpu(A)
+    nvidia.gpu(B)
+    nvidia.lose(A)
+    desk = start(nvidia)
+    found = desk.gpus(A, B)
+    assert found[A] == Trouble(15, "GPU is lost")
+    assert isinstance(found[B], Gpu)
+    answers = checks(desk.session.ask("probe", [A, B], PATIENCE).content)
+    assert isinstance(answers[A], Trouble)
+    assert isinstance(answers[B], Check)
+
+
+def test_a_gpu_that_shares_the_systems_memory_has_none_of_its_own(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    uuid = nvidia.gpu(A)
+    del nvidia.nvml.gpus[uuid]["memory"]
+    nvidia.nvml.write()
+    assert gpu(start(nvidia), A).memory is None
+
+
+def test_functions_that_an_older_driver_lacks_leave_facts_out(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    nvidia.gpu(A)
+    for call in ("nvmlDeviceGetArchitecture", "nvmlDeviceGetMigMode", "nvmlDeviceGetRemappedRows"):
+        nvidia.nvml.fault(call, error=13)
+    desk = start(nvidia)
+    found = gpu(desk, A)
+    assert (found.architecture, found.mig, found.name) == ("", False, "NVIDIA A100-SXM4-80GB")
+    answer = checks(desk.session.ask("probe", [A], PATIENCE).content)[A]
+    assert isinstance(answer, Check)
+    assert not answer.remap_pending
+
+
+def test_an_xid_is_heard_with_its_gpu_and_its_instance(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    uuid = nvidia.gpu(A)
+    desk = start(nvidia)
+    desk.gpus(A)
+    nvidia.nvml.event(uuid, 79)
+    assert desk.await_event("xid") == {"event": "xid", "gpu": A, "data": 79}
+    nvidia.nvml.event(uuid, 94, gi=3, ci=0)
+    assert desk.await_event("xid") == {"event": "xid", "gpu": A, "data": 94, "gi": 3, "ci": 0}
+
+
+def test_other_instances_are_told_of_without_an_event_of_the_drivers(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    nvidia.gpu(A)
+    nvidia.mig(A, 1, 0)
+    desk = start(nvidia)
+    desk.gpus(A)
+    nvidia.mig(A, 2, 0)
+    desk.await_event("mig")
+    assert len(gpu(desk, A).instances) == 2
+    nvidia.nvml.migs.clear()
+    nvidia.nvml.write()
+    desk.await_event("mig")
+
+
+def test_unbinding_is_heard(nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]) -> None:
+    nvidia.gpu(A)
+    desk = start(nvidia)
+    desk.gpus(A)
+    wait_until(lambda: _hears_system_events(desk, nvidia))
+
+
+def _hears_system_events(desk: Desk, machine: NvidiaMachine) -> bool:
+    """The set of these events is made a moment after the first answer; what came before does not count."""
+    machine.nvml.system_event(1)
+    try:
+        while True:
+            if desk.heard.get(timeout=1.0)["event"] == "unbind":
+                return True
+    except Empty:
+        return False
+
+
+def test_a_question_that_waits_is_not_put_twice_and_its_late_answer_is_an_event(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    nvidia.gpu(A)
+    desk = start(nvidia)
+    desk.gpus(A)
+    hang = nvidia.nvml.fault("nvmlDeviceGetName", hang=60)
+    for _ in range(3):
+        with pytest.raises(Unanswered, match="does not answer"):
+            desk.session.ask("inventory", [A], 0.05)
+    # nobody waits for anything else meanwhile
+    with pytest.raises(Unanswered):
+        desk.session.ask("probe", [A], 60.0)
+    nvidia.nvml.mend(hang)
+    desk.await_event("late")
+    assert isinstance(desk.gpus(A)[A], Gpu)
+
+
+def test_a_call_that_hangs_ends_the_process_and_is_laid_to_its_gpu(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvidia.gpu(A)
+    uuid = nvidia.gpu(B)
+    desk = start(nvidia)
+    nvidia.nvml.fault("nvmlDeviceGetName", uuid, hang=60)
+    monkeypatch.setattr(sessions, "LIMIT", 0.3)
+
+    def is_over() -> bool:
+        with pytest.raises((Unanswered, Ended)):
+            desk.session.ask("inventory", [A, B], 0.05)
+        return desk.session.is_over
+
+    wait_until(is_over)
+    assert desk.session.wait_gone(PATIENCE)
+    assert desk.session.hung_at == B
+    with pytest.raises(Ended, match="did not answer within"):
+        desk.session.ask("inventory", [A, B], 0.05)
+
+
+def test_a_driver_that_is_not_loaded_is_refused_and_may_come_later(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    nvidia.gpu(A)
+    nvidia.nvml.loaded = False
+    nvidia.nvml.write()
+    desk = start(nvidia)
+    with pytest.raises(Refused, match="Driver Not Loaded") as refused:
+        desk.gpus(A)
+    assert refused.value.code == 9
+    nvidia.load_driver()
+    assert isinstance(desk.gpus(A)[A], Gpu)
+
+
+def test_a_library_that_does_not_fit_the_driver_is_told_in_its_words(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    nvidia.gpu(A)
+    nvidia.nvml.fault("nvmlInit_v2", error=18)
+    with pytest.raises(Refused, match="version mismatch"):
+        start(nvidia).gpus(A)
+
+
+def test_a_library_that_cannot_be_loaded_is_told(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    file = nvidia.root / "usr/lib64/libnvidia-ml.so.1"
+    file.unlink()
+    file.write_text("no library")
+    with pytest.raises(Ended, match="libnvidia-ml"):
+        start(nvidia).gpus(A)
+
+
+def test_a_process_that_is_killed_from_outside_is_told(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+) -> None:
+    nvidia.gpu(A)
+    desk = start(nvidia)
+    desk.gpus(A)
+    os.kill(desk.session.process.pid, signal.SIGKILL)
+    desk.await_event("ended")
+    with pytest.raises(Ended, match="signal 9"):
+        desk.gpus(A)
+
+
+def test_ending_lets_the_driver_go(nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]) -> None:
+    nvidia.gpu(A)
+    desk = start(nvidia)
+    desk.gpus(A)
+    assert holds(desk.session.process.pid, nvidia)
+    desk.session.end()
+    desk.session.end()
+    assert desk.session.wait_gone(PATIENCE)
+    assert desk.session.process.returncode == 0
+
+
+def test_ending_kills_a_process_that_hangs(
+    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "GOODBYE", 0.2)
+    nvidia.gpu(A)
+    desk = start(nvidia)
+    nvidia.nvml.fault("nvmlInit_v2", hang=60)
+    with pytest.raises(Unanswered):
+        desk.session.ask("inventory", [A], 0.3)
+    desk.session.end()
+    assert desk.session.wait_gone(PATIENCE)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_it_ends_with_whoever_started_it(nvidia: NvidiaMachine, hangs: bool) -> None:
+    """Also when that was killed, and also while a call hangs."""
+    nvidia.gpu(A)
+    if hangs:
+        nvidia.nvml.fault("nvmlInit_v2", hang=60)
+    found = library(nvidia.root, "/")
+    assert found
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = subprocess.Popen(program(binding(), found), stdin=theirs.fileno(), stdout=theirs.fileno())
+        theirs.close()
+        ours.sendall(b'{"id": 1, "do": "inventory", "gpus": []}\n')
+        if not hangs:
+            assert ours.recv(4096)
+        ours.close()
+        assert child.wait(PATIENCE) == 0
+
+
+def test_devhost_does_not_end_before_a_process_that_hangs(nvidia: NvidiaMachine) -> None:
+    nvidia.gpu(A)
+    nvidia.nvml.fault("nvmlInit_v2", hang=60)
+    found = library(nvidia.root, "/")
+    assert found
+    code = (
+        "from devhost_gpu.nvml.session import Session, Unanswered, program\n"
+        f"session = Session(program({binding()!r}, {found!r}), lambda message: None)\n"
+        f"try: session.ask('inventory', [{A!r}], 0.3)\n"
+        "except Unanswered: session.end()\n"
+        "print(session.process.pid)"
+    )
+    pid = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert not Path(f"/proc/{int(pid)}").exists()
+
+
+def test_it_takes_little_memory(
+    tmp_path: Path,
+    nvml_library: Path,
+    start: Callable[[NvidiaMachine], Desk],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = dgx(tmp_path / "dgx", nvml_library)
+    monkeypatch.setenv("NVML_STUB", str(machine.nvml.file))
+    desk = start(machine)
+    desk.gpus(*DGX)
+    status = Path(f"/proc/{desk.session.process.pid}/status").read_text()
+    kilobytes = int(status.split("VmRSS:")[1].split()[0])
+    assert kilobytes <= 32 * 1024, "devhost itself takes about as much, and 64 MB are for both"
+
+
+def holds(pid: int, machine: NvidiaMachine) -> bool:
+    """Whether a process has the driver open."""
+    marker = os.fspath(machine.nvml.open_marker)
+    return any(os.path.realpath(entry) == marker for entry in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_the_binding_is_found_without_importing_it() -> None:
+    code = (
+        "import sys; from devhost_gpu.nvml.library import binding; "
+        "assert binding(); assert 'pynvml' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_library_is_looked_for_below_the_drivers_root(tmp_path: Path) -> None:
+    assert library(tmp_path, "/run/nvidia/driver") is None
+    place = tmp_path / "run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"
+    place.parent.mkdir(parents=True)
+    place.touch()
+    assert library(tmp_path, "/run/nvidia/driver") == str(place)
+    assert library(tmp_path, "/") is None
+    assert library(Path("/"), "/") is not None

@@ -1,0 +1,1 @@
+"""``make gpu``: this backend on a machine with a real NVIDIA GPU."""
