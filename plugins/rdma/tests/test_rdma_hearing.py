@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import rdma_connectx as connectx
 from devhost_rdma import Rdma, netlink
-from devhost_rdma.hearing import hears_links
 from devhost_rdma.options import RdmaOptions
 from rdma_tree import RdmaTree
 
+from devhost.netlink import hears_links
 from devhost.source import ServiceContext
 from devhost.sysfs import Sysfs
 

@@ -16,11 +16,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from devhost_rdma import linkwatch, nl_socket
+from devhost_rdma import linkwatch
 from devhost_rdma.linkwatch import ANYTHING, LINK, PORT, link_events
 from devhost_rdma.nl_links import Links
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
+from devhost import netlink as nl
 from devhost.backend import Event
 
 DEADLINE = 10.0
@@ -111,6 +112,9 @@ class FakeContext:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def held(self) -> frozenset[str] | None:
+        return None
+
     async def run_blocking(self, call: Callable[..., object], *args: object, **kwargs: object) -> object:
         return await asyncio.to_thread(call, *args, **kwargs)
 
@@ -133,7 +137,7 @@ class Kernel:
         self._ends.setdefault(protocol, []).append(ends[1])
         return ends[0]
 
-    def say(self, datagram: bytes, protocol: int = nl_socket.ROUTE) -> None:
+    def say(self, datagram: bytes, protocol: int = nl.ROUTE) -> None:
         self._ends[protocol][-1].send(datagram)
 
     def close(self) -> None:
@@ -207,7 +211,7 @@ async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:
 
 async def test_a_notification_of_the_rdma_core_is_an_event(kernel: Kernel) -> None:
     async with listening(kernel) as seen:
-        kernel.say(message(MONITOR, payload=attribute(102, b"\0")), nl_socket.RDMA)
+        kernel.say(message(MONITOR, payload=attribute(102, b"\0")), nl.RDMA)
         assert await heard(seen) == PORT
 
 
@@ -217,7 +221,7 @@ async def test_noise_is_no_event(kernel: Kernel) -> None:
         assert await heard(seen) == LINK
         for _ in range(20):
             kernel.say(link(2, name="eth0", operstate=6))
-        kernel.say(message(MONITOR, payload=attribute(102, b"\0")), nl_socket.RDMA)
+        kernel.say(message(MONITOR, payload=attribute(102, b"\0")), nl.RDMA)
         # the only event after twenty repetitions is that of the other source
         assert await heard(seen) == PORT
         assert seen.empty()
@@ -234,7 +238,7 @@ async def test_hundreds_of_messages_are_few_events(kernel: Kernel, monkeypatch: 
         assert await heard(seen) == LINK
         while not seen.empty():
             seen.get_nowait()
-        kernel.say(message(MONITOR), nl_socket.RDMA)
+        kernel.say(message(MONITOR), nl.RDMA)
         events = [await heard(seen)]
         while events[-1] != PORT:
             events.append(await heard(seen))
@@ -284,7 +288,7 @@ async def test_lost_messages_mean_that_anything_may_have_changed(
         # it listens on, and knows nothing of what it knew
         kernel.say(link(2, name="eth0"))
         assert await heard(seen) == LINK
-        assert kernel.opened.count((nl_socket.ROUTE, 1)) == 1
+        assert kernel.opened.count((nl.ROUTE, 1)) == 1
 
 
 async def test_a_socket_that_fails_is_opened_again(
@@ -295,7 +299,7 @@ async def test_a_socket_that_fails_is_opened_again(
     async with listening(kernel) as seen:
         kernel.say(b"overflow")
         assert await heard(seen) == ANYTHING
-        await until(lambda: kernel.opened.count((nl_socket.ROUTE, 1)) == 2)
+        await until(lambda: kernel.opened.count((nl.ROUTE, 1)) == 2)
         kernel.say(link(2, name="eth0"))
         assert await heard(seen) == LINK
     assert [record.getMessage() for record in caplog.records] == [
@@ -306,7 +310,7 @@ async def test_a_socket_that_fails_is_opened_again(
 async def test_a_refused_socket_is_said_once_and_the_other_works(
     kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kernel.refuses[nl_socket.ROUTE] = PermissionError(errno.EPERM, "Operation not permitted")
+    kernel.refuses[nl.ROUTE] = PermissionError(errno.EPERM, "Operation not permitted")
     ticks = 0
 
     def files() -> Sequence[str]:
@@ -316,9 +320,9 @@ async def test_a_refused_socket_is_said_once_and_the_other_works(
 
     async with listening(kernel, state_files=files) as seen:
         await until(lambda: ticks >= 5)
-        kernel.say(message(MONITOR), nl_socket.RDMA)
+        kernel.say(message(MONITOR), nl.RDMA)
         assert await heard(seen) == PORT
-    assert kernel.opened.count((nl_socket.ROUTE, 1)) == 1
+    assert kernel.opened.count((nl.ROUTE, 1)) == 1
     assert [record.getMessage() for record in caplog.records] == [
         "cannot listen to link changes (Operation not permitted): what they tell of is seen at the resync"
     ]
@@ -327,10 +331,10 @@ async def test_a_refused_socket_is_said_once_and_the_other_works(
 async def test_the_rdma_core_is_listened_to_once_it_is_loaded_and_never_loaded_by_it(kernel: Kernel) -> None:
     kernel.core.rmdir()
     async with listening(kernel) as seen:
-        assert kernel.opened == [(nl_socket.ROUTE, 1)]
+        assert kernel.opened == [(nl.ROUTE, 1)]
         kernel.core.mkdir()
-        await until(lambda: (nl_socket.RDMA, 8) in kernel.opened)
-        kernel.say(message(MONITOR), nl_socket.RDMA)
+        await until(lambda: (nl.RDMA, 8) in kernel.opened)
+        kernel.say(message(MONITOR), nl.RDMA)
         assert await heard(seen) == PORT
 
 

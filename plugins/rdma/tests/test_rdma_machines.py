@@ -67,6 +67,11 @@ def test_a_function_is_part_of_its_pci_function_so_that_a_whole_one_excludes_it(
         assert not any(claim.startswith("pci:") for claim in device.claims)
 
 
+def test_a_scalable_function_is_also_part_of_its_auxiliary_device(tmp_path, looking):
+    found = by_id(looking(connectx.scalable_function(tmp_path)))
+    assert found["mlx5_core.sf.2"].part_of == {"pci:0000:03:00.0", "aux:mlx5_core.sf.2"}
+
+
 def test_the_path_through_pcie_leads_from_the_root_port_to_the_function(tmp_path, looking):
     device = by_id(looking(connectx.scalable_function(tmp_path)))["mlx5_core.sf.2"]
     assert device.pcie_path == ("0000:00:01.0", "0000:03:00.0")
@@ -77,6 +82,7 @@ def test_a_container_hears_the_names_of_its_rdma_devices(tmp_path, looking):
     backend = looking(connectx.connectx8_xdr(tmp_path))
     edits = backend.allocate(list(by_id(backend).values()))
     assert edits.env["RDMA_DEVICES"] == "mlx5_0,smi1"
+    assert edits.env["RDMA_DEVICES_{RESOURCE}"] == "mlx5_0,smi1"  # for those with two resources
     backend = looking(connectx.virtual_functions(tmp_path / "2"))
     found = by_id(backend)
     edits = backend.allocate([found["0000:3b:00.4"], found["0000:3b:00.2"]])

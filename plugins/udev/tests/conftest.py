@@ -26,6 +26,9 @@ class FakeContext:
         self.root = root
         self.wanted: frozenset[str] = frozenset(wanted)
 
+    def held(self) -> frozenset[str] | None:
+        return None
+
     async def run_blocking(self, call: Callable[..., object], *args: object, **kwargs: object) -> object:
         return call(*args, **kwargs)
 

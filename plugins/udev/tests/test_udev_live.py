@@ -106,6 +106,9 @@ class RealContext:
     root = Path("/")
     wanted = frozenset({"*"})
 
+    def held(self) -> frozenset[str] | None:
+        return None
+
     async def run_blocking(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 

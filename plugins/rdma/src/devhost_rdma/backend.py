@@ -7,23 +7,25 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event, Health
+from devhost.netlink import hears_links
 from devhost.sysfs import Sysfs, is_live, pcie_path
 
 from . import netlink
 from .attributes import ATTRIBUTES, of_function, of_unit
 from .deep import DeepProbe
 from .function import Function, FunctionReader
-from .hearing import hears_links, silent_ports
+from .hearing import silent_ports
 from .linkwatch import LINK, PORT, link_events
 from .nodes import Node, Role, lack, rdma_cm_node, required
 from .options import RdmaOptions
-from .place import Place
+from .place import Kind, Place
 from .presence import Absent, Presence, why_not
 from .scan import CLASS, NETWORK, Scan, Unit, read_place
 from .verdict import verdict
 
-DEVICES_VARIABLE = "RDMA_DEVICES"
-"""What a container learns the names of its RDMA devices from, joined with commas."""
+DEVICES_VARIABLES = ("RDMA_DEVICES_{RESOURCE}", "RDMA_DEVICES")
+"""What a container learns the names of its RDMA devices from, joined with commas. Only the first is there
+for each resource that it asks for: of a variable that several set, the kubelet keeps one value."""
 
 
 _NARROWED = {LINK: replace(LINK, sys_path=NETWORK), PORT: replace(PORT, sys_path=CLASS)}
@@ -100,7 +102,7 @@ class Rdma(Backend):
         return [device for _, device in seen] + [self._absent_device(away, rdma_cm) for away in absent]
 
     def allocate(self, devices: Sequence[Device]) -> Edits:
-        """The nodes of all RDMA devices of these functions, and the variable with their names.
+        """The nodes of all RDMA devices of these functions, and variables with their names.
 
         Raises:
             AllocationError: a device is gone or in another pod, or lacks a node.
@@ -123,7 +125,7 @@ class Rdma(Backend):
         if rdma_cm:
             nodes[rdma_cm] = rdma_cm_needed
         edits = tuple(DeviceNode(path, required=is_needed) for path, is_needed in nodes.items())
-        return Edits(edits, env={DEVICES_VARIABLE: ",".join(names)})
+        return Edits(edits, env=dict.fromkeys(DEVICES_VARIABLES, ",".join(names)))
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """What opening each device showed, where pyverbs is installed.
@@ -189,7 +191,10 @@ def _claims(place: Place, nodes: Iterable[Node], names: Iterable[str]) -> frozen
 
 
 def _part_of(place: Place) -> frozenset[str]:
-    return frozenset((f"pci:{place.address}",) if place.address else ())
+    above = {f"pci:{place.address}"} if place.address else set()
+    if place.kind is Kind.SUBFUNCTION:
+        above.add(f"aux:{place.id}")
+    return frozenset(above)
 
 
 def _numa_nodes(function: Function) -> tuple[int, ...]:

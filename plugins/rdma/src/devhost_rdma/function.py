@@ -10,8 +10,6 @@ from devhost.sysfs import BDF, Sysfs
 
 from .place import Kind, Place
 
-_HEX = re.compile(r"0x([0-9a-fA-F]{1,8})")
-_NUMBER = re.compile(r"-?[0-9]{1,6}")
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?|\d+")
 """``phys_port_name`` of an interface that stands for a virtual, scalable or, on an adapter with its own CPU,
 the host's physical function (devlink, ``__devlink_port_phys_port_name_get``; plain numbers before that
@@ -66,10 +64,10 @@ class FunctionReader:
             uplinks = self._interfaces_of(pci, place.address)
         return Function(
             place=place,
-            vendor=self._hex(f"{pci}/vendor") if place.address else "",
-            device=self._hex(f"{pci}/device") if place.address else "",
+            vendor=self._sysfs.hexadecimal(f"{pci}/vendor") if place.address else "",
+            device=self._sysfs.hexadecimal(f"{pci}/device") if place.address else "",
             driver=self._sysfs.target(f"{path}/driver"),
-            numa_node=self._numa_node(path),
+            numa_node=self._sysfs.numa_node(path, self._numa),
             parent=parent,
             interfaces=self._interfaces_of(path, place.id),
             parent_interface=uplinks[0] if uplinks else "",
@@ -89,17 +87,3 @@ class FunctionReader:
             self._sysfs.text(f"{path}/phys_switch_id")
             and _REPRESENTOR.fullmatch(self._sysfs.text(f"{path}/phys_port_name"))
         )
-
-    def _hex(self, path: str) -> str:
-        found = _HEX.fullmatch(self._sysfs.text(path))
-        return found[1].lower() if found else ""
-
-    def _numa_node(self, path: str) -> int | None:
-        """As :meth:`devhost.sysfs.Sysfs.numa_node`, asking each bridge only once."""
-        if path.count("/") < 4:
-            return None
-        if path not in self._numa:
-            text = self._sysfs.text(f"{path}/numa_node")
-            number = int(text) if _NUMBER.fullmatch(text) else -1
-            self._numa[path] = number if number >= 0 else self._numa_node(path.rpartition("/")[0])
-        return self._numa[path]

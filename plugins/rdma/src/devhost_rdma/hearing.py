@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
-from devhost.sysfs import Sysfs
-
 from .hca import ETHERNET
-from .scan import NETWORK, Unit
-
-_NO_INTERFACES = frozenset({"bonding_masters"})
-"""What else the directory of interfaces has (kernel, drivers/net/bonding/bond_sysfs.c)."""
-
-
-def hears_links(sysfs: Sysfs) -> bool:
-    """Whether rtnetlink tells this process of the network interfaces that ``sysfs`` shows.
-
-    It does within one network namespace; sysfs shows that of the process which mounted it. In a pod with a
-    network namespace of its own the two have different interfaces, and so have a machine and a recorded tree.
-    """
-    try:
-        own = {name for _, name in socket.if_nameindex()}
-    except OSError:
-        return False
-    return own == set(sysfs.names(NETWORK)) - _NO_INTERFACES
+from .scan import Unit
 
 
 def silent_ports(unit: Unit, *, hears: bool) -> Iterator[str]:
@@ -32,7 +13,7 @@ def silent_ports(unit: Unit, *, hears: bool) -> Iterator[str]:
 
     Args:
         unit: the function.
-        hears: the answer of :func:`hears_links`.
+        hears: the answer of :func:`devhost.netlink.hears_links`.
     """
     is_told = hears and bool(unit.function.interfaces or unit.main.netdev)
     for port in unit.main.ports:

@@ -14,15 +14,15 @@ import asyncio
 import errno
 import os
 import random
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 
 from devhost.backend import Context, Event
+from devhost.netlink import RDMA, ROUTE, Listener, subscribe
 from devhost.sysfs import is_live, prefix_of, read_line
 
 from .netlink import CORE, NOTIFY_GROUPS, is_notification
 from .nl_links import LINK_GROUPS, Links
-from .nl_socket import DATAGRAM, RDMA, ROUTE, subscribe
 
 LINK = Event(subsystem="net", action="change")
 """A network link came, went, or changed its state."""
@@ -48,9 +48,6 @@ POLL = 5.0
 
 POLL_AFTER_FAILURE = 60.0
 """The same after a reading failed or hung."""
-
-DRAIN_LIMIT = 64
-"""Datagrams read in one go before the loop gets its turn again."""
 
 
 def _no_files() -> Sequence[str]:
@@ -137,10 +134,10 @@ class _Watch:
     def _open(self) -> None:
         """Opens the sources that are not open, as far as they can be."""
         for source in self._sources:
-            if not self._live or source.link is not None or source.refused or not source.there:
+            if not self._live or source.listener is not None or source.refused or not source.there:
                 continue
             try:
-                source.link = subscribe(source.protocol, source.groups)
+                link = subscribe(source.protocol, source.groups)
             except OSError as error:
                 source.refused = True
                 self._context.log.warning(
@@ -149,30 +146,23 @@ class _Watch:
                     error.strerror or error,
                 )
             else:
-                self._loop.add_reader(source.link.fileno(), self._drain, source)
+                source.listener = Listener(link, partial(self._take, source), partial(self._lost, source))
 
     def _shut(self, source: _Source) -> None:
-        if source.link is not None:
-            self._loop.remove_reader(source.link.fileno())
-            source.link.close()
-            source.link = None
+        if source.listener is not None:
+            source.listener.close()
+            source.listener = None
 
-    def _drain(self, source: _Source) -> None:
-        assert source.link is not None
-        for _ in range(DRAIN_LIMIT):
-            try:
-                datagram = source.link.recv(DATAGRAM)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                source.lost()
-                self._changed(ANYTHING)
-                if error.errno != errno.ENOBUFS:
-                    self._context.log.warning("listening to %s failed: %s", source.name, error.strerror)
-                    self._shut(source)  # opened again at the next tick
-                return
-            if source.matters(datagram):
-                self._changed(source.event)
+    def _take(self, source: _Source, datagram: bytes) -> None:
+        if source.matters(datagram):
+            self._changed(source.event)
+
+    def _lost(self, source: _Source, error: OSError) -> None:
+        source.lost()
+        self._changed(ANYTHING)
+        if error.errno != errno.ENOBUFS:
+            self._context.log.warning("listening to %s failed: %s", source.name, error.strerror)
+            source.listener = None  # opened again at the next tick
 
     async def _tick(self) -> None:
         """Now and then: opens what is closed or was not there yet, and reads the polled files."""
@@ -217,7 +207,7 @@ class _Source:
         self.lost = lost
         self.event = event
         self.needs = needs
-        self.link: socket.socket | None = None
+        self.listener: Listener | None = None
         self.refused = False
 
     @property

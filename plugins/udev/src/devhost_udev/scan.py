@@ -124,7 +124,7 @@ class Scan:
 
         def system() -> frozenset[str] | None:
             if not disks:
-                disks.append(system_disks(self._root, self._tree))
+                disks.append(system_disks(self._root))
             return disks[0]
 
         reader = Reader(self._root, self._tree, self._wanted, system)

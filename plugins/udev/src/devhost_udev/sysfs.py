@@ -83,10 +83,6 @@ class SysTree:
         directory = f"/sys/dev/{KINDS[key[0]]}"
         return self._linked(directory, link_target(f"{self._prefix}{directory}/{key[1:]}"))
 
-    def block_path(self, name: str) -> str:
-        """The directory of a block device by its kernel name; empty when there is none."""
-        return self._linked("/sys/class/block", link_target(f"{self._prefix}/sys/class/block/{name}"))
-
     def _linked(self, directory: str, target: str) -> str:
         path = posixpath.normpath(posixpath.join(directory, target)) if target else ""
         return path if path.startswith(DEVICES) else ""
