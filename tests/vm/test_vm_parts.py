@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lab.kernel import serious
 from machine import hardware
 from machine.image import Image
 from machine.packages import requirements
@@ -97,3 +98,13 @@ def test_the_guest_cannot_write_to_the_working_tree(tmp_path):
     arguments = list(hardware.arguments(Image(Part(tmp_path, "")), PROJECT, tmp_path))
     (share,) = [one for one in arguments if f"path={PROJECT}," in one]
     assert share.endswith("readonly=on")
+
+
+def test_a_report_of_the_kernel_fails_a_test_unless_its_cause_is_known():
+    known = ["[ cut here ]", "WARNING: CPU: 0 at drm_mm_takedown+0x31", "Call Trace:", "[ end trace 0 ]"]
+    other = ["[ cut here ]", "WARNING: CPU: 1 at pci_remove+0x1", "Call Trace:", "[ end trace 0 ]"]
+    assert serious([*known, "usb 1-1: new device", "BUG: bad page", *other, *known]) == [
+        "BUG: bad page",
+        "WARNING: CPU: 1 at pci_remove+0x1",
+        "Call Trace:",
+    ]

@@ -39,7 +39,18 @@ def test_a_gpu_with_and_a_display_without_a_render_node_are_there():
 
 @pytest.mark.parametrize(
     "module",
-    ["netdevsim", "vdpa_sim_net", "mtty", "vkms", "dfl-pci", "dfl-fme", "dfl-afu", "vfio-pci", "rdma_ucm"],
+    [
+        "netdevsim",
+        "vdpa_sim_net",
+        "mtty",
+        "vgem",
+        "vkms",
+        "dfl-pci",
+        "dfl-fme",
+        "dfl-afu",
+        "vfio-pci",
+        "rdma_ucm",
+    ],
 )
 def test_a_module_that_a_backend_wants_can_be_loaded(module):
     run("modprobe", module)

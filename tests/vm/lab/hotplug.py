@@ -89,12 +89,15 @@ class Slots:
         finally:
             self.monitor.close()
 
-    async def plug(self, driver: str, name: str, port: str, **properties: object) -> Path:
+    async def plug(
+        self, driver: str, name: str, port: str, *, keep: bool = False, **properties: object
+    ) -> Path:
         """Plugs a device in, and waits until the kernel has it: its directory in sysfs.
 
         Args:
             driver: QEMU's kind of device: ``nvme``, ``igb``, ``secondary-vga``.
             port: ``free0`` and so on.
+            keep: whether it stays after the test: it is one that the machine has from the start.
             properties: QEMU's, such as ``serial`` and ``drive`` of an NVMe controller.
 
         Raises:
@@ -103,7 +106,8 @@ class Slots:
         """
         before = self.present()
         self.monitor("device_add", driver=driver, id=name, bus=port, **properties)
-        self._plugged.append(name)
+        if not keep:
+            self._plugged.append(name)
         new = await until(f"{driver} in {port}", lambda: self.present() - before)
         return (DEVICES / min(new)).resolve()
 

@@ -31,13 +31,15 @@ class Node:
 
     Args:
         directory: for the configuration, the log and the kubelet's sockets.
+        tells: whether the kubelet says who holds what. Where it does not, what a pod got stays the pod's.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, tells: bool = False) -> None:
         self._directory = directory
         self.config = directory / "devhost.yaml"
         self.log = directory / "devhost.log"
-        self.kubelet = KubeletSimulator(directory / "kubelet")
+        pod_resources = directory / "pod-resources" if tells else None
+        self.kubelet = KubeletSimulator(directory / "kubelet", pod_resources=pod_resources)
         self._environment = dict(os.environ)
         self._process: subprocess.Popen[bytes] | None = None
 

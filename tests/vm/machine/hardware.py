@@ -19,9 +19,13 @@ WINDOWS = {"fpga": ",pref32-reserve=64M"}
 
 KERNEL = (
     "console=ttyS0 quiet panic=-1 nokaslr no_timer_check mitigations=off random.trust_cpu=on "
-    "intel_iommu=on iommu=pt"
+    "intel_iommu=on iommu=pt drm_kms_helper.fbdev_emulation=0"
 )
-"""``nokaslr`` and ``mitigations=off`` for speed, ``panic=-1`` so that a dead kernel ends QEMU."""
+"""``nokaslr`` and ``mitigations=off`` for speed, ``panic=-1`` so that a dead kernel ends QEMU.
+
+No console on displays: virtio_gpu frees its picture by asking the device to, and warns of a leak when the
+device is taken away before it has answered.
+"""
 
 
 def arguments(image: Image, project: Path, out: Path) -> Iterator[str]:
