@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from .waiting import until
 
 NAMESPACE = "/api/v1/namespaces/default/pods"
 CONTAINER = "main"
+SECOND = "beside"
 DEVICES_CGROUP = Path("/sys/fs/cgroup/devices")
 
 COMPLETE = "--complete--"
@@ -24,10 +25,16 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod with one container, by name; what it is now is asked anew each time."""
+    """One container of a pod, by name; what it is now is asked anew each time."""
 
     cluster: Cluster
     name: str
+    container: str = CONTAINER
+
+    @property
+    def beside(self) -> Pod:
+        """The second container of the same pod."""
+        return replace(self, container=SECOND)
 
     def document(self) -> Json:
         """What the API server knows of it."""
@@ -151,9 +158,8 @@ class Pod:
         return status.get("phase") == "Pending" and any(f"Insufficient {resource}" in each for each in said)
 
     def _container(self) -> Json:
-        statuses = self.document()["status"].get("containerStatuses") or [{}]
-        container: Json = statuses[0]
-        return container
+        statuses: list[Json] = self.document()["status"].get("containerStatuses") or []
+        return next((status for status in statuses if status["name"] == self.container), {})
 
     def _id(self) -> str:
         return self.identity()[0].removeprefix("containerd://")
@@ -170,22 +176,32 @@ class Pods:
         self._cluster = cluster
         self._made: list[Pod] = []
 
-    def create(self, name: str, limits: Mapping[str, int] | None = None, **security: Any) -> Pod:
+    def create(
+        self,
+        name: str,
+        limits: Mapping[str, int] | None = None,
+        beside: Mapping[str, int] | None = None,
+        **security: Any,
+    ) -> Pod:
         """Asks for a pod with these resources.
 
         Args:
-            security: the container's securityContext.
+            beside: those of a second container, if there is to be one.
+            security: the containers' securityContext.
         """
-        amounts = {resource: str(count) for resource, count in (limits or {}).items()}
-        container = {
-            "name": CONTAINER,
-            "image": image.NAME,
-            "imagePullPolicy": "Never",
-            "resources": {"limits": amounts},
-            "securityContext": security,
-        }
+        wanted = {CONTAINER: limits or {}} | ({} if beside is None else {SECOND: beside})
+        containers = [
+            {
+                "name": container,
+                "image": image.NAME,
+                "imagePullPolicy": "Never",
+                "resources": {"limits": {resource: str(count) for resource, count in amounts.items()}},
+                "securityContext": security,
+            }
+            for container, amounts in wanted.items()
+        ]
         spec = {
-            "containers": [container],
+            "containers": containers,
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
