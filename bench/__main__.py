@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from . import allocate, burst, footprint, isolation, latency, rdma, startup
+from . import affinity, allocate, burst, footprint, gpu, isolation, latency, rdma, sriov, startup
 from .measure import Result
 from .measures import MEASURES
 from .table import machine, render
@@ -20,10 +20,13 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "changes": latency.changes,
     "reload": latency.reload,
     "allocate": allocate.measure,
+    "affinity": affinity.measure,
     "burst": burst.measure,
     "footprint": footprint.measure,
     "idle": footprint.idle,
     "rdma": rdma.measure,
+    "sriov": sriov.measure,
+    "gpu": gpu.measure,
     "isolation": isolation.measure,
 }
 """What can be run alone. Each yields one or more lines of the table."""

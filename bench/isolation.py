@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,12 +12,21 @@ from pathlib import Path
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.testing.kubelet.wire import CallError, PluginConnection
 
-from . import measures
-from .measure import Result
+from . import gpu, measures
+from .measure import Measure, Result
 from .process import BACKENDS, Running, devhost, resource, synthetic, workplace
 
 ROWDY = Path(__file__).parent / "rowdy"
 RESOURCE = "bench.example.com/rowdy"
+
+NVML = "nvml"
+"""The mode that is not one of the rowdy backend."""
+
+FALLEN = 79
+"""Xid of a GPU that has fallen off the bus."""
+
+HANG = 60.0
+"""Seconds that each call of NVML's then takes."""
 
 CALLS = 400
 PAIRS = 30
@@ -30,15 +40,47 @@ QUIET = 0.13
 
 async def measure() -> AsyncIterator[Result]:
     """The same work beside a backend that is calm, and beside each kind of trouble."""
-    for mode, (allocate, change) in measures.ISOLATION.items():
+    for mode, lines in measures.ISOLATION.items():
+        if mode == NVML:
+            async for result in _beside_nvml(*lines):
+                yield result
+            continue
         async with workplace() as (directory, kubelet):
             config = _config(synthetic(directory, resources=1, devices=100), mode)
             async with devhost(directory, kubelet, config) as running:
                 await kubelet.all_listed(2)
                 await asyncio.sleep(1.5)  # long enough for a hang to be noticed for the first time
-                async with _pestered(running):
-                    yield Result(allocate, await _allocations(running))
-                yield Result(change, await _changes(running))
+                async for result in _results(running, RESOURCE, "rowdy", *lines):
+                    yield result
+
+
+async def _results(
+    running: Running, pestered: str, token: str, allocate: Measure, change: Measure
+) -> AsyncIterator[Result]:
+    async with _pestered(running, pestered, token):
+        yield Result(allocate, await _allocations(running))
+    yield Result(change, await _changes(running))
+
+
+async def _beside_nvml(allocate: Measure, change: Measure) -> AsyncIterator[Result]:
+    """A GPU has fallen ill, so NVML is asked about it every few seconds; and each call hangs for a minute."""
+    if reason := gpu.lacking():
+        for line in (allocate, change):
+            yield Result(line, skipped=reason)
+        return
+    async with workplace() as (directory, kubelet):
+        config = synthetic(directory, resources=1, devices=100)
+        config += f"  - {{name: {gpu.RESOURCE}, backend: gpu, where: {{kind: gpu}}}}\n"
+        with gpu.station(directory) as machine:
+            root = ("--root", os.fspath(directory / "root"))
+            async with devhost(directory, kubelet, config, *root) as running:
+                await kubelet.all_listed(2)
+                ill, well, *_ = machine.uuids.values()
+                machine.nvml.event(ill, FALLEN)
+                await kubelet.first(gpu.RESOURCE, 0, lambda listing: not listing.is_healthy(ill))
+                machine.nvml.fault("*", hang=HANG)
+                async for result in _results(running, gpu.RESOURCE, well, allocate, change):
+                    yield result
 
 
 def _config(text: str, mode: str) -> str:
@@ -58,14 +100,14 @@ async def _connected(running: Running, name: str) -> AsyncIterator[PluginConnect
 
 
 @asynccontextmanager
-async def _pestered(running: Running) -> AsyncIterator[None]:
-    """Pods keep asking for the rowdy device meanwhile."""
+async def _pestered(running: Running, name: str, token: str) -> AsyncIterator[None]:
+    """Pods keep asking for the device in trouble meanwhile."""
 
     async def ask() -> None:
-        async with _connected(running, RESOURCE) as connection:
+        async with _connected(running, name) as connection:
             while True:
                 with suppress(CallError):
-                    await connection.allocate(["rowdy"])
+                    await connection.allocate([token])
                 await asyncio.sleep(0.01)
 
     asking = asyncio.create_task(ask())

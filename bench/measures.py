@@ -23,11 +23,26 @@ RELOAD = Measure("reload", "edited file → new list", "ms", {P50: 1000}, (P50, 
 EMPTY = Measure("empty-call", "empty grpc.aio handler, round trip", "ms")
 ALLOCATE = Measure("allocate", "Allocate, round trip", "ms", {P99: 5})
 ALLOCATE_RATIO = Measure("allocate-ratio", "Allocate p50 over empty handler p50", "x", {MAX: 1.5}, (MAX,))
+PREFER_8 = Measure("prefer-8", "preference among 8 linked GPUs, any number", "ms", {P99: 5})
+PREFER_16 = Measure("prefer-16", "preference among 16 linked GPUs, any number", "ms", {P99: 50})
+PREFER_BIG = Measure("prefer-10000", "preference for 8 of 10 000 devices", "ms", {P50: 50}, (P50, MAX))
+PREFER_REPLICAS = Measure(
+    "prefer-replicas", "preference for 8 of 100 000 replicas", "ms", {P50: 50}, (P50, MAX)
+)
+PREFER_PAIR = Measure("prefer-pair", "preference among 8 GPUs and 8 HCAs in turn", "ms", {P99: 5})
 BURST = Measure("burst", "lists for a burst of 1 000 uevents", "lists", {MAX: 20}, (MAX,))
 MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices", "MB", {MAX: 48}, (MAX,))
 MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
 MEMORY_RDMA = Measure("memory-rdma", "resident memory, 8 shared RDMA adapters", "MB", {MAX: 56}, (MAX,))
 ADAPTERS = Measure("adapters", "first look at 256 RDMA adapters", "ms", {P50: 150}, (P50, MAX))
+FUNCTIONS = Measure("functions", "first look at 512 SR-IOV functions", "ms", {P50: 300}, (P50, MAX))
+VF_BURST = Measure("vf-burst", "lists for 256 new virtual functions", "lists", {MAX: 3}, (MAX,))
+GPUS = Measure("gpus", "first look at 8 GPUs and 14 MIG instances", "ms", {P50: 250}, (P50, MAX))
+GPUS_AGAIN = Measure("gpus-again", "a later look at them", "ms", {P50: 25}, (P50, MAX))
+MEMORY_GPU = Measure(
+    "memory-gpu", "resident memory, 8 GPUs, with the process for NVML", "MB", {MAX: 64}, (MAX,)
+)
+MEMORY_NETWORK = Measure("memory-network", "resident memory, rdma and sriov active", "MB", {MAX: 72}, (MAX,))
 IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
 
 ISOLATION = {
@@ -45,6 +60,7 @@ ISOLATION = {
         ("raise", "beside one that raises all the time", 0, 0),
         ("python", "beside one that eats a core in Python", 0, 0),
         ("c", "beside one that eats a core in C", 0, 0),
+        ("nvml", "beside GPUs whose NVML hangs", 0, 0),
     )
 }
 """Allocate and a change of an undisturbed resource, by what another backend does meanwhile."""
@@ -61,11 +77,22 @@ MEASURES = (
     EMPTY,
     ALLOCATE,
     ALLOCATE_RATIO,
+    PREFER_8,
+    PREFER_16,
+    PREFER_BIG,
+    PREFER_REPLICAS,
+    PREFER_PAIR,
     BURST,
     MEMORY,
     MEMORY_BIG,
     MEMORY_RDMA,
     ADAPTERS,
+    FUNCTIONS,
+    VF_BURST,
+    GPUS,
+    GPUS_AGAIN,
+    MEMORY_GPU,
+    MEMORY_NETWORK,
     IDLE,
     *(measure for pair in ISOLATION.values() for measure in pair),
 )
