@@ -10,7 +10,7 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 BIN := $(VENV)/bin
 PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
 
-.PHONY: help setup run test test-root test-all check bench e2e vm soak proto docs format clean
+.PHONY: help setup run test test-root test-all check bench e2e vm gpu soak proto docs format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -56,6 +56,10 @@ e2e: setup ## as root: a real kubelet, scheduler and container runtime on real d
 vm: setup ## as root: a virtual machine with real RDMA, SR-IOV, NVMe, DRM and FPGA devices, in software
 	@PYTHONPATH=tests/vm timeout --foreground --kill-after=60s $(if $(VM_SHELL),0,60m) \
 	  $(BIN)/python -m machine $(if $(VM_SHELL),--shell,$(TESTS))
+
+# TESTS="tests/gpu/test_real_gpu.py -k cuda" runs some of it: docs/hardware.md.
+gpu: setup ## the GPUs of NVIDIA's that this machine has, with their driver; prints one table
+	@PYTHONPATH=tests/gpu timeout --foreground --kill-after=60s 30m $(BIN)/python -m realgpu $(TESTS)
 
 proto: setup ## regenerate the code of the kubelet's protocols from the .proto files
 	@$(BIN)/python tools/generate_protocol.py

@@ -20,15 +20,29 @@ LAYERS = (
     ("daemon",),
     ("report", "testing"),
     ("host",),
-    ("service",),
-    ("kubelet", "injection", "recording"),
-    ("survey", "supply", "importers"),
-    ("inventory", "loading"),
-    ("discovery", "plan", "affinity", "config", "reload"),
-    ("settings", "source", "probing", "catalog", "events", "soundness", "cdi", "watchdog"),
-    ("naming", "backend", "health", "worker", "changes"),
-    ("where", "telemetry"),
-    ("model", "errors", "pace", "sysfs", "holding", "kubelet.api"),
+    ("service", "roster"),
+    ("kubelet", "delivery", "recording"),
+    ("injection", "provisioning"),
+    ("survey", "supply", "news", "importers"),
+    ("vicinity",),
+    ("inventory", "admissions", "loading", "ledger", "clearing", "labelling"),
+    ("discovery", "observers", "plan", "affinity", "config", "reload", "specfiles"),
+    ("settings", "source", "probing", "catalog", "events", "soundness", "cdi", "announcing", "watchdog"),
+    ("backend",),
+    (
+        "naming",
+        "observe",
+        "health",
+        "worker",
+        "linkage",
+        "deviceinfo",
+        "changes",
+        "tasks",
+        "account",
+        "hands",
+    ),
+    ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks"),
+    ("model", "errors", "pace", "sysfs", "files", "kubelet.api"),
 )
 """The modules and packages of ``src/devhost`` from the top to the bottom. What stands in one line may not
 import each other, only what stands in a lower line. ``docs/architecture.md`` prints the same table."""
@@ -41,10 +55,10 @@ LIBRARIES = {
     "click": ("cli",),
     "google": ("kubelet", "testing"),
     "grpc": ("kubelet", "testing"),
-    "pluggy": ("backend", "catalog"),
+    "pluggy": ("observe", "catalog"),
     "prometheus_client": ("telemetry.prometheus",),
     "pyudev": ("events",),
-    "yaml": ("config.document",),
+    "yaml": ("config.document", "testing"),
 }
 """Every library outside the standard one, and the modules or packages that may know it."""
 
@@ -52,12 +66,21 @@ PURE = {
     "model": set(),
     "errors": set(),
     "pace": set(),
-    "holding": set(),
+    "holding": {"model"},
+    "tokens": {"model"},
+    "hands": {"holding", "model"},
+    "account": {"holding", "model", "tokens"},
+    "ledger": {"account", "holding", "model", "plan", "settings", "tokens"},
     "where": {"model"},
     "naming": {"model", "where"},
     "settings": {"naming", "where"},
-    "plan": {"model", "naming", "settings", "where"},
-    "affinity": {"model", "settings"},
+    "plan": {"hands", "holding", "model", "naming", "settings", "tokens", "where"},
+    "affinity": {"affinity", "model", "settings"},
+    "affinity.topology": {"model"},
+    "affinity.preferences": {"affinity", "settings"},
+    "affinity.apportion": {"affinity"},
+    "affinity.joining": {"affinity"},
+    "admissions": {"affinity", "telemetry"},
     "health": {"model"},
 }
 """Modules that decide and touch nothing: all they may import of devhost."""
@@ -68,7 +91,7 @@ IO = {"asyncio", "os", "pathlib", "shutil", "socket", "subprocess", "threading",
 PURE_TYPES = {("settings", "pathlib")}
 """``Settings.backend_paths`` holds paths; nothing there opens one."""
 
-PUBLIC = {"backend", "errors", "model", "sysfs", "where", "testing"}
+PUBLIC = {"backend", "disks", "errors", "model", "netlink", "observe", "sysfs", "where", "testing"}
 """What a plugin package may import of devhost. The rest may change in any release."""
 
 

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from devhost import __version__
+from devhost.settings import DEVICE_INFO_DIRECTORY
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))
@@ -237,5 +238,7 @@ def test_the_daemonset_takes_no_more_than_it_needs() -> None:
     assert "subPath" not in mounts["/etc/devhost"]
     assert mounts["/host"]["readOnly"] is True
     assert "/var/lib/kubelet/device-plugins" in mounts
+    assert "readOnly" not in mounts[str(DEVICE_INFO_DIRECTORY)]
+    assert not pod.keys() & {"hostPID", "hostIPC"}
     grace = pod["terminationGracePeriodSeconds"]
     assert grace > 4
