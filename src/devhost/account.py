@@ -79,6 +79,9 @@ class Account:
         """Whether the resource shares its devices with no other; true where that is not known."""
         self.vanished: Collection[str] = ()
         """Tokens that are in the kubelet's list only because a container has them."""
+        self.options: dict[str, object] = {}
+        """The options of the resource with which tokens were handed out, the latest last, as far as this run
+        has done it; a backend that takes none leaves no trace."""
         self._holding = Holding(clock)
         self._devices = Devices() if devices is None else devices
         self._touched = touched
@@ -164,15 +167,23 @@ class Account:
             self._touched(not given)
 
     def allocated(
-        self, backend: str, given: Mapping[str, Iterable[Device]], alone: Collection[str] = ()
+        self,
+        backend: str,
+        given: Mapping[str, Iterable[Device]],
+        alone: Collection[str] = (),
+        options: object = None,
     ) -> None:
         """A container gets these tokens, and with each these devices. Who had them has them no more.
 
         Args:
             alone: those of the tokens whose devices are handed out once only.
+            options: the value of the backend's ``ResourceOptions`` that they are given with.
         """
         self._holding.allocated(given)
         for token, devices in given.items():
+            self.options.pop(token, None)
+            if options is not None:
+                self.options[token] = options
             self._parts[token] = self._see(backend, devices)
             if token not in self._reserved:
                 self._alone[token] = token in alone
@@ -190,6 +201,7 @@ class Account:
         for token in released:
             self._parts.pop(token, None)
             self._alone.pop(token, None)
+            self.options.pop(token, None)
             self._guessed.discard(token)
         self._touched(before != after)
         return True, released

@@ -98,6 +98,9 @@ class Attribute:
 
     ``type`` is ``str``, ``int``, ``bool`` or ``list`` (of strings: a condition holds when any member
     matches). ``hex`` compares a string without regard to case, as ids such as ``1A86`` want it.
+    ``words`` are all the values that a text can have, or a member of a list, where the backend's own code
+    makes them: a condition that none of them meets is then an error in the configuration, and a device with
+    another value is left out. Empty where the kernel or a vendor may come up with new ones.
 
     In :attr:`Backend.attributes` a key that ends in ``*`` declares a family (``sysattr.*``).
     """
@@ -106,6 +109,7 @@ class Attribute:
     meaning: str
     example: AttributeValue
     hex: bool = False
+    words: tuple[str, ...] = ()
 
 
 def option(default: Any = MISSING, meaning: str = "", *, example: object = None) -> Any:
@@ -194,7 +198,8 @@ class Backend:
         doubt, never because of an event and at least 5 s apart. It runs beside ``discover``: some of
         the devices it is given may be gone meanwhile.
     ``def prepare(self, devices: Sequence[Device]) -> None``
-        What must happen before each container start (PreStartContainer); must be idempotent.
+        What must happen before each container start (PreStartContainer); must be idempotent. With
+        :attr:`ResourceOptions`, it takes the value of those that the container was given the devices with.
     ``def provision(self) -> None``
         Brings the hardware to what the options say, and does nothing where it is so. Called at the start,
         after the options have changed, when devices appear, when a container gave something back while it
@@ -227,6 +232,22 @@ class Backend:
     Options: ClassVar[type] = NoOptions
     """A frozen dataclass; its fields, in camelCase, are the keys under ``backends.<name>``."""
 
+    ResourceOptions: ClassVar[type] = NoOptions
+    """A frozen dataclass; its fields, in camelCase, are further keys of an entry under ``resources``.
+
+    A backend that has one is called with its value as second argument, which needs a default that the core
+    never uses: ``allocate(self, devices, use: Use = Use())``, and ``prepare`` the same. Editing the keys
+    changes the resource in place: what a container has stays as it is, also when it starts again, as long as
+    this process lives. No field may be called as a key that every entry has. Two members of the class mean
+    something to the core, each a field or a property:
+
+    ``prepares: bool``
+        Whether ``prepare`` is wanted for such a resource at all; without it, wherever the backend has one.
+    ``why_alone: str``
+        Why no two containers may have a device of such a resource at once, as one clause that ends a line:
+        then ``share`` with more than one replica is refused in the file. Empty where they may.
+    """
+
     attributes: ClassVar[Mapping[str, Attribute]] = {}
     """Every attribute a device of this backend can have."""
 
@@ -253,6 +274,7 @@ class Backend:
 
         Called for each container, again for the same devices, and must give the same answer then.
         The core checks that every required node and mount exists before it answers the kubelet.
+        With :attr:`ResourceOptions`, it takes their value as second argument.
 
         Raises:
             AllocationError: a device cannot be used now; its text reaches the pod's status.

@@ -12,8 +12,8 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 
 import pluggy
 
-from .backend import API_VERSION, Attribute, Backend, Hooks
+from .backend import API_VERSION, Attribute, Backend, Hooks, NoOptions
 from .observe import ObserverHooks
 
 GROUP = "devhost"
@@ -47,6 +47,11 @@ _HOOKS: Mapping[str, tuple[str, ...]] = {
     if not name.startswith("_")
 }
 """The arguments of each hook."""
+
+ENTRY_KEYS = frozenset(
+    {"name", "backend", "where", "share", "prefer", "inject", "exclusive", "whenEmpty"}  # config.language
+)
+"""The keys that every entry under ``resources`` has; no backend may call one of its own so."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_./-]+)?(\.?\*)?")
@@ -320,6 +325,8 @@ def flaws(backend: Any) -> Iterable[str]:
             yield f"it does not define {method}()"
     if not (isinstance(backend.Options, type) and is_dataclass(backend.Options)):
         yield "Options is not a dataclass"
+    if backend.ResourceOptions is not NoOptions:
+        yield from _resource_flaws(backend)
     subsystems: Any = backend.subsystems
     if isinstance(subsystems, str):
         yield "subsystems is one string; write a tuple of strings"
@@ -334,5 +341,45 @@ def flaws(backend: Any) -> Iterable[str]:
             yield f"attribute {key!r} is not declared with Attribute(type, meaning, example)"
         elif attribute.type not in (str, int, bool, list):
             yield f"attribute {key!r} has type {attribute.type!r}; it must be str, int, bool or list"
+        elif flaw := _words_flaw(attribute):
+            yield f"attribute {key!r} {flaw}"
         elif not isinstance(key, str) or not _ATTRIBUTE.fullmatch(key) or key == "not":
             yield f"attribute name {key!r} is not usable in YAML"
+
+
+def _resource_flaws(backend: type[Backend]) -> Iterator[str]:
+    """What is wrong with what a backend wants to be told in entries of resources."""
+    wanted: Any = backend.ResourceOptions
+    if not (isinstance(wanted, type) and is_dataclass(wanted)):
+        yield "ResourceOptions is not a dataclass"
+        return
+    taken = {key.lower(): key for key in ENTRY_KEYS}
+    for one in fields(wanted):
+        if key := taken.get(one.name.replace("_", "").lower()):
+            yield f"ResourceOptions has the field {one.name}, and {key} is a key of every entry"
+    for method in ("allocate", "prepare"):
+        function = getattr(backend, method, None)
+        bare = isinstance(inspect.getattr_static(backend, method, None), (staticmethod, classmethod))
+        if callable(function) and not _takes(function, *([] if bare else [backend]), (), None):
+            yield f"it has ResourceOptions, and {method}() takes no second argument to be given them"
+
+
+def _takes(function: Callable[..., object], *arguments: object) -> bool:
+    """Whether a function can be called with so many arguments, as far as can be told."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # one that is not written in Python
+        return True
+    return True
+
+
+def _words_flaw(attribute: Attribute) -> str:
+    """What is wrong with the words of an attribute; empty if nothing is."""
+    words: Any = attribute.words
+    if not isinstance(words, tuple) or not all(isinstance(word, str) and word for word in words):
+        return "has words that are not a tuple of non-empty strings"
+    if words and (attribute.type not in (str, list) or attribute.hex):
+        return "has words, which are for text and lists, and not for hex"
+    return ""

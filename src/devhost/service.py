@@ -73,6 +73,7 @@ class ResourceService:
             lambda: self.discovery.recheck(),
         )
         self.supply.infos = infos
+        self.supply.options = planned.entry.options
         self.supply.vicinity = vicinity or Vicinity()
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, str] = NONE_REFUSED
@@ -87,7 +88,8 @@ class ResourceService:
         """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
-        return same_backend and same_inject and self.supply.prepares == discovery.source.prepares
+        prepares = discovery.source.prepares(planned.entry.options)
+        return same_backend and same_inject and self.supply.prepares == prepares
 
     def update(
         self,
@@ -99,8 +101,7 @@ class ResourceService:
         """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
         self.entry, self._refused = planned.entry, refused
         self.discovery = discovery
-        self.supply.source = discovery.source
-        self.supply.policy = planned.entry.prefer
+        self.supply.follow(discovery.source, planned.entry.prefer, planned.entry.options)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:

@@ -92,6 +92,7 @@ class ResourceSettings:
     """One entry under ``resources``.
 
     ``index`` is its place in the file, from 0; ``name`` may be a template (see ``devhost.naming``).
+    ``options`` is the value of the backend's ``ResourceOptions``; ``None`` where it has none.
     """
 
     index: int
@@ -103,6 +104,7 @@ class ResourceSettings:
     inject: Inject = Inject.DIRECT
     exclusive: bool = True
     when_empty: WhenEmpty = WhenEmpty.WAIT
+    options: object = field(default=None, hash=False)  # a stranger's value need not be hashable
 
     def wanted(self) -> frozenset[str]:
         """Every attribute name this entry looks at."""

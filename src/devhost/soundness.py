@@ -122,6 +122,10 @@ def _attribute_flaw(name: object, value: object, declared: Mapping[str, Attribut
         return f"attribute {name!r} is {type(value).__name__}, declared as {attribute.type.__name__}"
     if attribute.type is list and not _strings(value):
         return f"attribute {name!r} has members that are not strings"
+    if attribute.words:
+        values = value if isinstance(value, tuple) else (value,)
+        if odd := [one for one in values if one not in attribute.words]:
+            return f"attribute {name!r} is {odd[0]!r}, declared as one of {', '.join(attribute.words)}"
     return ""
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .backend import (
     Backend,
@@ -22,11 +22,12 @@ from .backend import (
     CanProvision,
     CanWatch,
     Event,
+    NoOptions,
     Offered,
 )
 from .errors import AllocationError, BackendError, BackendTimeout, NotYet, one_line, words
 from .linkage import Linkage, Pair
-from .model import Device, Health
+from .model import Device, Edits, Health
 from .worker import Lane
 
 P = ParamSpec("P")
@@ -38,6 +39,25 @@ WATCH_DEADLINE = 60.0
 
 HeldClaims = Callable[[], frozenset[str] | None]
 """Tells what containers use, see :meth:`devhost.backend.Context.held`; from any thread."""
+
+
+def arguments(backend: object, devices: Sequence[Device], options: Sequence[object]) -> Any:
+    """What ``allocate`` and ``prepare`` of a backend are called with.
+
+    Args:
+        options: values of ``ResourceOptions``, the right one first. When a drop-in was edited, the object
+            that still serves is the one of before: it takes the first value that is of its own class.
+
+    Raises:
+        BackendError: none of them is.
+    """
+    wanted = getattr(type(backend), "ResourceOptions", NoOptions)
+    if wanted is NoOptions:
+        return (devices,)
+    for value in options:
+        if isinstance(value, wanted):
+            return devices, value
+    raise BackendError(f"backend {getattr(backend, 'name', '')} was not given its options for the resource")
 
 
 class ServiceContext:
@@ -118,10 +138,13 @@ class Source:
         """Whether there is a backend object already."""
         return self._made is not None
 
-    @property
-    def prepares(self) -> bool:
-        """Whether the backend wants to hear of each container start."""
-        return issubclass(self.kind, CanPrepare)
+    def prepares(self, options: object = None) -> bool:
+        """Whether the backend wants to hear of each container start with devices of a resource.
+
+        Args:
+            options: the value of the backend's ``ResourceOptions`` for that resource.
+        """
+        return issubclass(self.kind, CanPrepare) and bool(getattr(options, "prepares", True))
 
     @property
     def probes(self) -> bool:
@@ -177,15 +200,31 @@ class Source:
             return {}
         return await self._guarded(self._probing, self.kind.discover_deadline, self._probe, backend, devices)
 
-    async def prepare(self, deadline: float, devices: Sequence[Device]) -> None:
+    async def prepare(
+        self, deadline: float, devices: Sequence[Device], options: Sequence[object] = ()
+    ) -> None:
         """Prepares devices for a container start; nothing for a backend that has no ``prepare``.
+
+        Args:
+            options: see :func:`arguments`.
 
         Raises:
             BackendError: it failed, or hung past the deadline.
         """
         backend = self.serving
         if isinstance(backend, CanPrepare):
-            await self._guarded(self._serving, deadline, backend.prepare, devices)
+            await self._guarded(
+                self._serving, deadline, lambda: backend.prepare(*arguments(backend, devices, options))
+            )
+
+    def allocate(self, devices: Sequence[Device], options: Sequence[object] = ()) -> Edits:
+        """What a container needs to use these devices. Call it through :meth:`serve`.
+
+        Args:
+            options: see :func:`arguments`.
+        """
+        backend = self.serving
+        return backend.allocate(*arguments(backend, devices, options))
 
     async def _closeness(self, pairs: Sequence[Pair]) -> Sequence[int]:
         """How closely each of some pairs of devices is joined.

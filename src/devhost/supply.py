@@ -75,14 +75,20 @@ class _Answer:
     left_out: Mapping[str, str]
 
 
+Inject = Callable[[Sequence[str], Sequence[Device], Granted, object, float], Awaitable[Granted]]
+"""Turns what a container gets into names: its tokens and devices, that with which options, and how many
+seconds the backend still has."""
+
+
 @dataclass(slots=True)
 class Supply:
     """A resource's devices and how to get them.
 
     ``denied`` hears of devices (by id) and the host paths they turned out to lack; ``look`` asks the
     backend to look again, after it refused a pod. ``inject``, where there is one, turns what a container
-    gets into names of CDI devices; it is told how many seconds the backend still has. ``infos``, where there
-    is one, tells network plugins of the devices. ``vicinity`` knows the resources beside this one.
+    gets into names of CDI devices. ``infos``, where there is one, tells network plugins of the devices.
+    ``vicinity`` knows the resources beside this one. ``options`` is the value of the backend's
+    ``ResourceOptions``, ``None`` where it has none.
     """
 
     name: str
@@ -91,14 +97,23 @@ class Supply:
     policy: Prefer
     denied: Callable[[str, Sequence[str]], None]
     look: Callable[[], None]
-    inject: Callable[[Sequence[str], Sequence[Device], Granted, float], Awaitable[Granted]] | None = None
+    inject: Inject | None = None
     infos: DeviceInfos | None = None
     vicinity: Vicinity = field_of(default_factory=Vicinity)
+    options: object = None
+    _before: object = None
+    """The options of before a class of them was exchanged."""
 
     @property
     def prepares(self) -> bool:
         """Whether PreStartContainer has anything to do."""
-        return self.source.prepares
+        return self.source.prepares(self.options)
+
+    def follow(self, source: Source, policy: Prefer, options: object) -> None:
+        """Goes on with this from now; what containers have was given with what it was then."""
+        if type(options) is not type(self.options):
+            self._before = self.options
+        self.source, self.policy, self.options = source, policy, options
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.affinity.prefer`."""
@@ -126,13 +141,15 @@ class Supply:
 
     async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
         began = time.monotonic()
-        sets = tuple(wanted.values())
+        sets, options = tuple(wanted.values()), self.options
         try:
-            answer, documents = await self.source.serve(ALLOCATE_DEADLINE, self._serve_described, sets)
+            answer, documents = await self.source.serve(
+                ALLOCATE_DEADLINE, self._serve_described, sets, options
+            )
             granted = answer.granted
             if self.inject is not None and answer.devices:
                 left = ALLOCATE_DEADLINE - (time.monotonic() - began)
-                granted = await self.inject(tuple(wanted), answer.devices, granted, left)
+                granted = await self.inject(tuple(wanted), answer.devices, granted, options, left)
         except AllocationError:
             self.look()
             raise
@@ -156,7 +173,7 @@ class Supply:
                 token: tuple(device for device in some if device.id in given)
                 for token, some in wanted.items()
             }
-        self.inventory.allocated(got, got)
+        self.inventory.allocated(got, got, options)
         # for requests to come: the container's answer goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self.vicinity.allocated, self.name, self.inventory, began, tuple(wanted))
@@ -166,15 +183,15 @@ class Supply:
         """Ids of the devices that the container got which holds these tokens, each once."""
         return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
 
-    def ask(self, devices: Sequence[Device]) -> Granted:
-        """What a container would get with these devices now. Runs on the backend's thread.
+    def ask(self, devices: Sequence[Device], options: object = None) -> Granted:
+        """What a container would get with these devices and options now. Runs on the backend's thread.
 
         Raises:
             MissingPath: something a device needs is missing on the host.
             AllocationError: the backend says a device cannot be used now.
             BackendError: the backend answered something unusable.
         """
-        granted, missing = self._edits(devices)
+        granted, missing = self._edits(devices, options)
         if missing:
             raise self._lacking(missing)
         return granted
@@ -182,12 +199,18 @@ class Supply:
     async def prepare(self, tokens: Sequence[str]) -> None:
         """What must happen before a container starts; called again for each restart.
 
+        It is done with the options that the container was given its devices with; where an earlier run gave
+        them, with those of now.
+
         Raises:
             UnknownDevice: a token is not known.
             BackendError: the backend failed or hung.
         """
         got = [self._got(entry) for entry in self._entries(tokens)]
-        await self.source.prepare(PREPARE_DEADLINE, _each_once(got))
+        options = self.inventory.account.options.get(tokens[0], self.options)
+        if self.source.prepares(options):
+            given = (options, self.options, self._before)
+            await self.source.prepare(PREPARE_DEADLINE, _each_once(got), given)
 
     def _lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
         paths = sorted({path for paths in missing.values() for path in paths})
@@ -221,10 +244,10 @@ class Supply:
         return got or well or tuple(member.device for member in entry.members)
 
     def _serve_described(
-        self, wanted: Sequence[Sequence[Device]]
+        self, wanted: Sequence[Sequence[Device]], options: object
     ) -> tuple[_Answer, dict[str, deviceinfo.Document]]:
         """The same as :meth:`_serve`, and what network plugins are told of the devices, by id."""
-        answer = self._serve(wanted)
+        answer = self._serve(wanted, options)
         documents: dict[str, deviceinfo.Document] = {}
         if self.infos is not None and self.infos.wanted and self.source.informs:
             backend = self.source.serving
@@ -236,7 +259,7 @@ class Supply:
                     documents[device.id] = document
         return answer, documents
 
-    def _serve(self, wanted: Sequence[Sequence[Device]]) -> _Answer:
+    def _serve(self, wanted: Sequence[Sequence[Device]], options: object) -> _Answer:
         """Asks for the devices behind some tokens. Runs on the backend's thread.
 
         Where there are more than there must be, those that cannot be used are found out and left out.
@@ -248,22 +271,24 @@ class Supply:
         devices = _each_once(wanted)
         must = all(len(some) == 1 for some in wanted)
         try:
-            granted, lacking = self._edits(devices)
+            granted, lacking = self._edits(devices, options)
         except Exception:  # a stranger's code may raise anything, and one device of many must not fail a pod
             if must:
                 raise
         else:
             if must or not lacking:
                 return _Answer(granted, () if lacking else devices, lacking, {})
-        return self._serve_some(wanted, devices)
+        return self._serve_some(wanted, devices, options)
 
-    def _serve_some(self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device]) -> _Answer:
+    def _serve_some(
+        self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device], options: object
+    ) -> _Answer:
         left_out: dict[str, str] = {}
         lacking: dict[str, list[str]] = {}
         failed = False
         for device in devices:
             try:
-                _, missing = self._edits([device])
+                _, missing = self._edits([device], options)
             except BackendError as error:
                 left_out[device.id] = words(error) or type(error).__name__
                 failed = failed or not isinstance(error, AllocationError)
@@ -279,29 +304,30 @@ class Supply:
                 return _Answer(Granted(Edits()), (), lacking, {})
             kind = BackendError if failed else AllocationError
             raise kind("; ".join(dict.fromkeys(left_out.values())))
-        granted, missing = self._edits(_each_once(rest))
+        granted, missing = self._edits(_each_once(rest), options)
         return _Answer(granted, () if missing else _each_once(rest), lacking | missing, left_out)
 
-    def _edits(self, devices: Sequence[Device]) -> tuple[Granted, dict[str, list[str]]]:
+    def _edits(self, devices: Sequence[Device], options: object) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
-        edits = self.source.serving.allocate(devices)
+        edits = self.source.allocate(devices, (options, self._before))
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
         check_edits(edits, self.source.name)
         edits = named(Edits.merge([edits]), self.name)  # what serves several devices a container gets once
         absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
         if absent:
-            return Granted(edits), self._blame(devices, absent)
+            return Granted(edits), self._blame(devices, options, absent)
         optional = {path for path in _paths(edits, required=False) if not self.source.exists(path)}
         return Granted(edits, frozenset(optional)), {}
 
-    def _blame(self, devices: Sequence[Device], absent: set[str]) -> dict[str, list[str]]:
+    def _blame(self, devices: Sequence[Device], options: object, absent: set[str]) -> dict[str, list[str]]:
         """Which of several devices lacks what: each is asked for alone; all, if none admits it."""
         if len(devices) == 1:
             return {devices[0].id: sorted(absent)}
         blame = {}
         for device in devices:
-            own = set(_paths(self.source.serving.allocate([device]), required=True)) & absent
+            edits = self.source.allocate([device], (options, self._before))
+            own = set(_paths(edits, required=True)) & absent
             if own:
                 blame[device.id] = sorted(own)
         return blame or {device.id: sorted(absent) for device in devices}

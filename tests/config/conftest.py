@@ -74,6 +74,8 @@ class Card(Backend):
         "numaNode": Attribute(int, "NUMA node.", 0),
         "virtual": Attribute(bool, "Whether it is virtual.", False),
         "links": Attribute(list, "Links of the node.", ("/dev/a",)),
+        "kind": Attribute(str, "What it is.", "vf", words=("pf", "vf")),
+        "modes": Attribute(list, "What it can.", ("fast",), words=("fast", "safe")),
         "ID_*": Attribute(str, "A udev property.", "x"),
         "sysattr.*": Attribute(str, "A sysfs attribute.", "1"),
     }

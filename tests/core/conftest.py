@@ -58,7 +58,7 @@ def until() -> Until:
     """Waits for a condition that no event tells of, at most 20 s."""
 
     async def wait(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.005)
 

@@ -178,6 +178,29 @@ def test_distinct_takes_functions_of_different_cards() -> None:
     assert answer(Prefer.PACK, devices, list(devices), (), 2) == ["av0", "av1"]
 
 
+@pytest.mark.parametrize("kind", ["usb", "block"])
+def test_distinct_tells_what_is_plugged_into_one_controller_apart(kind: str) -> None:
+    devices = {
+        f"{plugged}{n}": Device(
+            f"{plugged}{n}", part_of=frozenset({f"{kind}:{plugged}", "pci:0000:00:14.0"}), numa_nodes=(0,)
+        )
+        for plugged in "ab"
+        for n in range(2)
+    }
+    assert answer(Prefer.DISTINCT, devices, list(devices), (), 2) == ["a0", "b0"]
+
+
+def test_distinct_takes_scalable_functions_of_different_adapters() -> None:
+    devices = {
+        f"{adapter}.sf.{n}": Device(
+            f"{adapter}.sf.{n}", part_of=frozenset({f"aux:{adapter}.sf.{n}", f"pci:{adapter}"})
+        )
+        for adapter in "ab"
+        for n in range(2)
+    }
+    assert answer(Prefer.DISTINCT, devices, list(devices), (), 2) == ["a.sf.0", "b.sf.0"]
+
+
 def test_topology_takes_the_node_that_is_left_emptiest() -> None:
     assert picked(Prefer.TOPOLOGY, 2, a0=4, b1=2, c2=1) == ["b1::0", "b1::1"]
 

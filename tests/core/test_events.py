@@ -53,7 +53,7 @@ class Heard(list[Event]):
         self._news.set()
 
     async def until(self, wanted: Callable[[Event], bool]) -> Event:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 for event in self:
                     if wanted(event):
@@ -193,7 +193,7 @@ class Wakes:
         """Makes a change and waits for a wake that follows it, at most 20 s."""
         before = self.count
         change()
-        async with asyncio.timeout(20), self._news:
+        async with asyncio.timeout(60), self._news:
             await self._news.wait_for(lambda: self.count > before)
 
 

@@ -12,7 +12,6 @@ PARTS = 8
 STEPS = 14
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_happens_nothing_is_sold_twice(part: int) -> None:
     for number in range(part, HISTORIES, PARTS):

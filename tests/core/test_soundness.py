@@ -16,6 +16,8 @@ DECLARED = {
     "index": Attribute(int, "index", 0),
     "flag": Attribute(bool, "flag", True),
     "links": Attribute(list, "links", ("a",)),
+    "kind": Attribute(str, "kind", "vf", words=("pf", "vf")),
+    "modes": Attribute(list, "modes", ("a",), words=("a", "b")),
     "sysattr.*": Attribute(str, "anything", "x"),
 }
 
@@ -41,6 +43,7 @@ class Broken(Mapping[str, Any]):
         Device("GPU-8a56/1@x+y=z#1"),
         Device("x" * 63),
         Device("d", {"model": "", "index": -1, "flag": False, "links": (), "sysattr.a/b": "1"}),
+        Device("d", {"kind": "pf", "modes": ("b", "a")}),
         Device("d", numa_nodes=(-1,), pcie_path=("0000:00:01.0",), health=unhealthy("hot")),
     ],
 )
@@ -84,6 +87,8 @@ def bad(**fields: Any) -> Device:
         (bad(attributes={"links": ["a"]}), "attribute 'links' is list, declared as list"),
         (bad(attributes={"links": (1,)}), "attribute 'links' has members that are not strings"),
         (bad(attributes={"sysattr.x": 1}), "attribute 'sysattr.x' is int, declared as str"),
+        (bad(attributes={"kind": "sf"}), "attribute 'kind' is 'sf', declared as one of pf, vf"),
+        (bad(attributes={"modes": ("a", "c")}), "attribute 'modes' is 'c', declared as one of a, b"),
         (bad(attributes=Broken()), "looking at it failed: OSError: device is gone"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from devhost.backend import AllocationError, Backend, Device, Edits, Event, Health, NoOptions, OptionError
 from devhost.errors import BackendError, BackendTimeout, ConfigError, DevhostError, UsageError
 from devhost.model import unhealthy
-from devhost.source import Source
+from devhost.source import Source, arguments
 
 
 class Card(Backend):
@@ -100,8 +102,8 @@ async def test_whatever_a_backend_raises_leaves_as_a_backend_error_of_one_line(
     with pytest.raises(BackendError) as caught:
         await broken.look([Event()])
         await broken.probe([Device("d0")])
-        await broken.prepare(5.0, [Device("d0")])
-        await broken.serve(5.0, broken.backend.allocate, [Device("d0")])
+        await broken.prepare(60.0, [Device("d0")])
+        await broken.serve(60.0, broken.backend.allocate, [Device("d0")])
     assert str(caught.value) == text
     assert isinstance(caught.value, AllocationError) == isinstance(error, AllocationError)
 
@@ -151,24 +153,26 @@ async def test_a_failed_start_is_tried_again_with_the_next_look(source: Any) -> 
 
 
 async def test_a_hung_look_does_not_delay_a_pod(source: Any, hang: threading.Event) -> None:
-    slow = source(discover_deadline=0.05)
+    slow = source()
     await slow.look([])
+    type(slow.backend).discover_deadline = 0.05
     type(slow.backend).discover = lambda self: hang.wait()
     with pytest.raises(BackendTimeout, match=r"^card-look: no answer within 0\.05 s$"):
         await slow.look([])
-    assert await slow.serve(20.0, slow.backend.allocate, []) == Edits()
+    assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
     assert slow.hung == 1
 
 
 async def test_a_hung_probe_delays_neither_a_look_nor_a_pod(source: Any, hang: threading.Event) -> None:
-    slow = source(discover_deadline=0.05, probe=lambda self, devices: hang.wait())
+    slow = source(probe=lambda self, devices: hang.wait())
     await slow.look([])
+    type(slow.backend).discover_deadline = 0.05
     with pytest.raises(BackendTimeout, match=r"^card-probe: no answer within 0\.05 s$"):
         await slow.probe([Device("d0")])
     assert (slow.hung, slow.hung_lanes) == (1, {"card-probe"})
-    type(slow.backend).discover_deadline = 20.0
+    type(slow.backend).discover_deadline = 60.0
     assert await slow.look([]) == [Device("d0")]
-    assert await slow.serve(20.0, slow.backend.allocate, []) == Edits()
+    assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
 
 
 async def test_looks_probes_and_pods_have_a_thread_each_once_there_is_a_call_for_it(
@@ -183,7 +187,7 @@ async def test_looks_probes_and_pods_have_a_thread_each_once_there_is_a_call_for
     assert threads() == ["card-look"]
     await one.probe([Device("d0")])
     assert threads() == ["card-look", "card-probe"]
-    await one.serve(20.0, one.backend.allocate, [])
+    await one.serve(60.0, one.backend.allocate, [])
     assert threads() == ["card-look", "card-probe", "card-serve"]
     one.close()
     await until(lambda: not threads())
@@ -213,7 +217,7 @@ async def test_optional_methods_are_used_where_there_are_any(source: Any) -> Non
     plain = source()
     await plain.look([Event("tty")])
     assert (await plain.probe([Device("d0")]), plain.watch()) == ({}, None)
-    assert (plain.probes, plain.prepares) == (False, False)
+    assert (plain.probes, plain.prepares()) == (False, False)
     await plain.prepare(1.0, [])
 
     rich = source(
@@ -223,10 +227,10 @@ async def test_optional_methods_are_used_where_there_are_any(source: Any) -> Non
         notice=lambda self, event: heard.append(event),
     )
     await rich.look([Event("tty"), Event("usb")])
-    await rich.prepare(5.0, [Device("d0")])
+    await rich.prepare(60.0, [Device("d0")])
     assert heard == [Event("tty"), Event("usb"), [Device("d0")]]
     assert rich.probes
-    assert rich.prepares
+    assert rich.prepares()
     assert await rich.probe([Device("d0")]) == {"d0": unhealthy("down")}
     assert [event async for event in rich.watch()] == [Event("netlink")]
 
@@ -248,3 +252,42 @@ async def test_paths_are_looked_for_below_the_root(source: Any, tmp_path: Path) 
     assert not one.exists("/dev/null")
     assert not one.exists("/dev/\0")
     assert await one.restored({"x": ["/dev/a"], "y": ["/dev/a", "/dev/b"], "z": []}) == ["x", "z"]
+
+
+@dataclass(frozen=True)
+class Use:
+    mode: str = "plain"
+
+
+@dataclass(frozen=True)
+class NewUse:
+    mode: str = "new"
+
+
+class Taking:
+    ResourceOptions = Use
+
+
+def test_a_backend_takes_the_first_options_that_are_of_its_class() -> None:
+    devices = [Device("d0")]
+    # an edited drop-in: the file is read by the new class already, and the object of the old one still serves
+    assert arguments(Taking(), devices, (NewUse(), Use("now"), Use("before"))) == (devices, Use("now"))
+
+
+def test_a_backend_that_takes_no_options_is_called_without() -> None:
+    devices = [Device("d0")]
+    assert arguments(object(), devices, (Use(),)) == (devices,)
+
+
+def test_a_backend_that_there_are_no_options_for_is_not_called_at_all() -> None:
+    with pytest.raises(BackendError, match="was not given its options"):
+        arguments(Taking(), [Device("d0")], (NewUse(), None))
+
+
+@pytest.mark.parametrize(("options", "wanted"), [(None, True), (Use(), True)])
+async def test_container_starts_are_announced_unless_the_options_say_no(
+    source: Any, options: object, wanted: bool
+) -> None:
+    made = source(prepare=lambda self, devices, use=None: None)
+    assert made.prepares(options) is wanted
+    assert made.prepares(SimpleNamespace(prepares=False)) is False

@@ -14,7 +14,7 @@ import pytest
 from devhost.errors import BackendTimeout
 from devhost.worker import MAX_ABANDONED, Lane
 
-LONG = 20.0
+LONG = 60.0
 """Seconds no call of these tests really takes."""
 
 SHORT = 0.05
@@ -202,10 +202,21 @@ async def test_an_exception_of_a_call_nobody_waits_for_any_more_is_dropped(
     gc.collect()  # an exception that was never retrieved would be reported here, as an error
 
 
-async def test_an_answer_that_arrives_with_the_deadline_is_an_answer(lane: Lane) -> None:
+async def test_an_answer_that_arrives_with_the_deadline_is_an_answer(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, arrived = asyncio.get_running_loop(), threading.Event()
+    arrive = loop.call_soon_threadsafe
+
+    def arrives(*args: Any) -> None:
+        arrive(*args)
+        arrived.set()
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", arrives)
     task = asyncio.create_task(lane.call(SHORT, lambda: "answer"))
     await asyncio.sleep(0)  # the call is on its way
-    time.sleep(4 * SHORT)  # noqa: ASYNC251 - the loop is busy: answer and deadline are both there after it
+    arrived.wait()  # the loop is busy: answer and deadline are both there after it
+    time.sleep(2 * SHORT)  # noqa: ASYNC251
     assert await task == "answer"
     assert lane.abandoned == 0
 

@@ -279,6 +279,7 @@ class _Sound(Backend):
 
 
 FLOAT: Any = float
+LIST: Any = ["x"]
 
 
 @pytest.mark.parametrize(
@@ -296,6 +297,10 @@ FLOAT: Any = float
         ({"attributes": ["a"]}, "not a mapping"),
         ({"attributes": {"a": str}}, "Attribute(type"),
         ({"attributes": {"a": Attribute(FLOAT, "m", 1)}}, "must be str, int, bool or list"),
+        ({"attributes": {"a": Attribute(str, "m", "x", words=LIST)}}, "not a tuple of non-empty strings"),
+        ({"attributes": {"a": Attribute(str, "m", "x", words=("x", ""))}}, "tuple of non-empty strings"),
+        ({"attributes": {"a": Attribute(int, "m", 1, words=("x",))}}, "words, which are for text and lists"),
+        ({"attributes": {"a": Attribute(str, "m", "x", hex=True, words=("x",))}}, "and not for hex"),
         ({"attributes": {"not": Attribute(str, "m", "1")}}, "not usable in YAML"),
         ({"attributes": {"a b": Attribute(str, "m", "1")}}, "not usable in YAML"),
     ],

@@ -200,3 +200,31 @@ def test_a_machine_without_numa_has_no_node(tree, sysfs):
     tree.pci("pci0000:00/0000:00:02.0")
     assert sysfs.numa_node("/sys/devices/pci0000:00/0000:00:02.0") is None
     assert sysfs.numa_node("/sys/devices/virtual/misc/fuse") is None
+
+
+def test_a_function_of_which_the_configuration_space_reads_as_ones_is_dead(tree, sysfs):
+    path = f"/sys/devices/{CARD}"
+    assert not sysfs.is_dead(path), "there is none"
+    config = tree.root / path[1:] / "config"
+    for header, dead in (
+        (b"\xff" * 256, True),
+        (b"\xff" * 64, True),
+        (b"\xff" * 63, False),
+        (b"\xff" * 4 + bytes(60), False),  # a virtual function
+        (b"\x86\x80" * 32, False),
+    ):
+        config.write_bytes(header)
+        assert sysfs.is_dead(path) is dead, header
+    config.write_bytes(b"\xff" * 64)
+    for state, dead in (("D0", True), ("D3hot", True), ("D3cold", False)):
+        tree.file(f"{path}/power_state", state)
+        assert sysfs.is_dead(path) is dead, state
+
+
+@pytest.mark.parametrize("name", ["", "../etc/shadow", "a/../../b", "/etc/shadow", "a b"])
+def test_a_node_has_the_name_that_the_kernel_gives_it_and_no_other(tree, sysfs, name):
+    path = tree.device("virtual/misc/odd", "misc")
+    tree.file(f"{path}/uevent", "MAJOR=10\nDEVNAME=vfio/noiommu-3")
+    assert sysfs.node(path) == sysfs.node(path, "/dev/odd") == "/dev/vfio/noiommu-3"
+    tree.file(f"{path}/uevent", f"MAJOR=10\nDEVNAME={name}")
+    assert (sysfs.node(path), sysfs.node(path, "/dev/odd")) == ("", "/dev/odd")

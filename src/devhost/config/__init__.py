@@ -1,7 +1,7 @@
 """The YAML → settings, with a place for everything that is wrong with it.
 
 ``document`` turns bytes into nodes, ``language`` says what the file may hold, ``shape`` follows it,
-``selection`` and ``resources`` read what depends on a backend. All complaints come at once, as one
+``selection``, ``entry`` and ``resources`` read what depends on a backend. All complaints come at once, as one
 :class:`~devhost.errors.ConfigError`. ``schema`` prints the language, ``difference`` compares settings.
 """
 
@@ -13,16 +13,16 @@ from typing import Any
 
 from devhost.backend import Backend
 from devhost.catalog import Catalog
-from devhost.errors import ConfigError
 from devhost.settings import Settings
 
-from .complaints import Complaints, Place, one_line
+from .complaints import Complaints, Place
 from .document import parse, read_file
+from .entry import read_strangers
 from .language import Cdi, DeviceInfo, File, Labels
 from .nodes import Fields, Node
 from .resources import Placed, backend_of, read_resources, spoken_of
 from .scalar import WRONG
-from .shape import read_dataclass, read_fields
+from .shape import read_fields
 
 __all__ = ["CatalogFor", "backend_paths", "load", "loads"]
 
@@ -118,13 +118,4 @@ def _default_options(entry: Placed, backend: type[Backend]) -> Any:
 
 
 def _options(node: Node, backend: type[Backend], place: Place) -> Any:
-    try:
-        return read_dataclass(node, backend.Options, place)
-    except ConfigError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a stranger's Options may raise anything
-        text = one_line(f"{type(error).__name__}: {error}", 200)
-        place.complain(
-            node, f"the options of backend {backend.name} failed: {text}", "report it to its author"
-        )
-        return WRONG
+    return read_strangers(node, backend.Options, f"the options of backend {backend.name}", place)

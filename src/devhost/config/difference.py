@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 
 from devhost.settings import ResourceSettings, Settings
 
@@ -102,9 +102,18 @@ def _by_identity(settings: Settings) -> dict[Identity, ResourceSettings]:
 
 
 def _keys(old: ResourceSettings, new: ResourceSettings) -> tuple[str, ...]:
-    moved = replace(old, index=new.index)
-    names = (field.name for field in fields(new))
-    return tuple(camel(name) for name in names if getattr(moved, name) != getattr(new, name))
+    names = [field.name for field in fields(new) if field.name not in ("index", "options")]
+    found = [camel(name) for name in names if getattr(old, name) != getattr(new, name)]
+    before, after = _options(old.options), _options(new.options)
+    both = before.keys() & after.keys()
+    return (*found, *(k for k in before | after if k not in both or not _alike(before[k], after[k])))
+
+
+def _options(value: object) -> dict[str, object]:
+    """What an entry says to its backend, by its YAML keys."""
+    if not is_dataclass(value):
+        return {}
+    return {camel(field.name): getattr(value, field.name) for field in fields(value) if field.init}
 
 
 def _backends(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from devhost.settings import ReplicaOverride, ResourceSettings, Share
 from devhost.where import Block, Where, covers
 
 from .complaints import Mark, Place, one_line, shown, suggest
+from .entry import halves, read_resource_options
 from .language import Override, Resource, Sharing
 from .nodes import Fields, Node, Scalar
 from .selection import declared, read_where
@@ -33,9 +34,10 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> tup
     for index, node in enumerate(nodes):
         here = place.item(index)
         before = len(place.complaints.found)
-        values = read_fields(node, Resource, here)
+        mine, theirs = halves(node, catalog, here) if isinstance(node, Fields) else (node, None)
+        values = read_fields(mine, Resource, here)
         _refuse_second(node, values.get("name"), seen, here)
-        settings = _entry(node, index, values, catalog, here)
+        settings = None if theirs is None else _entry(node, index, values, theirs, catalog, here)
         if settings is not None and len(place.complaints.found) == before:
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries)
@@ -58,9 +60,14 @@ def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Back
 
 
 def _entry(
-    node: Node, index: int, values: dict[str, Any], catalog: Catalog, place: Place
+    node: Node, index: int, values: dict[str, Any], theirs: Fields, catalog: Catalog, place: Place
 ) -> ResourceSettings | None:
-    """One entry with what it says about the backend's attributes; ``None`` if it lacks its first words."""
+    """One entry with what it says about the backend's attributes; ``None`` if it lacks its first words.
+
+    Args:
+        values: what the keys of the language hold.
+        theirs: the keys of the backend.
+    """
     if not isinstance(node, Fields):
         return None
     name, kind = values.pop("name", None), values.pop("backend", None)
@@ -79,7 +86,10 @@ def _entry(
         for n, override in enumerate(sharing.overrides)
     ]
     share = Share(sharing.replicas, tuple(overrides), sharing.of)
-    return ResourceSettings(index=index, name=name or "", backend=kind, where=where, share=share, **values)
+    options = read_resource_options(theirs, backend, share, values.get("exclusive", True), node, place)
+    return ResourceSettings(
+        index=index, name=name or "", backend=kind, where=where, share=share, options=options, **values
+    )
 
 
 def _override_where(override: Override, backend: type[Backend], place: Place, n: int) -> Where:

@@ -28,6 +28,7 @@ Schema = dict[str, Any]
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 _RANGES = r"^\s*([0-9]+(\s*-\s*[0-9]*)?|-\s*[0-9]+)\s*(,\s*([0-9]+(\s*-\s*[0-9]*)?|-\s*[0-9]+)\s*)*$"
+_GLOB = r"[*?\[]"
 _FLAT: dict[Any, Schema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},
@@ -133,9 +134,19 @@ def _bounds(bounded: Schema, notes: Iterable[Any]) -> Schema:
 
 def options_of(backend: type[Backend]) -> Schema:
     """The object under ``backends.<name>``; any object, where the backend's ``Options`` is faulty."""
+    return {"title": f"Options of backend {backend.name}", **_theirs(backend.Options)}
+
+
+def resource_options_of(backend: type[Backend]) -> Schema:
+    """The keys of an entry under ``resources`` that are the backend's, as ``properties`` and ``required``."""
+    found = _theirs(backend.ResourceOptions)
+    return {"properties": found.get("properties", {}), "required": found.get("required", [])}
+
+
+def _theirs(cls: type) -> Schema:
     try:
-        return {"title": f"Options of backend {backend.name}", **of_dataclass(backend.Options)}
-    except Exception:  # noqa: BLE001 - one stranger's Options must not take the schema from the others
+        return of_dataclass(cls)
+    except Exception:  # noqa: BLE001 - one stranger's class must not take the schema from the others
         return {"type": "object"}
 
 
@@ -147,10 +158,19 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     if not backends:
         return found  # neither an empty `enum` nor an empty `allOf` is good JSON schema
     found["properties"]["backend"] |= {"enum": list(backends)}
+    own = {name: resource_options_of(backend) for name, backend in backends.items()}
+    # every backend's keys are let through here and refused below: `additionalProperties` sees no other place
+    keys_of_any = sorted({key for options in own.values() for key in options["properties"]})
+    found["properties"] |= {key: {} for key in keys_of_any}
     found["allOf"] = [
         {
             "if": {"properties": {"backend": {"const": name}}, "required": ["backend"]},
-            "then": {"properties": _by_backend(f"#/$defs/where-{name}")},
+            "then": {
+                "properties": _by_backend(f"#/$defs/where-{name}")
+                | dict.fromkeys(keys_of_any, False)
+                | own[name]["properties"],
+                "required": own[name]["required"],
+            },
         }
         for name in backends
     ]
@@ -203,4 +223,6 @@ def _value(attribute: Attribute) -> Schema:
         return {"type": "boolean"}
     if attribute.type is int:
         return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _RANGES}]}
+    if attribute.words:
+        return {"anyOf": [{"enum": list(attribute.words)}, {"type": "string", "pattern": _GLOB}]}
     return {"type": "string", "minLength": 1}

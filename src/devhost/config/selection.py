@@ -18,6 +18,9 @@ NOT: Final = "not"
 
 RANGE: Final = re.compile(r"\s*([0-9]{1,18})?\s*(-)?\s*([0-9]{1,18})?\s*")
 
+_IN_DOMAIN: Final = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+"""A PCI address as people write it on machines with one domain; the kernel's always have that."""
+
 
 def declared(attributes: Mapping[str, Attribute], name: str) -> Attribute | None:
     """The declaration of attribute ``name``: its own, or that of the longest family (``ID_*``) it is in."""
@@ -117,11 +120,25 @@ def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ..
         hint = 'a device without this attribute is matched by not: {…: "*"}'
         place.complain(node, "empty text matches no device", hint)
         return ()
-    prefixed = attribute.hex and text[:2].lower() == "0x"
-    if prefixed and not str(attribute.example).lower().startswith("0x"):
-        place.complain(node, f"the ids of this attribute have no 0x, {shown(text)} does", "leave out the 0x")
+    pattern = Text(text, fold=attribute.hex)
+    if attribute.hex and (problem := _odd_id(str(attribute.example), text)):
+        place.complain(node, *problem)
         return ()
-    return (Text(text, fold=attribute.hex),)
+    if attribute.words and not any(map(pattern.matches, attribute.words)):
+        what = f"the pattern {shown(text)} matches" if pattern.is_glob else f"{shown(text)} is"
+        hint = suggest(text, attribute.words, "values")
+        place.complain(node, f"{what} none of the values that this attribute can have", hint)
+        return ()
+    return (pattern,)
+
+
+def _odd_id(example: str, text: str) -> tuple[str, str] | None:
+    """What is wrong with an id that is not spelled as the attribute's example is, and how to mend it."""
+    if text[:2].lower() == "0x" and not example.lower().startswith("0x"):
+        return f"the ids of this attribute have no 0x, {shown(text)} does", "leave out the 0x"
+    if _IN_DOMAIN.fullmatch(example.partition(":")[2]) and _IN_DOMAIN.fullmatch(text.lower()):
+        return f"{shown(text)} lacks the domain of a PCI address", f'write "0000:{text}"'
+    return None
 
 
 def _ranges(node: Scalar, place: Place) -> tuple[Pattern, ...]:

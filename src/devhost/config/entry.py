@@ -1,0 +1,120 @@
+"""An entry under ``resources`` has keys of two kinds: those of the language, and those of its backend.
+
+A backend's are the fields of its ``ResourceOptions``. That class is a stranger's, so whatever it raises
+becomes a complaint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from devhost.backend import Backend, NoOptions
+from devhost.catalog import Catalog
+from devhost.errors import ConfigError
+from devhost.settings import Share
+
+from .annotation import keys
+from .complaints import Located, Place, one_line, shown, suggest
+from .language import Resource
+from .nodes import Entry, Fields, Node, Scalar
+from .scalar import WRONG
+from .shape import read_dataclass
+
+BACKEND = "backend"
+"""The key that says whose the other keys are."""
+
+
+def halves(node: Fields, catalog: Catalog, place: Place) -> tuple[Fields, Fields]:
+    """The language's part of an entry and its backend's, each as a mapping of its own.
+
+    A key of neither is complained about. Where nobody knows which keys the backend has, as it is not
+    installed, any may be its own; and where no backend is named, all but the misspelt ones of the language.
+    """
+    language = keys(Resource)
+    known = _known(node, catalog)
+    mine: dict[str, Entry] = {}
+    theirs: dict[str, Entry] = {}
+    for key, entry in node.entries.items():
+        if key in language:
+            mine[key] = entry
+            continue
+        theirs[key] = entry
+        if known is None and BACKEND in node.entries:
+            continue
+        hint = suggest(key, {*language, *(known or ())}, "keys")
+        if (known is not None and key not in known) or (known is None and hint.startswith("did")):
+            place.complaints.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
+            del theirs[key]
+    return Fields(node.mark, mine), Fields(node.mark, theirs)
+
+
+def _known(node: Fields, catalog: Catalog) -> Collection[str] | None:
+    """The keys of the backend that an entry names; ``None`` where nobody knows them."""
+    named = node.entries.get(BACKEND)
+    backend = catalog.get(named.value.text) if named and isinstance(named.value, Scalar) else None
+    if backend is None:
+        return None
+    try:
+        return keys(backend.ResourceOptions)
+    except Exception:  # noqa: BLE001 - a stranger's annotations; reading the options tells of it
+        return None
+
+
+def read_resource_options(
+    theirs: Fields, backend: type[Backend], share: Share, exclusive: bool, node: Fields, place: Place
+) -> Any:
+    """The value of a backend's ``ResourceOptions``; ``None`` where it has none, WRONG after complaining.
+
+    Args:
+        theirs: the backend's keys of the entry ``node``.
+        share, exclusive: what the entry says of sharing, which the options may have something against.
+    """
+    if backend.ResourceOptions is NoOptions:
+        return None
+    what = f"the resource options of backend {backend.name}"
+    options = read_strangers(theirs, backend.ResourceOptions, what, place)
+    if options is WRONG:
+        return WRONG
+    guarded(lambda: bool(getattr(options, "prepares", True)), node, what, place)
+    reason = guarded(lambda: _why_alone(options), node, what, place)
+    if reason is not WRONG and reason:
+        _check_alone(one_line(reason, 300), share, exclusive, node, place)
+    return options
+
+
+def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place: Place) -> None:
+    if max(share.replicas, *(override.replicas for override in share.overrides), 1) > 1:
+        hint = "remove share, or give what may be shared an entry of its own"
+        place.key("share").complain(node.entries["share"].value, reason, hint)
+    if not exclusive:
+        hint = "remove it: two resources that have one device may hand it out at the same time"
+        place.key("exclusive").complain(node.entries["exclusive"].value, reason, hint)
+
+
+def _why_alone(options: object) -> str:
+    reason = getattr(options, "why_alone", "")
+    if not isinstance(reason, str):
+        raise TypeError(f"why_alone is {type(reason).__name__}, not text")
+    return reason
+
+
+def read_strangers(node: Node, cls: type, what: str, place: Place) -> Any:
+    """A dataclass of a stranger's from a mapping; WRONG after complaining, also of what it raised itself.
+
+    Args:
+        what: whose it is, for a complaint.
+    """
+    return guarded(lambda: read_dataclass(node, cls, place), node, what, place)
+
+
+def guarded(call: Callable[[], Any], at: Located, what: str, place: Place) -> Any:
+    """What a call gives into which a stranger's code has a say; WRONG after complaining."""
+    try:
+        return call()
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything
+        text = one_line(f"{type(error).__name__}: {error}", 200)
+        place.complain(at, f"{what} failed: {text}", "report it to its author")
+        return WRONG

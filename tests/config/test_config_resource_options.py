@@ -1,0 +1,312 @@
+"""An entry's own options for its backend: read, refused, compared and shown as every other key is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
+from devhost.catalog import ENTRY_KEYS, Catalog, Installed, flaws
+from devhost.config import loads
+from devhost.config.annotation import keys
+from devhost.config.difference import difference
+from devhost.config.language import Resource
+from devhost.config.schema import schema
+from devhost.errors import Complaint, ConfigError
+from devhost.settings import Settings
+
+
+@dataclass(frozen=True)
+class Program:
+    bitstream: str = option(meaning="The file.", example="/srv/a.gbs")
+
+    def __post_init__(self) -> None:
+        if not self.bitstream.startswith("/"):
+            raise OptionError("must be an absolute path", key="bitstream", hint="begin with /")
+
+
+@dataclass(frozen=True)
+class RegionUse:
+    development: bool = option(False, "Whether programs may program it.")
+    program: Program | None = option(None, "What is programmed.")
+    link_speed: Literal[10, 25] = option(10, "Gigabits.")
+    fault: str = option("", "What goes wrong.")
+
+    @property
+    def why_alone(self) -> str:
+        if self.fault == "alone":
+            raise RuntimeError("no\nidea")
+        if self.fault == "typed":
+            return 7  # type: ignore[return-value]
+        return "a device that is programmed has one user" if self.program else ""
+
+    def __post_init__(self) -> None:
+        if self.development and self.program:
+            raise OptionError("has no meaning with development", key="program.bitstream", hint="choose one")
+        if self.fault == "made":
+            raise RuntimeError("boom")
+
+
+class Region(Backend):
+    name = "region"
+    ResourceOptions = RegionUse
+    attributes: ClassVar[Mapping[str, Attribute]] = {"kind": Attribute(str, "What it is.", "port")}
+
+    def discover(self) -> Iterable[Device]:
+        return ()
+
+    def allocate(self, devices: Sequence[Device], use: Any = None) -> Edits:
+        return Edits()
+
+
+@dataclass(frozen=True)
+class Size:
+    size: int = option(meaning="How big.", example=4)
+
+
+class Sized(Region):
+    name = "sized"
+    ResourceOptions = Size
+
+
+class Plain(Backend):
+    name = "plain"
+
+    def discover(self) -> Iterable[Device]:
+        return ()
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits()
+
+
+CATALOG = Catalog({b.name: Installed(b, "tests", "1.0", ()) for b in (Region, Sized, Plain)})
+
+
+def read(body: str, catalog: Catalog = CATALOG) -> Settings:
+    """A file with one entry of these keys, one a line from line 4."""
+    lines = "".join(f"  {line}\n" for line in body.split("; "))
+    return loads(f"version: 1\nresources:\n- name: a.b/c\n{lines}", "f.yaml", lambda _paths, _wanted: catalog)
+
+
+def refused(body: str, catalog: Catalog = CATALOG) -> tuple[Complaint, ...]:
+    with pytest.raises(ConfigError) as caught:
+        read(body, catalog)
+    return caught.value.complaints
+
+
+def said(body: str) -> list[str]:
+    return [str(one) for one in refused(body)]
+
+
+def options(body: str) -> object:
+    return read(body).resources[0].options
+
+
+def test_an_entry_carries_the_value_its_backend_understands() -> None:
+    assert options("backend: region; program: {bitstream: /a}; linkSpeed: 25") == RegionUse(
+        program=Program("/a"), link_speed=25
+    )
+    assert options("backend: region") == RegionUse()
+
+
+def test_a_backend_that_takes_none_gets_none() -> None:
+    assert options("backend: plain") is None
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (
+            "backend: region; developement: true",
+            'f.yaml:5:3: resources[0]: unknown key "developement" (did you mean development?)',
+        ),
+        (
+            "backend: region; prefers: pack",
+            'f.yaml:5:3: resources[0]: unknown key "prefers" (did you mean prefer?)',
+        ),
+        (
+            "backend: region; development: 1",
+            "f.yaml:5:16: resources[0].development: must be true or false, not the number 1",
+        ),
+        (
+            "backend: region; program: {bitstream: a}",
+            "f.yaml:5:24: resources[0].program.bitstream: must be an absolute path (begin with /)",
+        ),
+        (
+            "backend: region; program: {bitstream: /a}; development: true",
+            "f.yaml:5:24: resources[0].program.bitstream: has no meaning with development (choose one)",
+        ),
+        ("backend: sized", "f.yaml:3:3: resources[0]: the key size is required (for example size: 4)"),
+        (
+            "backend: plain; development: true",
+            'f.yaml:5:3: resources[0]: unknown key "development" (known keys: backend, exclusive, inject, '
+            "name, prefer, share, whenEmpty, where)",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(body: str, complaint: str) -> None:
+    assert said(body) == [complaint]
+
+
+def test_everything_wrong_comes_at_once_in_the_order_of_the_file() -> None:
+    lines = said("backend: region; development: maybe; whree: {}; prefer: packed; linkSpeed: 11")
+    assert [line.split(": ")[0] for line in lines] == [
+        "f.yaml:5:16",
+        "f.yaml:6:3",
+        "f.yaml:7:11",
+        "f.yaml:8:14",
+    ]
+
+
+def test_a_backend_that_is_not_installed_is_the_only_complaint_about_its_entry() -> None:
+    (line,) = said("backend: regoin; development: true; exclude: [1]; prefre: pack")
+    assert (
+        line == 'f.yaml:4:12: resources[0].backend: backend "regoin" is not installed (did you mean region?)'
+    )
+
+
+def test_without_a_backend_only_the_languages_own_keys_are_called_misspelt() -> None:
+    lines = said("bakend: region; development: true")
+    assert [line.partition(": ")[2] for line in lines] == [
+        "resources[0]: the key backend is required (for example backend: udev)",
+        'resources[0]: unknown key "bakend" (did you mean backend?)',
+    ]
+
+
+ALONE = (
+    "a device that is programmed has one user (remove share, or give what may be shared an entry of its own)"
+)
+
+
+@pytest.mark.parametrize(
+    "share",
+    ["{replicas: 2}", "{of: all, replicas: 2}", "{overrides: [{where: {kind: port}, replicas: 3}]}"],
+)
+def test_what_cannot_be_shared_is_refused_at_share(share: str) -> None:
+    (line,) = said(f"backend: region; share: {share}; program: {{bitstream: /a}}")
+    assert line == f"f.yaml:5:10: resources[0].share: {ALONE}"
+
+
+@pytest.mark.parametrize("share", ["{replicas: 1}", "{of: all}"])
+def test_what_one_container_has_at_a_time_is_not_shared(share: str) -> None:
+    read(f"backend: region; share: {share}; program: {{bitstream: /a}}")
+
+
+def test_what_cannot_be_shared_serves_no_second_resource_either() -> None:
+    (line,) = said("backend: region; program: {bitstream: /a}; exclusive: false")
+    assert line.startswith("f.yaml:6:14: resources[0].exclusive: a device that is programmed has one user (")
+
+
+def test_what_may_be_shared_is() -> None:
+    assert read("backend: region; share: {replicas: 2}").resources[0].share.replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [("made", "RuntimeError: boom"), ("alone", "no\\nidea"), ("typed", "why_alone is int, not text")],
+)
+def test_a_class_that_fails_is_its_authors_fault_in_one_line(fault: str, text: str) -> None:
+    (line,) = said(f"backend: region; fault: {fault}")
+    assert "the resource options of backend region failed: " in line
+    assert text in line
+    assert line.endswith("(report it to its author)")
+
+
+def test_a_class_whose_types_cannot_be_told_is_its_authors_fault_too() -> None:
+    @dataclass(frozen=True)
+    class Odd:
+        odd: Any = option(0, "Odd.")
+
+    Odd.__annotations__["odd"] = "Nowhere"
+    kind = type("OddOne", (Region,), {"name": "odd", "ResourceOptions": Odd})
+    catalog = Catalog({"odd": Installed(kind, "tests", "1", ())})
+    (complaint,) = refused("backend: odd; odd: 1", catalog)
+    assert "the resource options of backend odd failed: NameError" in str(complaint)
+    schema(catalog)
+
+
+def test_the_keys_no_backend_may_have_are_those_of_the_language() -> None:
+    assert set(keys(Resource)) == ENTRY_KEYS
+
+
+@dataclass(frozen=True)
+class Collides:
+    when_empty: bool = option(False, "Says what the language says.")
+    share_: bool = option(False, "So does this.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"ResourceOptions": 7}, "ResourceOptions is not a dataclass"),
+        (
+            {"ResourceOptions": Collides},
+            "ResourceOptions has the field when_empty, and whenEmpty is a key of every entry; "
+            "ResourceOptions has the field share_, and share is a key of every entry",
+        ),
+        (
+            {"allocate": lambda self, devices: Edits()},
+            "it has ResourceOptions, and allocate() takes no second argument to be given them",
+        ),
+        (
+            {"prepare": lambda self, devices: None},
+            "it has ResourceOptions, and prepare() takes no second argument to be given them",
+        ),
+    ],
+)
+def test_a_backend_that_cannot_be_told_is_refused_when_it_is_loaded(
+    changes: dict[str, Any], reason: str
+) -> None:
+    assert "; ".join(flaws(type("Bad", (Region,), changes))) == reason
+
+
+@pytest.mark.parametrize("make", [staticmethod, classmethod])
+def test_methods_of_any_kind_may_take_them(make: Callable[[Any], Any]) -> None:
+    function: Any = (lambda devices, use: None) if make is staticmethod else (lambda cls, devices, use: None)
+    assert not list(flaws(type("Good", (Region,), {"prepare": make(function)})))
+
+
+def test_a_changed_value_is_a_change_of_the_entry_by_its_key() -> None:
+    old = read("backend: region; program: {bitstream: /a}; development: false")
+    new = read("backend: region; program: {bitstream: /b}; prefer: pack")
+    (change,) = difference(old, new).changed
+    assert change.keys == ("prefer", "program")
+    assert str(difference(old, new)) == "changed a.b/c (prefer, program); 0 unchanged"
+
+
+def test_the_same_value_of_a_class_imported_anew_is_no_change() -> None:
+    again = dataclass(frozen=True)(
+        type("Size", (), {"__annotations__": {"size": int}, "size": 0, "__qualname__": Size.__qualname__})
+    )
+    kind = type("SizedAgain", (Sized,), {"ResourceOptions": again})
+    catalog = Catalog({"sized": Installed(kind, "tests", "1.1", ())})
+    assert not difference(read("backend: sized; size: 4"), read("backend: sized; size: 4", catalog))
+
+
+@pytest.mark.parametrize(
+    ("entry", "right"),
+    [
+        ({"backend": "region", "development": True, "program": {"bitstream": "/a"}}, True),
+        ({"backend": "region", "program": None, "linkSpeed": 25}, True),
+        ({"backend": "region", "development": "yes"}, False),
+        ({"backend": "region", "size": 4}, False),
+        ({"backend": "region", "program": {}}, False),
+        ({"backend": "sized", "size": 4}, True),
+        ({"backend": "sized"}, False),
+        ({"backend": "sized", "size": 4, "development": True}, False),
+        ({"backend": "plain"}, True),
+        ({"backend": "plain", "development": True}, False),
+        ({"backend": "plain", "what": 1}, False),
+    ],
+)
+def test_the_schema_takes_the_keys_of_the_backend_named_and_no_others(
+    entry: dict[str, Any], right: bool
+) -> None:
+    document = {"version": 1, "resources": [{"name": "a.b/c", **entry}]}
+    found = schema(CATALOG)
+    Draft202012Validator.check_schema(found)
+    assert Draft202012Validator(found).is_valid(document) is right

@@ -1,0 +1,213 @@
+"""What an entry says to its backend, all the way: from the file to Allocate, PreStartContainer and CDI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, option
+from devhost.testing.kubelet import events
+from devhost.testing.serving import PATIENCE, Node
+from devhost.testing.trees import Tree
+
+A, B = "example.com/a", "example.com/b"
+
+
+@dataclass(frozen=True)
+class Use:
+    mode: str = option("plain", "How it is used.")
+    program: str | None = option(None, "What is programmed before a container starts.")
+
+    @property
+    def prepares(self) -> bool:
+        return self.program is not None
+
+
+class Region(Backend):
+    name = "region"
+    ResourceOptions = Use
+    attributes: ClassVar = {"index": Attribute(int, "index", 0)}
+    prepared: ClassVar[list[tuple[str, str | None]]] = []
+
+    def discover(self) -> list[Device]:
+        return [Device(f"d{n}", {"index": n}) for n in range(4)]
+
+    def allocate(self, devices: Sequence[Device], use: Use = Use()) -> Edits:
+        nodes = tuple(DeviceNode(f"/dev/{device.id}") for device in devices)
+        return Edits(nodes, env={"MODE": use.mode} | {f"HAS_{d.id}": use.mode for d in devices})
+
+    def prepare(self, devices: Sequence[Device], use: Use = Use()) -> None:
+        self.prepared.extend((device.id, use.program) for device in devices)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    monkeypatch.setattr(Region, "prepared", [])
+    async with Node(tmp_path, Region) as made:
+        tree = Tree(made.root)
+        for number in range(4):
+            tree.device(f"virtual/misc/d{number}", "misc", f"d{number}", f"10:{number}")
+        yield made
+
+
+def entry(name: str, where: str, more: str = "") -> str:
+    return f'- {{name: {name}, backend: region, where: {{index: "{where}"}}{more}}}\n'
+
+
+def configure(node: Node, *entries: str) -> None:
+    node.configure("resources:\n" + "".join(entries))
+
+
+def registrations(node: Node, name: str) -> list[bool]:
+    """Of each registration, whether container starts are to be announced."""
+    return [one.pre_start_required for one in node.kubelet.events.of(events.OptionsRead, name)]
+
+
+async def started_again(node: Node, pod: str) -> dict[str, str]:
+    return dict((await node.kubelet.start_container(pod, "main")).envs)
+
+
+async def test_each_resource_is_served_with_what_its_own_entry_says(node: Node) -> None:
+    configure(node, entry(A, "0-1", ", mode: fast, program: x"), entry(B, "2-3"))
+    async with node.served():
+        await node.offers({A: 2, B: 2})
+        started = await node.container({A: 2})
+        assert started.envs["MODE"] == "fast"
+        assert sorted(Region.prepared) == [("d0", "x"), ("d1", "x")]
+        assert (await node.container({B: 1})).envs["MODE"] == "plain"
+
+
+async def test_a_container_start_is_announced_only_where_the_options_want_it(node: Node) -> None:
+    configure(node, entry(A, "0-1", ", program: x"), entry(B, "2-3"))
+    async with node.served():
+        await node.offers({A: 2, B: 2})
+        assert (registrations(node, A), registrations(node, B)) == ([True], [False])
+        await node.container({B: 2})
+        assert Region.prepared == []
+
+
+async def test_an_edited_value_changes_the_resource_in_place(node: Node) -> None:
+    configure(node, entry(A, "0-1", ", mode: one, program: x"), entry(B, "2-3"))
+    async with node.served():
+        await node.offers({A: 2, B: 2})
+        first = await node.container({A: 1}, keep=True)
+        configure(node, entry(A, "0-1", ", mode: two, program: y"), entry(B, "2-3"))
+        assert not await node.reload()
+        Region.prepared.clear()
+        second = await node.container({A: 1}, keep=True)
+        assert (first.envs["MODE"], second.envs["MODE"]) == ("one", "two")
+        assert [program for _, program in Region.prepared] == ["y"]
+        assert (registrations(node, A), registrations(node, B)) == ([True], [False])
+        assert node.kubelet.allocatable() == {A: 2, B: 2}
+
+
+async def test_a_container_that_starts_again_is_prepared_as_it_was_given_its_devices(node: Node) -> None:
+    configure(node, entry(A, "0-1", ", mode: one, program: x"))
+    async with node.served():
+        await node.offers({A: 2})
+        await node.container({A: 1}, keep=True)
+        (before,) = Region.prepared
+        configure(node, entry(A, "0-1", ", mode: two, program: y"))
+        assert not await node.reload()
+        assert (await started_again(node, "pod-0"))["MODE"] == "one"
+        assert Region.prepared == [before, before]
+
+
+async def test_a_resource_that_wants_to_prepare_from_now_on_registers_anew_and_leaves_running_pods_alone(
+    node: Node,
+) -> None:
+    configure(node, entry(A, "0-1", ", mode: one"))
+    async with node.served():
+        await node.offers({A: 2})
+        await node.container({A: 1}, keep=True)
+        configure(node, entry(A, "0-1", ", mode: two, program: y"))
+        assert not await node.reload()
+        await node.until(lambda: registrations(node, A) == [False, True])
+        await node.offers({A: 2})
+        await started_again(node, "pod-0")
+        assert Region.prepared == []
+        assert (await node.container({A: 1})).envs["MODE"] == "two"
+        assert [program for _, program in Region.prepared] == ["y"]
+
+
+async def test_a_wrong_value_changes_nothing_and_is_told(node: Node) -> None:
+    configure(node, entry(A, "0-1", ", mode: one"))
+    async with node.served():
+        await node.offers({A: 2})
+        configure(node, entry(A, "0-1", ", mode: [two]"))
+        (complaint,) = await node.reload()
+        assert "resources[0].mode: must be text, not a list" in complaint
+        assert (await node.container({A: 1})).envs["MODE"] == "one"
+
+
+async def test_by_cdi_each_specification_says_what_its_own_entry_says(node: Node) -> None:
+    configure(node, entry(A, "0-1", ", inject: cdi, mode: fast"), entry(B, "2-3", ", inject: cdi"))
+    async with node.served():
+        await node.offers({A: 2, B: 2})
+        for resource, mode in ((A, "fast"), (B, "plain")):
+            started = await node.container({resource: 1})
+            (edits,) = node.specified([one.name for one in started.cdi_devices])
+            assert f"MODE={mode}" in edits["env"]
+
+
+async def test_by_cdi_a_container_that_starts_again_finds_what_it_was_given(node: Node) -> None:
+    configure(node, entry(A, "0-1", ", inject: cdi, mode: one"))
+    async with node.served():
+        await node.offers({A: 2})
+        started = await node.container({A: 1}, keep=True)
+        (name,) = [one.name for one in started.cdi_devices]
+        others = {f"{name.partition('=')[0]}=d{number}" for number in (0, 1)} - {name}
+        configure(node, entry(A, "0-1", ", inject: cdi, mode: two"))
+        assert not await node.reload()
+        await node.until(lambda: "MODE=two" in node.specified(others)[0]["env"])
+        assert "MODE=one" in node.specified([name])[0]["env"]
+        assert registrations(node, A) == [False]
+        node.kubelet.release("pod-0")
+        started = await node.container({A: 2})
+        for edits in node.specified([one.name for one in started.cdi_devices]):
+            assert "MODE=two" in edits["env"]
+
+
+DROP_IN = """
+from dataclasses import dataclass
+from devhost.backend import Backend, Device, Edits, hookimpl, option
+
+@dataclass(frozen=True)
+class Use:
+    {field}: str = option("x", "Something.")
+
+class Card(Backend):
+    name = "card"
+    ResourceOptions = Use
+    def discover(self): return [Device("c0")]
+    def allocate(self, devices, use=Use()): return Edits(env={{"SAID": "{field} " + use.{field}}})
+
+@hookimpl
+def devhost_backends(): return [Card]
+"""
+
+
+async def test_a_drop_in_that_was_edited_is_told_what_its_new_class_understands(
+    node: Node, tmp_path: Path
+) -> None:
+    directory = tmp_path / "backends"
+    directory.mkdir()
+    text = f"backendPaths: [{directory}]\nresources: [{{name: {A}, backend: card, FIELD: y}}]"
+    (directory / "card.py").write_text(DROP_IN.format(field="old"))
+    node.configure(text.replace("FIELD", "old"))
+    async with node.served():
+        await node.offers({A: 1})
+        assert (await node.container({A: 1})).envs["SAID"] == "old y"
+        (directory / "card.py").write_text(DROP_IN.format(field="new"))
+        node.configure(text.replace("FIELD", "new"))
+        assert not await node.reload()
+        said = ["old y"]
+        async with asyncio.timeout(PATIENCE):  # until its first look, the object of before serves
+            while said[-1] != "new y":
+                said.append((await node.container({A: 1})).envs["SAID"])
+        assert set(said) == {"old y", "new y"}
