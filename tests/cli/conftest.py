@@ -60,7 +60,7 @@ class Toys:
         """Runs a command on this configuration and this tree to its end."""
         command = [sys.executable, "-m", "devhost", *arguments, "--config", str(self.config)]
         command += ["--root", str(self.root)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture

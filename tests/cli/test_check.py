@@ -72,6 +72,12 @@ def test_one_bad_file_does_not_keep_the_others_from_being_checked() -> None:
     assert ".: this is a directory (name the YAML file in it)" in done.stderr
 
 
+def test_a_backend_with_options_and_no_resource_counts(directory: Path) -> None:
+    file = directory / "options.yaml"
+    file.write_text("version: 1\nbackendPaths: [plugins]\nresources: []\nbackends: {card: {}}\n")
+    assert check("options.yaml").stdout == "options.yaml: ok (0 resources, 1 backend)\n"
+
+
 @pytest.mark.usefixtures("directory")
 def test_a_dash_reads_standard_input() -> None:
     done = check("-", stdin="version: 1\nresources: []\n")

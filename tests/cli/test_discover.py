@@ -67,6 +67,20 @@ def test_discover_says_why_a_backend_failed_and_exits_with_1(toys):
     assert line == f"devhost: backend toy failed: {toys.root}/toys: No such file or directory"
 
 
+def test_numbers_in_ids_are_in_their_order(toys):
+    toys.plug("t10=x1", "t9=x1", "t2=x1", "t20=x2", "t3=x2")
+    toys.write(
+        "name: example.com/one, backend: toy, where: {model: x1}",
+        "name: example.com/two, backend: toy, where: {serial: [s-t2, s-t9, s-t10]}",
+    )
+    lines = toys.devhost("discover", "--all").stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("example.com/one")] == ["t2", "t9", "t10"]
+    assert [line.split()[1] for line in lines if line.startswith("refused:")] == ["t2", "t9", "t10"]
+    assert [line.split()[1] for line in lines if line.startswith("toy ")] == ["t3", "t20"]
+    document = json.loads(toys.devhost("discover", "--output", "json").stdout)
+    assert [device["id"] for device in document["resources"][0]["devices"]] == ["t2", "t9", "t10"]
+
+
 def test_explain_tells_of_every_entry_why_it_takes_the_device_or_not(toys):
     toys.write(
         "name: example.com/big, backend: toy, where: {model: x200}", "name: example.com/all, backend: toy"

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+from click.testing import CliRunner
+
 from devhost.cli._held import held_here, listing
+from devhost.cli.explain import command
+from devhost.errors import DevhostError
 from devhost.loading import load_or_everything
 from devhost.plan import explain
 from devhost.survey import survey
@@ -46,6 +52,26 @@ def test_what_is_not_held_is_explained_as_ever(toys: Any) -> None:
     assert verdict.taken
 
 
-def test_where_no_devhost_runs_nothing_is_held(tmp_path: Path, monkeypatch: Any) -> None:
+def test_where_no_devhost_runs_there_is_nobody_to_ask(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path))
-    assert asyncio.run(held_here()) is None
+    with pytest.raises(DevhostError):
+        asyncio.run(held_here())
+
+
+@pytest.mark.parametrize(
+    ("root", "why"),
+    [("tree", "with --root nobody is asked"), ("/", "no devhost is running here")],
+)
+def test_explain_says_where_what_containers_hold_does_not_count(
+    toys: Any, tmp_path: Path, monkeypatch: Any, root: str, why: str
+) -> None:
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path))
+    backend = tmp_path / "backends" / "toy.py"
+    elsewhere = f"__import__('pathlib').Path({str(toys.root)!r})"
+    backend.write_text(backend.read_text().replace("self.context.root", elsewhere))
+    arguments = ["one", "--config", str(toys.config), "--root", str(toys.root) if root == "tree" else root]
+    said = CliRunner().invoke(command, arguments)
+    assert said.stdout.splitlines()[-1] == f"What containers hold is not counted: {why}."
+    said = CliRunner().invoke(command, [*arguments, "--output", "json"])
+    assert json.loads(said.stdout)[0]["id"] == "one"
+    assert said.stderr == f"What containers hold is not counted: {why}.\n"

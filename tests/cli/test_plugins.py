@@ -24,16 +24,23 @@ class Options:
     level: Literal["low", "high"] = option("low", "How much.")
     limit: int | None = option(None, "At most.")
 
+@dataclass(frozen=True)
+class Use:
+    bank: int = option(meaning="Which bank.")
+    fast: bool = option(False, "Whether it is fast.")
+
 class Card(Backend):
     name = "card"
     Options = Options
+    ResourceOptions = Use
     subsystems = ("misc", "tty")
     attributes = {
         "model": Attribute(str, "The model.", "X100"),
         "ports": Attribute(list, "Its ports.", ("a", "b")),
+        "kind": Attribute(str, "What it is.", "card", words=("card", "part")),
     }
     def discover(self): return []
-    def allocate(self, devices): return Edits()
+    def allocate(self, devices, use=None): return Edits()
     def probe(self, devices): return {}
 
 class Bare(Backend):
@@ -89,6 +96,7 @@ def test_the_table_names_every_backend_with_what_it_declares(config: Path) -> No
         "  hooks: devhost_backends",
         "  subsystems: none",
         "  options: none",
+        "  resource options: none",
         "  attributes: none",
         f"card 2.1 from {directory}/card.py",
         "  hooks: devhost_backends, probe()",
@@ -97,9 +105,13 @@ def test_the_table_names_every_backend_with_what_it_declares(config: Path) -> No
         "    token  string           A secret, required",
         '    level  low | high       How much, default "low"',
         "    limit  integer or null  At most",
+        "  resource options:",
+        "    bank  integer  Which bank, required",
+        "    fast  boolean  Whether it is fast, default false",
         "  attributes:",
         '    model  str   The model, e.g. "X100"',
         '    ports  list  Its ports, e.g. ["a", "b"]',
+        '    kind   str   What it is, one of "card", "part"',
         f"refused: {directory}/broken.py: RuntimeError: no luck",
     ]
 
@@ -110,9 +122,22 @@ def test_json_holds_the_same(config: Path) -> None:
     assert (bare["name"], card["name"], card["version"]) == ("bare", "card", "2.1")
     assert card["origin"] == str(config.parent / "card.py")
     assert (card["hooks"], card["optionalMethods"]) == (["devhost_backends"], ["probe"])
-    assert card["attributes"]["ports"] == {"type": "list", "meaning": "Its ports.", "example": ["a", "b"]}
+    assert card["attributes"]["ports"] == {
+        "type": "list",
+        "meaning": "Its ports.",
+        "example": ["a", "b"],
+        "words": [],
+    }
+    assert card["attributes"]["kind"]["words"] == ["card", "part"]
     assert card["requiredOptions"] == ["token"]
     assert card["options"]["level"]["default"] == "low"
+    assert card["resourceOptions"]["fast"] == {
+        "type": "boolean",
+        "description": "Whether it is fast.",
+        "default": False,
+    }
+    assert card["requiredResourceOptions"] == ["bank"]
+    assert (bare["resourceOptions"], bare["requiredResourceOptions"]) == ({}, [])
     (refused,) = found["refused"]
     assert refused["reason"] == "RuntimeError: no luck"
 

@@ -17,7 +17,7 @@ from devhost.telemetry.document import DeviceStatus, StatusDocument
 from devhost.telemetry.status import StatusServer
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
-DEADLINE = 30
+DEADLINE = 60
 
 
 def _device(name: str, reason: str = "", allocated: bool = False) -> DeviceStatus:
@@ -110,6 +110,16 @@ def test_the_table_reads_top_down_from_the_process_to_the_backends() -> None:
         "",
         "BACKEND  STATE  SINCE  DEVICES  DISCOVERED  TOOK",
         "udev     ok     3h           2  45s         1.2ms",
+    ]
+
+
+def test_numbers_in_ids_are_in_their_order() -> None:
+    document = _document([_device("p10::1"), _device("p9::10"), _device("p9::2")])
+    text = show(document, NOW)
+    assert [line.split()[1] for line in text.splitlines() if "  Healthy  " in line] == [
+        "p9::2",
+        "p9::10",
+        "p10::1",
     ]
 
 
@@ -321,7 +331,9 @@ async def server(
 
 
 async def _start(*arguments: str, stdout: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
-    code = "from devhost.cli import main; main()"
+    # a shell that starts the tests in the background has its children ignore the signal
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = heed + "from devhost.cli import main; main()"
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code, "status", *arguments),
         stdout=stdout,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from devhost.errors import DevhostError
 from devhost.holding import Holder, Listing
 from devhost.telemetry import ask
 from devhost.telemetry.document import HolderStatus, StatusDocument
 
 
-async def held_here() -> Listing | None:
-    """What containers hold; ``None`` unless one devhost runs here, and answers."""
-    try:
-        return listing(await ask.fetch(await ask.find()))
-    except DevhostError:
-        return None
+async def held_here() -> Listing:
+    """What containers hold.
+
+    Raises:
+        DevhostError: no devhost runs here, or several do, or the one does not answer us.
+    """
+    return listing(await ask.fetch(await ask.find()))
 
 
 def listing(document: StatusDocument) -> Listing:

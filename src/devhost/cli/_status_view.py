@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from devhost.sysfs import natural
 from devhost.telemetry.document import DeviceStatus, HolderStatus, HostStatus, MemberStatus, StatusDocument
 from devhost.telemetry.printable import printable
 
@@ -96,7 +97,9 @@ def _resources(document: StatusDocument, now: datetime) -> str:
 
 def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:
     found = [
-        (resource["name"], device) for resource in document["resources"] for device in resource["devices"]
+        (resource["name"], device)
+        for resource in document["resources"]
+        for device in sorted(resource["devices"], key=lambda device: natural(device["id"]))
     ]
     if not found:
         return ""
@@ -161,7 +164,9 @@ def _device(name: str, device: DeviceStatus, now: datetime, held_by: str) -> _Ro
 def _together(document: StatusDocument, everything: bool) -> str:
     """What each token gives of a resource whose devices are handed out together."""
     found = [
-        (resource["name"], member) for resource in document["resources"] for member in resource["together"]
+        (resource["name"], member)
+        for resource in document["resources"]
+        for member in sorted(resource["together"], key=lambda member: natural(member["device"]))
     ]
     shown, left_out = _ill_if_many(found, "devices handed out together", everything)
     rows: list[_Row] = [
@@ -176,7 +181,7 @@ def _held(document: StatusDocument, everything: bool) -> str:
     """What containers have that is in no list."""
     rows: list[_Row] = [
         (held["resource"], held["id"], _container(held["holder"]), _few(held["devices"]), held["reason"])
-        for held in document["held"]
+        for held in sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
     ]
     if not rows:
         return ""
@@ -236,14 +241,15 @@ def _observers(document: StatusDocument, now: datetime) -> str:
 
 
 def _refusals(document: StatusDocument, everything: bool) -> str:
-    rows: list[_Row] = [
+    found = [
         (backend["name"], refused["device"], refused["reason"])
         for backend in document["backends"]
         for refused in backend["refusedDevices"]
     ]
-    rows += [(refusal["backend"], refusal["device"], refusal["reason"]) for refusal in document["refusals"]]
-    if not rows:
+    found += [(refusal["backend"], refusal["device"], refusal["reason"]) for refusal in document["refusals"]]
+    if not found:
         return ""
+    rows: list[_Row] = [*sorted(found, key=lambda row: (row[0], natural(row[1])))]
     shown = rows if everything else rows[:MOST]
     text = table(("BACKEND", "REFUSED DEVICE", "REASON"), shown)
     hidden = len(rows) - len(shown)

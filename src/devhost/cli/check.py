@@ -63,7 +63,7 @@ def _label(file: str) -> str:
 
 
 def _count(settings: Settings) -> str:
-    return f"{_of(len(settings.resources), 'resource')}, {_of(len(settings.backend_names()), 'backend')}"
+    return f"{_of(len(settings.resources), 'resource')}, {_of(len(settings.backends), 'backend')}"
 
 
 def _of(count: int, noun: str) -> str:

@@ -12,9 +12,10 @@ import click
 from devhost.errors import UsageError
 from devhost.loading import load_or_everything
 from devhost.model import Device
-from devhost.plan import Offer, PlannedResource
+from devhost.plan import Offer, PlannedResource, Refusal
 from devhost.settings import Of
 from devhost.survey import Survey, survey
+from devhost.sysfs import natural
 from devhost.where import show
 
 from . import _options
@@ -51,7 +52,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
 
 def _chosen(found: Survey, resource: str | None) -> list[str]:
     if resource is None:
-        return sorted(found.plan.resources)
+        return sorted(found.plan.resources, key=natural)
     if resource in found.plan.resources:
         return [resource]
     if any(entry.name == resource for entry in found.settings.resources):
@@ -64,18 +65,18 @@ def _print(found: Survey, names: list[str], everything: bool) -> None:
     rows = [
         (name, offer.device.id, *_facts(offer.device), _times(found.plan.resources[name], offer))
         for name in names
-        for offer in found.plan.resources[name].offers
+        for offer in _offers(found.plan.resources[name])
     ]
     if found.settings.resources:
         click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT"), rows))
-    refusals = found.plan.refusals
+    refusals = _refusals(found)
     for refusal in refusals if everything else refusals[:SHOWN_REFUSALS]:
         entry = found.settings.resources[refusal.entry]
         click.echo(f"refused: {refusal.device} for {entry.name}: {refusal.reason}")
     if len(refusals) > SHOWN_REFUSALS and not everything:
         click.echo(f"refused: {len(refusals) - SHOWN_REFUSALS} more (--all lists them)")
     for name, discovery in found.discoveries.items():
-        for flawed in discovery.condition.refused:
+        for flawed in sorted(discovery.condition.refused, key=lambda flawed: natural(flawed.device)):
             click.echo(f"refused: {flawed.device} of backend {name}: {flawed.reason}")
     left = _unmatched(found)
     if everything:
@@ -90,6 +91,14 @@ def _print(found: Survey, names: list[str], everything: bool) -> None:
     elif left:
         count = "1 device matches" if len(left) == 1 else f"{len(left)} devices match"
         click.echo(f"{count} no resource (--all lists them, `devhost explain DEVICE` tells why)")
+
+
+def _offers(resource: PlannedResource) -> list[Offer]:
+    return sorted(resource.offers, key=lambda offer: natural(offer.device.id))
+
+
+def _refusals(found: Survey) -> list[Refusal]:
+    return sorted(found.plan.refusals, key=lambda refusal: (refusal.entry, natural(refusal.device)))
 
 
 def _unmatched(found: Survey) -> list[tuple[str, Device]]:
@@ -133,7 +142,7 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
                 "of": resource.entry.share.of.value,
                 "devices": [
                     {**as_json(resource.entry.backend, offer.device), "replicas": offer.replicas}
-                    for offer in resource.offers
+                    for offer in _offers(resource)
                 ],
             }
             for resource in resources
@@ -146,7 +155,7 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
                 "kind": refusal.kind.value,
                 "reason": refusal.reason,
             }
-            for refusal in found.plan.refusals
+            for refusal in _refusals(found)
         ],
         "unmatched": [as_json(name, device) for name, device in _unmatched(found)],
         "backends": [

@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 
 from devhost.config.selection import declared
-from devhost.errors import UsageError
+from devhost.errors import DevhostError, UsageError
 from devhost.loading import Loaded, load_or_everything
 from devhost.model import Device
 from devhost.plan import explain
 from devhost.survey import Survey, survey
+from devhost.sysfs import natural
 from devhost.where import show
 
 from . import _options
@@ -34,21 +35,32 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
     as a device node (/dev/fuse), a PCI address (in upper or lower case) or a serial number.
 
     What containers hold counts where a devhost runs on this node and may be asked: it goes to nobody else.
+    Where it does not count, the last line says so.
     """
-    found = asyncio.run(_look(load_or_everything(config), root))
+    found, uncounted = asyncio.run(_look(load_or_everything(config), root))
     matches = _matches(found, device)
     if output == "json":
         click.echo(json.dumps([_document(found, name, match) for name, match in matches], indent=2))
-        return
-    for number, (name, match) in enumerate(matches):
-        if number:
-            click.echo("")
-        _print(found, name, match)
+    else:
+        for number, (name, match) in enumerate(matches):
+            if number:
+                click.echo("")
+            _print(found, name, match)
+    if uncounted and found.settings.resources:
+        click.echo(f"What containers hold is not counted: {uncounted}.", err=output == "json")
 
 
-async def _look(loaded: Loaded, root: Path) -> Survey:
-    heard = await held_here() if root == Path("/") else None
-    return await survey(loaded, root, everything=True, heard=heard)
+async def _look(loaded: Loaded, root: Path) -> tuple[Survey, str]:
+    """What there is, and why what containers hold does not count in it; empty where it does."""
+    heard, uncounted = None, ""
+    if root == Path("/"):
+        try:
+            heard = await held_here()
+        except DevhostError as error:
+            uncounted = error.message
+    else:
+        uncounted = "with --root nobody is asked"
+    return await survey(loaded, root, everything=True, heard=heard), uncounted
 
 
 def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
@@ -111,7 +123,7 @@ def _print(found: Survey, backend: str, device: Device) -> None:
         click.echo(f"  {key}: {show(value)}")
     for title, claims in (("uses up", device.claims), ("part of", device.part_of)):
         if claims:
-            click.echo(f"  {title}: {', '.join(sorted(claims))}")
+            click.echo(f"  {title}: {', '.join(sorted(claims, key=natural))}")
     verdicts = explain(found.plan, found.settings, backend, device)
     if not verdicts:
         click.echo("No resource is configured.")

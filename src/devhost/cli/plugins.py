@@ -13,7 +13,7 @@ from devhost import catalog
 from devhost.backend import CanInform, CanLabel, CanLink, CanNotice, CanPrepare, CanProbe, CanWatch
 from devhost.config import backend_paths
 from devhost.config.complaints import one_line
-from devhost.config.schema import options_of, plain
+from devhost.config.schema import options_of, plain, resource_options_of
 
 _OPTIONAL = {
     "watch": CanWatch,
@@ -51,7 +51,7 @@ def command(config: Path | None, output: str) -> None:
 
 def _describe(name: str, found: catalog.Installed) -> dict[str, Any]:
     backend = found.backend
-    schema = options_of(backend)
+    schema, own = options_of(backend), resource_options_of(backend)
     return {
         "name": name,
         "version": found.version,
@@ -62,11 +62,14 @@ def _describe(name: str, found: catalog.Installed) -> dict[str, Any]:
         "subsystems": sorted(backend.subsystems),
         "options": schema.get("properties", {}),
         "requiredOptions": schema.get("required", []),
+        "resourceOptions": own["properties"],
+        "requiredResourceOptions": own["required"],
         "attributes": {
             key: {
                 "type": attribute.type.__name__,
                 "meaning": attribute.meaning,
                 "example": plain(attribute.example),
+                "words": list(attribute.words),
             }
             for key, attribute in backend.attributes.items()
         },
@@ -84,14 +87,16 @@ def _lines(
         methods = [f"{method}()" for method in backend["optionalMethods"]]
         yield f"  hooks: {', '.join([*backend['hooks'], *methods])}"
         yield f"  subsystems: {', '.join(backend['subsystems']) or 'none'}"
-        yield from _table(
-            "options",
-            [_option(key, one, backend["requiredOptions"]) for key, one in backend["options"].items()],
-        )
+        for title, options, required in (
+            ("options", "options", "requiredOptions"),
+            ("resource options", "resourceOptions", "requiredResourceOptions"),
+        ):
+            rows = [_option(key, one, backend[required]) for key, one in backend[options].items()]
+            yield from _table(title, rows)
         yield from _table(
             "attributes",
             [
-                (key, a["type"], f"{a['meaning'].rstrip('.')}, e.g. {_json(a['example'])}")
+                (key, a["type"], f"{a['meaning'].rstrip('.')}, {_values(a)}")
                 for key, a in backend["attributes"].items()
             ],
         )
@@ -102,6 +107,11 @@ def _lines(
     for one in refused:
         name = " ".join(filter(None, (one["origin"], one["version"])))
         yield f"refused: {name}: {one['reason']}"
+
+
+def _values(attribute: dict[str, Any]) -> str:
+    words = attribute["words"]
+    return f"one of {', '.join(map(_json, words))}" if words else f"e.g. {_json(attribute['example'])}"
 
 
 def _option(key: str, schema: dict[str, Any], required: list[str]) -> tuple[str, str, str]:

@@ -1,0 +1,40 @@
+"""Calls the command that is asked for, and turns whatever comes of it into an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import click
+
+from devhost.errors import ConfigError, DevhostError
+
+from ._root import OutputFailed, root
+
+
+def call() -> NoReturn:
+    """Runs the command of ``sys.argv`` and ends the process."""
+    try:
+        sys.exit(root(prog_name="devhost", standalone_mode=False))
+    except ConfigError as error:
+        for complaint in error.complaints:
+            click.echo(complaint, err=True)
+        sys.exit(error.exit_code)
+    except DevhostError as error:
+        click.echo(f"devhost: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(128 + signal.SIGINT)
+    except OutputFailed as failure:
+        # What is still buffered would be written, and fail again, at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if failure.error.errno == errno.EPIPE:  # the reader has seen enough (`devhost discover | head`)
+            sys.exit(0)
+        click.echo(f"devhost: cannot write the output: {failure.error.strerror}", err=True)
+        sys.exit(1)

@@ -1,0 +1,89 @@
+"""Signals that reach ``devhost run`` before it is up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Sends a signal when the first big library is about to be imported: as early as one can arrive.
+AT_FIRST_IMPORT = """
+import os, sys
+
+class Sender:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), int(sys.argv.pop()))
+        return None
+
+sys.meta_path.insert(0, Sender())
+from devhost.cli import main
+main()
+"""
+
+# Sends a signal while the configuration is read, when plugins are imported; the first time only.
+AT_PLUGIN = """
+import os
+from pathlib import Path
+sent = Path(__file__).with_suffix(".sent")
+if not sent.exists():
+    sent.touch()
+    os.kill(os.getpid(), {number})
+"""
+
+
+def early(number, *arguments):
+    command = [sys.executable, "-c", AT_FIRST_IMPORT, *arguments, str(int(number))]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def run(toys, tmp_path):
+    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
+    command += ["--kubelet-dir", str(tmp_path / "kubelet"), "--status-socket", str(tmp_path / "status")]
+    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(tmp_path / "run")}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def test_a_sighup_before_anything_is_imported_is_survived():
+    done = early(signal.SIGHUP, "run", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Serves every device" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_before_anything_is_imported_exits_with_0_as_later(number):
+    done = early(number, "run", "--help")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGHUP, -signal.SIGHUP), (signal.SIGTERM, -signal.SIGTERM)],
+)
+def test_other_commands_take_signals_as_every_program_does(number, code):
+    assert early(number, "plugins").returncode == code
+
+
+def test_a_sighup_while_the_configuration_is_read_is_obeyed_once_up(toys, tmp_path):
+    (tmp_path / "backends" / "sender.py").write_text(AT_PLUGIN.format(number=int(signal.SIGHUP)))
+    with run(toys, tmp_path) as process:
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "configuration loaded" in line:
+                process.terminate()
+        assert process.wait(60) == 0
+    assert [line for line in lines if "configuration loaded" in line and "generation=2" in line]
+    assert not [line for line in lines if "Traceback" in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_while_the_configuration_is_read_exits_with_0(toys, tmp_path, number):
+    """Although the catalog contains whatever an import raises."""
+    (tmp_path / "backends" / "sender.py").write_text(AT_PLUGIN.format(number=int(number)))
+    with run(toys, tmp_path) as process:
+        assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()
