@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .errors import EnvironmentFailure, UsageError
 from .host import Host, on_signals
 from .kubelet.api import PLUGIN_DIRECTORY
+from .kubelet.ownsockets import OwnSockets
 from .loading import DEFAULT, load
 from .pace import Backoff
 from .report import holders, status
@@ -106,7 +107,7 @@ def _http(listen: Listen, metrics: PrometheusMetrics, host: Host) -> HttpServer:
 
     routes = {
         "/metrics": page(metrics.render, CONTENT_TYPE),
-        "/healthz": probe(lambda: (True, "")),
+        "/healthz": probe(OwnSockets(host.serving).answer),
         "/readyz": probe(host.ready),
     }
     return HttpServer(listen, routes)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import signals
 from .announcing import DeviceInfos
 from .clearing import Clearing
 from .config.difference import difference
@@ -120,6 +121,8 @@ class Host:
         self._news = News(self.observers, self.ledger, lambda: self.generation, self._present)
         self._roster = Roster(root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims)
         self._stop = asyncio.Event()
+        self._serving = False
+        self._reload_wanted = False
         self._planning = False
         self._timer: asyncio.TimerHandle | None = None
         self._reader = Lane("reload")
@@ -136,6 +139,7 @@ class Host:
             lambda: self.plan,
             self._changed,
             tag,
+            self._metrics,
         )
         self._reading = asyncio.Lock()
 
@@ -158,6 +162,9 @@ class Host:
                 self.observers.follow(self._catalog, self._news.everything)
                 self._roster.follow(self.settings, self._catalog)
                 self.tasks.spawn("holders", self.holders.run)
+                self._serving = True
+                if self._reload_wanted:
+                    self.reload()
                 await asyncio.gather(self._roster.answered(FIRST_PLAN), self.holders.first_word(FIRST_PLAN))
                 self._planning = True
                 self.replan(None)
@@ -211,9 +218,21 @@ class Host:
         )
         return not waiting, f"no list stream yet: {', '.join(waiting)}" if waiting else ""
 
+    def serving(self) -> Mapping[str, Path]:
+        """The sockets on which the kubelet knows resources now, by the resource's name."""
+        found = ((name, service.registration.serving) for name, service in self.services.items())
+        return {name: path for name, path in found if path is not None}
+
     def reload(self) -> None:
-        """Reads the configuration again, as after an edit, and looks for devices anew."""
-        self.tasks.spawn("reload", lambda: self._read(forced=True))
+        """Reads the configuration again, as after an edit, and looks for devices anew.
+
+        Before :meth:`run` has begun it is done as soon as it has, and not at all while the host leaves.
+        """
+        if self._stop.is_set():
+            return
+        if self._serving:
+            self.tasks.spawn("reload", lambda: self._read(forced=True))
+        self._reload_wanted = not self._serving
 
     def replan(self, caused_at: float | None) -> None:
         """Makes the plan anew and brings the services in line with it."""
@@ -427,9 +446,14 @@ def check_kubelet_dir(directory: Path) -> None:
 
 
 def on_signals(host: Host) -> None:
-    """SIGTERM and SIGINT stop the host, SIGHUP makes it read its configuration again."""
+    """SIGTERM and SIGINT stop the host, SIGHUP makes it read its configuration again.
+
+    Also a SIGHUP that came while the process started (:mod:`.signals`).
+    """
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, host.reload)
+    if signals.reload_wanted():
+        host.reload()
 
     def stop(number: int) -> None:
         host.stop()

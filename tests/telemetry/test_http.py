@@ -42,7 +42,7 @@ async def server(host: Host) -> AsyncIterator[Listen]:
 
 async def _exchange(address: Listen, request: bytes) -> Answer:
     reader, writer = await asyncio.open_connection(address.host, address.port)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         writer.write(request)
         raw = await reader.read()
     writer.close()
@@ -135,7 +135,7 @@ async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.Monkey
     address = await serving.start()
     reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
     writer.write(b"GET /big HTTP/1.1\r\n\r\n")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asked.wait()
         while serving._connections._tasks:
             await asyncio.sleep(0.001)
@@ -180,7 +180,7 @@ async def test_stop_ends_open_connections_and_frees_the_port() -> None:
     serving = HttpServer(Listen("127.0.0.1", 0), {})
     address = await serving.start()
     reader, writer = await asyncio.open_connection(address.host, address.port)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         writer.write(b"GET /")
         await _get(address, "/")  # answered after the first connection was taken
         await serving.stop()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from devhost.provisioning import State
 from devhost.telemetry.metrics import AllocationFailure, BackendFailure, Guess, Metrics, ObserverFailure
 from devhost.telemetry.prometheus import PrometheusMetrics
 
@@ -25,6 +26,8 @@ def metrics() -> PrometheusMetrics:
     made = PrometheusMetrics()
     made.resource_added("a/b", "udev")
     made.backend_added("udev")
+    made.provisioning("udev", {"waiting": False, "ok": False})
+    made.labels_wanted("udev")
     made.observer_added("audit")
     return made
 
@@ -78,6 +81,10 @@ def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
     metrics.allocation_failed("a/b", AllocationFailure.MISSING, 0.001)
     metrics.preferred("a/b", 0.001)
     metrics.discovered("udev", 0.02)
+    metrics.provisioning("udev", {"waiting": False, "ok": True})
+    metrics.labels_written("udev", 9, anew=True)
+    metrics.labels_written("udev", 7, anew=False)
+    metrics.labels_failed("udev")
     metrics.backend_failed("udev", BackendFailure.TIMEOUT)
     metrics.backend_degraded("udev", True)
     metrics.observer_failed("audit", ObserverFailure.ERROR)
@@ -102,6 +109,10 @@ def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
         "discovery_seconds_sum": ({"backend": "udev"}, 0.02),
         "backend_failures_total": ({"backend": "udev", "kind": "timeout"}, 1),
         "backend_degraded": ({"backend": "udev"}, 1),
+        "provisioning": ({"backend": "udev", "state": "ok"}, 1),
+        "labels": ({"backend": "udev"}, 7),
+        "label_files_total": ({"backend": "udev"}, 1),
+        "label_failures_total": ({"backend": "udev"}, 1),
         "observer_failures_total": ({"observer": "audit", "kind": "error"}, 1),
         "observer_dropped_total": ({"observer": "audit"}, 7),
         "observer_paused": ({"observer": "audit"}, 1),
@@ -121,6 +132,8 @@ async def test_a_resource_that_goes_takes_its_series_with_it(metrics: Prometheus
     metrics.resource_removed("a/b")
     metrics.backend_removed("udev")
     metrics.backend_removed("udev")
+    metrics.labels_unwanted("udev")
+    metrics.labels_unwanted("udev")
     text = await metrics.render()
     assert b'"a/b"' not in text and b'"udev"' not in text
 
@@ -128,6 +141,10 @@ async def test_a_resource_that_goes_takes_its_series_with_it(metrics: Prometheus
 async def test_a_late_event_does_not_bring_a_gone_resource_back(metrics: PrometheusMetrics) -> None:
     metrics.resource_removed("a/b")
     metrics.backend_removed("udev")
+    metrics.labels_unwanted("udev")
+    metrics.provisioning("udev", {"ok": True})
+    metrics.labels_written("udev", 1, anew=True)
+    metrics.labels_failed("udev")
     metrics.list_sent("a/b", 1, 1, 0.1)
     metrics.stream_closed("a/b")
     metrics.devices("a/b", 1, 1)
@@ -199,7 +216,7 @@ def test_every_fixed_label_value_is_documented() -> None:
     text = DOC.read_text()
     assert [
         value
-        for value in (*AllocationFailure, *BackendFailure, *Guess, *ObserverFailure)
+        for value in (*AllocationFailure, *BackendFailure, *Guess, *ObserverFailure, *State)
         if f"| `{value}` | " not in text
     ] == []
 

@@ -77,7 +77,7 @@ async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
         started.append(server)
         return server, path
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         yield start
         for server in started:
             await server.stop()

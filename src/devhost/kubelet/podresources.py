@@ -28,6 +28,7 @@ from devhost.kubelet.api import (
     POD_RESOURCES_RECEIVE_LIMIT,
     podresources_pb2,
 )
+from devhost.kubelet.channel import local
 
 DEADLINE = 5.0
 """Seconds the kubelet has to answer."""
@@ -37,12 +38,7 @@ METHOD = "/v1.PodResourcesLister/List"
 _UNREACHED = ": connect failed: "
 """What gRPC says, among much else, of a socket on which nobody listens; the errno's text comes last."""
 
-_OPTIONS = (
-    ("grpc.default_authority", "localhost"),  # the socket's path, the default, is not a legal one
-    ("grpc.use_local_subchannel_pool", 1),  # a new kubelet must not inherit the old one's back-off
-    ("grpc.http2.bdp_probe", 0),  # it pings, and kubelets count pings as abuse
-    ("grpc.max_receive_message_length", POD_RESOURCES_RECEIVE_LIMIT),
-)
+_LIMIT = ("grpc.max_receive_message_length", POD_RESOURCES_RECEIVE_LIMIT)
 
 
 class Unanswered(DevhostError):
@@ -89,7 +85,7 @@ class PodResources:
 
     async def _ask(self) -> bytes:
         """The answer as it came: gRPC would log a traceback where it cannot be decoded."""
-        async with grpc.aio.insecure_channel(f"unix:{self.socket}", options=_OPTIONS) as channel:
+        async with local(self.socket, _LIMIT) as channel:
             call = channel.unary_unary(METHOD, bytes, bytes)
             try:
                 answer: bytes = await call(b"", timeout=DEADLINE)

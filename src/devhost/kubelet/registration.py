@@ -31,6 +31,7 @@ from devhost.errors import DevhostError
 from devhost.events import DirectoryWatch
 from devhost.kubelet import wire
 from devhost.kubelet.api import KUBELET_SOCKET, api_pb2_grpc
+from devhost.kubelet.channel import local
 from devhost.kubelet.server import SOCKET_PREFIX, PluginServer, server_stem
 from devhost.pace import Backoff
 from devhost.supply import Supply
@@ -173,6 +174,12 @@ class Registration:
         """List streams the kubelet holds open now; readiness wants at least one."""
         return self.server.streams if self.server else 0
 
+    @property
+    def serving(self) -> Path | None:
+        """The socket on which the kubelet knows it; ``None`` while it is not registered."""
+        registered = self.standing.state is State.REGISTERED
+        return self.server.path if self.server and registered else None
+
     async def run(self) -> None:
         """Registers, serves, and registers again after each loss, until :meth:`stop` or :meth:`drain`."""
         unsubscribe = self._kubelet.subscribe(self._wake.set)
@@ -231,13 +238,8 @@ class Registration:
         self._set(State.REGISTERING)
         await server.start()
         request = wire.registration(server.path.name, self._supply.name, prepares=self._supply.prepares)
-        options = [
-            ("grpc.default_authority", "localhost"),  # the socket's path, the default, is not a legal one
-            ("grpc.use_local_subchannel_pool", 1),  # a new kubelet must not inherit the old one's back-off
-            ("grpc.http2.bdp_probe", 0),  # it pings, and kubelets count pings as abuse
-        ]
         try:
-            async with grpc.aio.insecure_channel(f"unix:{self._kubelet.path}", options=options) as channel:
+            async with local(self._kubelet.path) as channel:
                 await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_DEADLINE)
         except grpc.aio.AioRpcError as error:
             self._metrics.registration_failed(self._supply.name)

@@ -93,8 +93,10 @@ class Response:
 
 
 Route = Callable[[], Awaitable[Response]]
-Check = Callable[[], tuple[bool, str]]
-"""Tells whether all is well, and the reason if not."""
+Verdict = tuple[bool, str]
+"""Whether all is well, and the reason if not."""
+Check = Callable[[], Verdict | Awaitable[Verdict]]
+"""Tells whether all is well; may take its time, which is to be bounded."""
 
 
 def _plain(status: HTTPStatus, text: str = "") -> Response:
@@ -105,7 +107,8 @@ def probe(check: Check) -> Route:
     """A path that answers 200 ``ok`` or 503 with the reason."""
 
     async def answer() -> Response:
-        ok, reason = check()
+        said = check()
+        ok, reason = await said if isinstance(said, Awaitable) else said
         if ok:
             return _plain(HTTPStatus.OK, "ok")
         return _plain(HTTPStatus.SERVICE_UNAVAILABLE, printable(reason) or "not ok")

@@ -116,6 +116,21 @@ class Metrics:
     def backend_degraded(self, backend: str, degraded: bool) -> None:
         """The backend works on its last good list (``True``), or is well again (``False``)."""
 
+    def provisioning(self, backend: str, states: Mapping[str, bool]) -> None:
+        """The hardware stands otherwise: every state there is, and whether it is the present one."""
+
+    def labels_wanted(self, backend: str) -> None:
+        """Node labels of the backend are wanted: their series exist from now on, at zero."""
+
+    def labels_unwanted(self, backend: str) -> None:
+        """None are wanted any more: their series end."""
+
+    def labels_written(self, backend: str, labels: int, anew: bool) -> None:
+        """Its file has so many labels; ``anew`` is whether it had to be made, changed or removed for that."""
+
+    def labels_failed(self, backend: str) -> None:
+        """The backend did not tell its labels, or the file could not be written."""
+
     def planned(self, refusals: Mapping[str, int]) -> None:
         """A new plan holds; ``refusals`` is how many devices it left out, by a short fixed reason.
 

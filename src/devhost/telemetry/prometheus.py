@@ -58,6 +58,15 @@ class _BackendSeries:
 
 
 @dataclass(frozen=True, slots=True)
+class _LabelSeries:
+    """The series of one backend's node labels, looked up once."""
+
+    labels: Gauge
+    written: Counter
+    failures: Counter
+
+
+@dataclass(frozen=True, slots=True)
 class _ObserverSeries:
     """The series of one observer, looked up once."""
 
@@ -106,6 +115,8 @@ class PrometheusMetrics(Metrics):
         self.registry = CollectorRegistry()
         self._resources: dict[str, _ResourceSeries] = {}
         self._backends: dict[str, _BackendSeries] = {}
+        self._provisioned: dict[str, dict[str, Gauge]] = {}
+        self._labelled: dict[str, _LabelSeries] = {}
         self._observers: dict[str, _ObserverSeries] = {}
         self._reasons: set[str] = set()
         ProcessCollector(registry=self.registry)
@@ -152,6 +163,18 @@ class PrometheusMetrics(Metrics):
         )
         self._backend_failures = self._counter(
             "backend_failures", "Calls of the backend that failed.", ("backend", "kind")
+        )
+        self._provisioning = self._gauge(
+            "provisioning",
+            "1 for the state in which the backend's provisioning of hardware is, 0 for the others.",
+            ("backend", "state"),
+        )
+        self._labels = self._gauge("labels", "Node labels in the backend's file.", ("backend",))
+        self._label_files = self._counter(
+            "label_files", "Times the backend's file of node labels was written or removed.", ("backend",)
+        )
+        self._label_failures = self._counter(
+            "label_failures", "Times its labels could not be told or written.", ("backend",)
         )
 
     def _define_observer_series(self) -> None:
@@ -321,6 +344,8 @@ class PrometheusMetrics(Metrics):
         self._degraded.remove(backend)
         for kind in BackendFailure:
             self._backend_failures.remove(backend, kind)
+        for state in self._provisioned.pop(backend, ()):
+            self._provisioning.remove(backend, state)
 
     def discovered(self, backend: str, seconds: float) -> None:
         if series := self._backends.get(backend):
@@ -333,6 +358,37 @@ class PrometheusMetrics(Metrics):
     def backend_degraded(self, backend: str, degraded: bool) -> None:
         if series := self._backends.get(backend):
             series.degraded.set(degraded)
+
+    def provisioning(self, backend: str, states: Mapping[str, bool]) -> None:
+        if backend not in self._backends:
+            return
+        series = self._provisioned.setdefault(backend, {})
+        for state, present in states.items():
+            if state not in series:
+                series[state] = self._provisioning.labels(backend, state)
+            series[state].set(present)
+
+    def labels_wanted(self, backend: str) -> None:
+        if backend not in self._labelled:
+            self._labelled[backend] = _LabelSeries(
+                labels=self._labels.labels(backend),
+                written=self._label_files.labels(backend),
+                failures=self._label_failures.labels(backend),
+            )
+
+    def labels_unwanted(self, backend: str) -> None:
+        if self._labelled.pop(backend, None) is not None:
+            for family in (self._labels, self._label_files, self._label_failures):
+                family.remove(backend)
+
+    def labels_written(self, backend: str, labels: int, anew: bool) -> None:
+        if series := self._labelled.get(backend):
+            series.labels.set(labels)
+            series.written.inc(anew)
+
+    def labels_failed(self, backend: str) -> None:
+        if series := self._labelled.get(backend):
+            series.failures.inc()
 
     def planned(self, refusals: Mapping[str, int]) -> None:
         self._reasons.update(refusals)

@@ -1,0 +1,102 @@
+"""Whether devhost's own plugin sockets answer, asked as a kubelet would ask them.
+
+A kubelet that has its connection does not notice that nobody could open another one: that the socket's file
+is somebody else's by now, or that what accepts connections stands still. So a liveness probe calls
+GetDevicePluginOptions, which changes nothing and opens no list stream, through the sockets themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from devhost.kubelet.api import api_pb2 as pb
+from devhost.kubelet.api import api_pb2_grpc
+from devhost.kubelet.channel import local
+
+DEADLINE = 4.0
+"""Seconds a socket has to answer. It takes 2 ms; a machine without a free core must not count as hung."""
+
+MOST = 32
+"""Sockets that are asked at one time; where there are more, the others' turn comes next time."""
+
+FRESH = 1.0
+"""Seconds for which a verdict holds: whoever asks in between makes no calls."""
+
+
+class OwnSockets:
+    """Asks the sockets on which resources are served now.
+
+    Args:
+        serving: the sockets by resource, of those that are registered.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        serving: Callable[[], Mapping[str, Path]],
+        *,
+        deadline: float = DEADLINE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._serving = serving
+        self._deadline = deadline
+        self._clock = clock
+        self._asking: asyncio.Future[tuple[bool, str]] | None = None
+        self._until = 0.0
+        self._last = ""
+        self._silent: frozenset[str] = frozenset()
+
+    async def answer(self) -> tuple[bool, str]:
+        """Whether all that were asked have answered; else which have not, and what came instead.
+
+        All who ask meanwhile get the same verdict.
+        """
+        if self._asking is None or (self._asking.done() and self._clock() >= self._until):
+            self._asking = asyncio.ensure_future(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> tuple[bool, str]:
+        turn = self._turn(self._serving())
+        reasons = await asyncio.gather(*(self._call(path) for path in turn.values()))
+        now = self._serving()
+        # one that was registered anew meanwhile is served elsewhere, and will be asked there
+        wrong = {
+            name: reason
+            for (name, path), reason in zip(turn.items(), reasons, strict=True)
+            if reason and now.get(name) == path
+        }
+        self._silent = frozenset(wrong)
+        self._until = self._clock() + FRESH
+        said = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
+        return not wrong, f"own socket does not answer: {said}" if wrong else ""
+
+    def _turn(self, serving: Mapping[str, Path]) -> dict[str, Path]:
+        """Those whose turn it is: all that were silent last time, and the next ones by name."""
+        names = sorted(serving)
+        if len(names) > MOST:
+            again = [name for name in names if name in self._silent][:MOST]
+            later = [name for name in names if name > self._last]
+            turn = [*later, *names][: MOST - len(again)]
+            self._last = turn[-1] if turn else self._last
+            names = sorted({*again, *turn})
+        return {name: serving[name] for name in names}
+
+    async def _call(self, path: Path) -> str:
+        """What is wrong with a socket; empty if it answers."""
+        async with local(path) as channel:
+            stub = api_pb2_grpc.DevicePluginStub(channel)
+            try:
+                await stub.GetDevicePluginOptions(pb.Empty(), timeout=self._deadline)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return f"no answer within {self._deadline:g} s"
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    return "nobody listens on it"
+                return error.code().name
+        return ""

@@ -1,0 +1,140 @@
+"""The liveness probe calls devhost's own sockets, and harms none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.ownsockets import MOST, OwnSockets
+from devhost.telemetry.http import probe
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+
+
+@contextmanager
+def put_in_place(path: Path, *, listening: bool):
+    """Another socket in the place of one, from one moment to the next: it takes connections and is silent."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
+        aside = path.with_name("aside")
+        mute.bind(str(aside))
+        if listening:
+            mute.listen()
+        aside.rename(path)
+        yield
+
+
+@pytest.fixture
+async def host(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        yield host
+
+
+def standing(host):
+    return {
+        name: (service.registration.streams, service.registration.standing.registrations)
+        for name, service in host.services.items()
+    }
+
+
+async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
+    before, files = standing(host), host.serving()
+    sockets = OwnSockets(host.serving, clock=iter(range(0, 1000, 10)).__next__)
+    for _ in range(20):
+        assert await sockets.answer() == (True, "")
+    assert (standing(host), host.serving()) == (before, files)
+    assert files.keys() == {TOY, OTHER}
+
+
+@pytest.mark.parametrize(
+    ("listening", "reason"), [(True, "no answer within 0.2 s"), (False, "nobody listens on it")]
+)
+async def test_a_socket_that_is_not_ours_any_more_is_named_and_fails_the_probe(host, listening, reason):
+    with put_in_place(host.serving()[TOY], listening=listening):
+        sockets = OwnSockets(lambda: {TOY: host.serving()[TOY]}, deadline=0.2)
+        answer = await probe(sockets.answer)()
+        said = f"own socket does not answer: {TOY} ({reason})\n"
+        assert (answer.status, answer.body.decode()) == (503, said)
+        assert await OwnSockets(lambda: {OTHER: host.serving()[OTHER]}).answer() == (True, "")
+        assert standing(host)[TOY][0] == 1
+
+
+async def test_a_socket_that_was_exchanged_while_it_was_asked_is_no_failure(host, tmp_path):
+    answers = iter([{TOY: tmp_path / "old"}, {TOY: host.serving()[TOY]}])
+    assert await OwnSockets(lambda: next(answers)).answer() == (True, "")
+
+
+async def test_what_is_not_registered_is_not_asked(rig):
+    rig.write("name: example.com/none, backend: toy, where: {model: none}", f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: TOY in host.services)
+        assert host.serving() == {}
+        assert await OwnSockets(host.serving).answer() == (True, "")
+
+
+class Counted(OwnSockets):
+    """Keeps which sockets are asked; those whose name is in ``mute`` do not answer."""
+
+    def __init__(self, count, clock=lambda: 0.0):
+        self.paths = {f"a.b/{n:03}": Path(f"/{n:03}") for n in range(count)}
+        super().__init__(lambda: self.paths, clock=clock)
+        self.asked, self.mute, self.gate = [], set(), asyncio.Event()
+        self.gate.set()
+
+    async def _call(self, path):
+        self.asked.append(path.name)
+        await self.gate.wait()
+        return "silent" if path.name in self.mute else ""
+
+
+async def test_of_many_sockets_each_has_its_turn_and_a_silent_one_is_asked_every_time():
+    clock = iter(range(0, 10000, 10))
+    sockets = Counted(100, lambda: next(clock))
+    sockets.mute = {"007"}
+    rounds = []
+    for _ in range(8):
+        sockets.asked.clear()
+        ok, _reason = await sockets.answer()
+        rounds.append((ok, list(sockets.asked)))
+    assert max(len(asked) for _, asked in rounds) <= MOST
+    assert {name for _, asked in rounds for name in asked} == {path.name for path in sockets.paths.values()}
+    assert [ok for ok, _ in rounds] == [False] * 8
+
+
+async def test_those_who_ask_at_one_time_or_soon_after_share_a_verdict():
+    now = [0.0]
+    sockets = Counted(3, lambda: now[0])
+    sockets.gate.clear()
+    asking = [asyncio.ensure_future(sockets.answer()) for _ in range(50)]
+    await asyncio.sleep(0)
+    asking[0].cancel()  # its client has left: the others still get their answer
+    sockets.gate.set()
+    assert await asyncio.gather(*asking[1:]) == [(True, "")] * 49
+    await sockets.answer()
+    assert len(sockets.asked) == 3
+    now[0] += 1.0
+    await sockets.answer()
+    assert len(sockets.asked) == 6
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host):
+    clock = iter(range(0, 100000, 10))
+    sockets = OwnSockets(host.serving, clock=lambda: next(clock))
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for _ in range(100):
+        await sockets.answer()
+    memory, descriptors = resident(), len(os.listdir("/proc/self/fd"))
+    for _ in range(300):
+        await sockets.answer()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 8
+    assert resident() - memory < 8 << 20
