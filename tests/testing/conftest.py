@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from devhost.kubelet.api import api_pb2, api_pb2_grpc
 from devhost.testing.kubelet import KubeletSimulator, Profile
+
+sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
 RESOURCE = "example.com/tiny"
 CHANNEL = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))

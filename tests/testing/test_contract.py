@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import inspect
-import itertools
-import re
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from contract_backends import (
+    Absent,
+    Always,
+    Assuming,
+    Clock,
+    Clueless,
+    Counting,
+    Drawing,
+    Forgetful,
+    Fussy,
+    Good,
+    GoodOptions,
+    Greedy,
+    Index,
+    Loose,
+    Narrow,
+    Racing,
+    RacingProbe,
+    Remembering,
+    Stubborn,
+    Trusting,
+    Undocumented,
+    Unsure,
+    Use,
+    Used,
+    Writing,
+    cards,
+    returning,
+    with_,
+)
 
 from devhost.backend import (
     AllocationError,
@@ -20,253 +46,19 @@ from devhost.backend import (
     Device,
     DeviceNode,
     Edits,
-    Event,
     Health,
-    option,
     unhealthy,
 )
-from devhost.testing import mischief
 from devhost.testing.contract import BackendContract
-from devhost.testing.trees import Tree
 
-PAGE = Path(__file__).parents[2] / "docs/backends/testing.md"
 PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
-GOOD_SERIAL = re.compile(r"[A-Z][0-9]{1,4}")
-
-
-@dataclass(frozen=True)
-class Inner:
-    depth: int = option(0, "how deep")
-
-
-@dataclass(frozen=True)
-class GoodOptions:
-    inner: tuple[Inner, ...] = option((), "what is in it")
-
-
-class Good(Backend):
-    """Cards of class ``mycard``; uses every optional method."""
-
-    name = "good"
-    subsystems = ("mycard",)
-    Options = GoodOptions
-    attributes: ClassVar[Mapping[str, Attribute]] = {
-        "serial": Attribute(str, "serial number", "A1"),
-        "node": Attribute(str, "device node", "/dev/mycard0"),
-    }
-
-    def notice(self, event: Event) -> None:
-        return
-
-    def cards(self) -> Iterator[Path]:
-        listing = self.context.root / "sys/class/mycard"
-        if listing.is_dir():
-            yield from listing.iterdir()
-
-    def serial(self, card: Path) -> str:
-        try:
-            text = (card / "serial").read_text(errors="replace").strip()
-        except OSError:
-            return ""
-        return text if GOOD_SERIAL.fullmatch(text) else ""
-
-    def discover(self) -> Any:
-        for card in self.cards():
-            if serial := self.serial(card):
-                there = (self.context.root / "dev" / card.name).exists()
-                attributes = {"serial": serial, "node": f"/dev/{card.name}"}
-                yield Device(
-                    serial,
-                    attributes,
-                    health=Device("x").health if there else unhealthy("its node is missing"),
-                )
-
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        return Edits(nodes=tuple(DeviceNode(str(device.attributes["node"])) for device in devices))
-
-    def probe(self, devices: Sequence[Device]) -> Any:
-        return {device.id: device.health for device in devices}
-
-    def device_info(self, device: Device) -> Any:
-        address = {"pci-address": str(device.attributes["serial"])}
-        return {"type": "pci", "version": "1.1.0", "pci": address}
-
-    def labels(self, devices: Sequence[Device], offered: Any) -> Any:
-        return {"example.com/mycard.count": len(devices)}
-
-    async def watch(self) -> AsyncIterator[Event]:
-        while True:
-            await self.context.run_blocking(time.sleep, 0.001)
-            yield Event()
 
 
 class TestGood(BackendContract):
     backend: ClassVar[type[Backend]] = Good
 
     def tree(self, root: Path) -> None:
-        tree = Tree(root)
-        for number, serial in enumerate(("A1", "B2", "C3")):
-            name = f"mycard{number}"
-            tree.device(f"virtual/mycard/{name}", "mycard", name, f"240:{number}", {"serial": serial})
-        (root / "dev/mycard2").unlink()
-
-
-COUNTER = itertools.count()
-
-
-class Counting(Good):
-    """Ids from a counter: others after each start."""
-
-    def discover(self) -> Any:
-        return [Device(f"{d.id}-{next(COUNTER)}", d.attributes) for d in super().discover()]
-
-
-class Clock(Good):
-    attributes: ClassVar[Mapping[str, Attribute]] = {**Good.attributes, "age": Attribute(int, "age", 1)}
-    looks = 0
-
-    def discover(self) -> Any:
-        self.looks += 1
-        return [
-            Device(d.id, {**d.attributes, "age": self.looks}, health=d.health) for d in super().discover()
-        ]
-
-
-class Index(Good):
-    """Ids by place in the listing: the trap every backend falls into once."""
-
-    def discover(self) -> Any:
-        return [Device(f"card{n}", d.attributes, health=d.health) for n, d in enumerate(super().discover())]
-
-
-class Greedy(Good):
-    """Gives other health when less is wanted."""
-
-    def discover(self) -> Any:
-        for device in super().discover():
-            yield device if self.context.wanted else Device(device.id, health=unhealthy("not looked at"))
-
-
-class Fussy(Good):
-    """Shows an attribute only to who asks for everything."""
-
-    def discover(self) -> Any:
-        for device in super().discover():
-            yield device if "*" in self.context.wanted else Device(device.id, health=device.health)
-
-
-class Assuming(Good):
-    """Takes for granted that the directory is there."""
-
-    def cards(self) -> Iterator[Path]:
-        return (self.context.root / "sys/class/mycard").iterdir()
-
-
-class Always(Good):
-    """Has a device on every machine."""
-
-    def discover(self) -> Any:
-        return [*super().discover(), Device("Z9", {"node": "/dev/mycard0"})]
-
-
-class Trusting(Good):
-    """Believes that a file holds what it should."""
-
-    def serial(self, card: Path) -> str:
-        return (card / "serial").read_text().strip()
-
-
-class Remembering(Good):
-    """Never finds out that anything went away."""
-
-    def __init__(self, options: Any, context: Any) -> None:
-        super().__init__(options, context)
-        self._known: dict[str, Device] = {}
-
-    def discover(self) -> Any:
-        self._known |= {device.id: device for device in super().discover()}
-        return list(self._known.values())
-
-
-class Writing(Good):
-    def discover(self) -> Any:
-        (self.context.root / "dev/lock").touch()
-        return super().discover()
-
-
-class Narrow(Good):
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        return super().allocate(devices[:1])
-
-
-class Drawing(Good):
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        return Edits(super().allocate(devices).nodes, env={"N": str(next(COUNTER))})
-
-
-class Absent(Good):
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        return Edits(nodes=(DeviceNode("/dev/nowhere"),))
-
-
-class Stubborn(Good):
-    async def watch(self) -> AsyncIterator[Event]:
-        if self.options is not None:
-            raise OSError("no netlink")
-        yield Event()
-
-
-class Racing(Good):
-    """allocate() reads what discover() has emptied for a moment."""
-
-    def __init__(self, options: Any, context: Any) -> None:
-        super().__init__(options, context)
-        self._nodes: dict[str, str] = {}
-
-    def discover(self) -> Any:
-        self._nodes.clear()
-        time.sleep(0.001)
-        found = list(super().discover())
-        self._nodes.update({device.id: str(device.attributes["node"]) for device in found})
-        return found
-
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        time.sleep(0.0002)
-        return Edits(nodes=tuple(DeviceNode(self._nodes[device.id]) for device in devices))
-
-
-class RacingProbe(Racing):
-    """So does probe()."""
-
-    allocate = Good.allocate
-
-    def probe(self, devices: Sequence[Device]) -> dict[str, Health]:
-        time.sleep(0.0002)
-        return {device.id: Health(bool(self._nodes[device.id])) for device in devices}
-
-
-class Forgetful(Good):
-    """Tells something else each time."""
-
-    told = 0
-
-    def device_info(self, device: Device) -> Any:
-        Forgetful.told += 1
-        return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": str(Forgetful.told)}}
-
-
-def with_(**changes: Any) -> type[Backend]:
-    return type("Bad", (Good,), changes)
-
-
-def returning(*devices: Any) -> Callable[..., Any]:
-    return lambda self: list(devices)
-
-
-@dataclass(frozen=True)
-class Undocumented:
-    inner: tuple[Inner, ...] = option(())
-    depth: int = 0
+        cards(root)
 
 
 GOOD_DEVICE = Device("A1", {"node": "/dev/mycard0"})
@@ -287,6 +79,15 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
         with_(Options=Undocumented),
         "options without a meaning: inner, depth",
     ),
+    (
+        "every_option_says_what_it_means",
+        with_(ResourceOptions=Undocumented),
+        "options without a meaning: inner, depth",
+    ),
+    ("the_class_is_a_sound_backend", with_(ResourceOptions=Use), "allocate() takes no second argument"),
+    ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Loose), "Loose is not frozen"),
+    ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Unsure), "why_alone of"),
+    ("what_an_entry_says_to_it_is_a_value", Clueless, "give resource_options, as there is no default"),
     (
         "every_device_is_one_the_core_accepts",
         with_(discover=returning(GOOD_DEVICE, GOOD_DEVICE)),
@@ -409,6 +210,16 @@ def test_every_promise_has_a_way_to_break_it_here() -> None:
     assert {f"test_{promise}" for promise, _, _ in BROKEN} == set(PROMISES)
 
 
+def test_each_of_the_options_an_entry_may_have_is_tried(tmp_path: Path) -> None:
+    class Contract(TestGood):
+        backend = Used
+
+    Contract().test_a_healthy_device_can_be_allocated_as_it_is(made(tmp_path, "first"))
+    Contract.resource_options = (Use(), Use(lost=True))
+    with pytest.raises(AssertionError, match="the host has no /dev/lost"):
+        Contract().test_a_healthy_device_can_be_allocated_as_it_is(made(tmp_path, "second"))
+
+
 def test_a_backend_that_may_write_says_where(tmp_path: Path) -> None:
     class Contract(TestGood):
         backend = Writing
@@ -455,24 +266,3 @@ def test_a_contract_without_a_tree_says_what_to_write(tmp_path: Path) -> None:
 
     with pytest.raises(NotImplementedError, match=r"Empty\.tree\(\) must build a machine with a device"):
         Empty().test_looking_twice_finds_equal_devices(tmp_path)
-
-
-def texts(root: Path) -> dict[Path, str]:
-    """Every file's text, and where every link leads."""
-    return {
-        path: str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
-        for path in root.rglob("*")
-        if path.is_symlink() or path.is_file()
-    }
-
-
-@pytest.mark.parametrize("what", mischief.DAMAGES)
-def test_a_damaged_tree_is_mended_again(tmp_path: Path, what: str) -> None:
-    root = tmp_path / "root"
-    TestGood().tree(root)
-    before = texts(root)
-    for path in mischief.victims(root):
-        with mischief.damaged(path, what, tmp_path / "kept"):
-            assert path.name != "serial" or texts(root) != before
-    assert texts(root) == before
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["root"]

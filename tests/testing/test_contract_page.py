@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from devhost.testing.contract import BackendContract
 
 PAGE = Path(__file__).parents[2] / "docs/backends/testing.md"
@@ -15,7 +17,8 @@ PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
 
 
 def test_every_promise_is_in_the_documentation_with_its_reason() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| \S.* \|$", PAGE.read_text().partition("## What is promised")[2], re.M)
+    section = PAGE.read_text().partition("## What is promised")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| \S.* \|$", section, re.M)
     assert [f"test_{row}" for row in rows] == PROMISES
 
 
@@ -24,21 +27,38 @@ def blocks(mark: str) -> list[tuple[str, str]]:
     return re.findall(rf"<!-- {mark}:? ?(\S*) ?-->\n```python\n(.*?)```", PAGE.read_text(), re.S)
 
 
-def test_the_example_of_the_documentation_keeps_every_promise(tmp_path: Path) -> None:
-    for name, code in blocks("file"):
-        (tmp_path / name).write_text(code)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+def run(place: Path, ini: str, *arguments: str) -> str:
+    """What pytest prints of the files in a directory, in a process of its own."""
+    (place / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{ini}")
     alone = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "."],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", "-q", *arguments, "."],
+        cwd=place,
         env=alone | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
-    assert f"{len(PROMISES)} passed" in ran.stdout, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def test_the_example_of_the_documentation_keeps_every_promise(tmp_path: Path) -> None:
+    for name, code in blocks("file"):
+        (tmp_path / name).write_text(code)
+    printed = run(tmp_path, "")
+    assert f"{len(PROMISES)} passed" in printed, printed
+
+
+@pytest.mark.parametrize("mark", ["looking", "node"])
+def test_the_other_tests_of_the_documentation_pass_with_the_example(tmp_path: Path, mark: str) -> None:
+    (backend,) = (code for name, code in blocks("file") if name == "mycard.py")
+    (tmp_path / "mycard.py").write_text(backend)
+    ((name, code),) = blocks(mark)
+    (tmp_path / name).write_text(code)
+    ini = "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    printed = run(tmp_path, ini, "-p", "pytest_asyncio.plugin")
+    assert "1 passed" in printed, printed
 
 
 def test_the_trees_of_the_documentation_are_as_it_says(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+from contract_backends import cards
+
 from devhost.testing import mischief
 
 
@@ -26,3 +29,24 @@ def test_directories_are_listed_in_the_order_of_the_test_and_as_before_afterward
             with os.scandir(tmp_path) as entries:
                 assert next(entries).name == order[0]
     assert sorted(os.listdir(tmp_path)) == list("abc")
+
+
+def texts(root: Path) -> dict[Path, str]:
+    """Every file's text, and where every link leads."""
+    return {
+        path: str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
+        for path in root.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.mark.parametrize("what", mischief.DAMAGES)
+def test_a_damaged_tree_is_mended_again(tmp_path: Path, what: str) -> None:
+    root = tmp_path / "root"
+    cards(root)
+    before = texts(root)
+    for path in mischief.victims(root):
+        with mischief.damaged(path, what, tmp_path / "kept"):
+            assert path.name != "serial" or texts(root) != before
+    assert texts(root) == before
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["root"]

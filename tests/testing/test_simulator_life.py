@@ -89,7 +89,7 @@ async def test_a_restart_ends_streams_wipes_plugins_and_waits_for_them(kubelet, 
     plugin = await tiny()
     await listed(kubelet, plugin)
     await kubelet.restart(crash)
-    await asyncio.wait_for(plugin.stream_closed.wait(), 5)
+    await asyncio.wait_for(plugin.stream_closed.wait(), 60)
     assert not (plugin_dir / "tiny.sock").exists()
     assert (kubelet.capacity(), kubelet.allocatable()) == ({RESOURCE: 0}, {RESOURCE: 0})
     await plugin.stop()
@@ -244,7 +244,7 @@ async def test_nothing_is_left_after_a_stop(plugin_dir, tiny, profile):
     before = holdings()
     for _ in range(9):
         await one_life()
-    deadline = asyncio.get_running_loop().time() + 10
+    deadline = asyncio.get_running_loop().time() + 60
     while any(now > then for now, then in zip(holdings(), before, strict=True)):
         assert asyncio.get_running_loop().time() < deadline, (before, holdings())
         await asyncio.sleep(0.02)  # the channels' descriptors are closed by gRPC in its own time

@@ -109,7 +109,7 @@ async def test_a_log_that_keeps_little_still_counts_all():
 
 async def test_a_waiter_is_woken_by_the_event_that_makes_its_condition_true():
     log = EventLog()
-    waiting = asyncio.create_task(log.wait_for(lambda: log.position >= 2 and "value", 5))
+    waiting = asyncio.create_task(log.wait_for(lambda: log.position >= 2 and "value", 60))
     await asyncio.sleep(0)
     log.append(events.PodReleased(at=0, pod="a"))
     log.append(events.PodReleased(at=0, pod="b"))

@@ -125,7 +125,7 @@ async def test_a_killed_stream_is_seen_by_the_plugin_and_a_new_registration_heal
     assert kubelet.kill_stream(RESOURCE) == 1
     await kubelet.wait_for(lambda: kubelet.events.of(events.Disconnected))
     assert counts(kubelet) == (2, 0)
-    await asyncio.wait_for(plugin.stream_closed.wait(), 5)
+    await asyncio.wait_for(plugin.stream_closed.wait(), 60)
     await listed(kubelet, plugin)
     assert counts(kubelet) == (2, 2)
     assert kubelet.kill_stream("example.com/other") == 0
@@ -176,7 +176,7 @@ async def test_until_1_36_the_end_of_an_older_stream_disconnects_the_newer_plugi
     first.end_streams()
     await old.wait_for(lambda: old.events.of(events.Disconnected))
     assert [event.endpoint for event in old.events.of(events.Disconnected)] == ["two.sock"]
-    await asyncio.wait_for(second.stream_closed.wait(), 5)
+    await asyncio.wait_for(second.stream_closed.wait(), 60)
     await old.wait_for(lambda: len(old.events.of(events.StreamEnded)) == 2)
     assert counts(old) == (2, 0)
     await listed(old, second)

@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 from devhost.backend import Event
+from devhost.sysfs import Sysfs
 from devhost.testing.trees import Tree, unpack
 
 
@@ -41,6 +42,37 @@ def test_a_device_of_a_class_links_to_the_device_it_hangs_on(tmp_path: Path) -> 
     assert (tmp_path / card.lstrip("/") / "device").resolve().name == "0000:00:02.0"
     assert (tmp_path / "sys/class/net/eth0/device/vendor").read_text() == "0x8086\n"
     assert not (tmp_path / "sys/class/net/lo/device").is_symlink()
+
+
+def test_a_function_brings_the_ports_above_it_and_says_whose_board_it_is(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    below = "0000:3a:00.0/0000:3b:08.0"
+    for _ in range(2):
+        card = tree.function(
+            "0000:3c:00.0",
+            "15b3:101d",
+            "mlx5_core",
+            below=below,
+            numa_node=1,
+            group=7,
+            files={"serial": "A1"},
+        )
+    assert card == f"/sys/devices/pci0000:3a/{below}/0000:3c:00.0"
+    found = Sysfs(tmp_path).pci(card)
+    assert found is not None
+    assert (found.vendor, found.device, found.driver) == ("15b3", "101d", "mlx5_core")
+    assert (found.subsystem_vendor, found.subsystem_device) == ("15b3", "101d")
+    assert (found.pci_class, found.numa_node, found.iommu_group) == ("020000", 1, "7")
+    assert (tmp_path / card[1:] / "serial").read_text() == "A1\n"
+    for port in below.split("/"):
+        bridge = tmp_path / "sys/bus/pci/devices" / port
+        assert (bridge / "class").read_text() == "0x060400\n"
+        assert (bridge / "numa_node").read_text() == "1\n"
+    alone = tree.function("0000:00:02.0", "8086:56c0", subsystem="1028:0001", pci_class="0x030000")
+    assert alone == "/sys/devices/pci0000:00/0000:00:02.0"
+    found = Sysfs(tmp_path).pci(alone)
+    assert found is not None
+    assert (found.subsystem_vendor, found.subsystem_device, found.driver) == ("1028", "0001", "")
 
 
 def test_virtual_functions_and_their_physical_function_link_to_each_other(tmp_path: Path) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from devhost_rdma import Rdma
+
+from devhost.testing.looking import Looking
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 
-if TYPE_CHECKING:
-    from rdma_desk import Looking
-
 
 @pytest.fixture
-def looking() -> Iterator[Looking]:
+def looking() -> Iterator[Looking[Rdma]]:
     """Makes backends on a machine, and ends what they began."""
-    from rdma_desk import lookers  # only now can it be found
-
-    with lookers() as make:
-        yield make
+    with Looking(Rdma) as looking:
+        yield looking

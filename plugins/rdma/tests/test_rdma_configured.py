@@ -30,7 +30,7 @@ class Node:
         """Runs a command to its end."""
         whole = [sys.executable, "-m", "devhost", command, *arguments]
         whole += ["--config", str(self._config), "--root", str(self.root)]
-        return subprocess.run(whole, capture_output=True, text=True, timeout=50, check=False)
+        return subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
 
     def write(self, *resources: str) -> None:
         """Makes these the resources, each in YAML's flow style."""

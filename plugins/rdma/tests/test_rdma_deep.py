@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 import rdma_connectx as connectx
-from devhost_rdma import Rdma, verbs
+from devhost_rdma import verbs
 from devhost_rdma.deep import DeepProbe
-from devhost_rdma.options import RdmaOptions, VerbsProbe
+from devhost_rdma.options import VerbsProbe
 from devhost_rdma.verbs import Verdict
 
 from devhost.backend import HEALTHY, Device, unhealthy
-from devhost.source import ServiceContext
 
 DEVICES = [Device("0000:3b:00.0"), Device("0000:3b:00.1"), Device("rxe0")]
 NAMES = {"0000:3b:00.0": "mlx5_0", "0000:3b:00.1": "mlx5_1"}
@@ -90,8 +89,8 @@ def test_that_pyverbs_is_missing_is_said_once_to_who_asked_for_it(wish, said, py
     assert all("pyverbs is not installed" in message for message in caplog.messages)
 
 
-def test_a_recorded_tree_is_never_asked(pyverbs, tmp_path):
+def test_a_recorded_tree_is_never_asked(looking, pyverbs, tmp_path):
     connectx.connectx5_roce(tmp_path)
-    backend = Rdma(RdmaOptions(), ServiceContext("rdma", tmp_path, ("*",)))
+    backend = looking(tmp_path)
     assert backend.probe(backend.discover()) == {}
     assert pyverbs.asked == []

@@ -24,7 +24,7 @@ from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attr
 from devhost import netlink as nl
 from devhost.backend import Event
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 NEWADDR = 20
 MONITOR = 5 << 10 | 28
 
@@ -439,7 +439,7 @@ def loopback(up):
 
 async def main():
     events = link_events(Context())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         waiting = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
         for up in (True, False, True):
@@ -468,7 +468,7 @@ def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 

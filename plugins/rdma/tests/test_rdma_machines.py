@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
-from rdma_desk import by_id, nodes
+from rdma_desk import nodes
 from rdma_expected import MACHINES
 from rdma_tree import RdmaTree
+
+from devhost.testing.looking import by_id
 
 EACH = [(machine, name) for machine, devices in MACHINES.items() for name in devices]
 each_device = pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_silence_is_a_timeout(line: Line) -> None:
 
 def test_the_real_kernel_refuses_a_question_it_does_not_know() -> None:
     with pytest.raises(OSError):
-        nl.ask(nl.ROUTE, 1023, timeout=10.0)
+        nl.ask(nl.ROUTE, 1023, timeout=120)
 
 
 def test_this_machine_gives_an_answer_whatever_it_has() -> None:
@@ -233,4 +233,4 @@ def test_this_machine_gives_an_answer_whatever_it_has() -> None:
 
 def test_nothing_of_pyroute2_is_imported() -> None:
     script = "import devhost_rdma as rdma, sys; rdma.devhost_backends(); sys.exit('pyroute2' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], timeout=50, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], timeout=120, check=False).returncode == 0

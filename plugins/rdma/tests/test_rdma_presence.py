@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
-from devhost_rdma.options import RdmaOptions
 from rdma_tree import ACTIVE, DISABLED, EDR, RdmaTree, roce
 
 from devhost.backend import Device, Event
 from devhost.errors import AllocationError
-from devhost.source import ServiceContext
-
-Starting = Callable[[Path], Rdma]
+from devhost.testing.looking import Looking
 
 CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 
 
 @pytest.fixture
-def starting(monkeypatch: pytest.MonkeyPatch) -> Starting:
+def starting(monkeypatch: pytest.MonkeyPatch, looking: Looking[Rdma]) -> Looking[Rdma]:
     """A backend that has just started, on a kernel with ``rdma system set netns exclusive``."""
     monkeypatch.setattr(Rdma, "_ask_netns_mode", lambda _: "exclusive")
-    return lambda root: Rdma(RdmaOptions(), ServiceContext("rdma", root, ("*",)))
+    return looking
 
 
 def look(backend: Rdma) -> dict[str, Device]:

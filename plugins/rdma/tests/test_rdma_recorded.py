@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rdma_desk import Looking, by_id
 
 from devhost.backend import Device
+from devhost.testing.looking import Looking, by_id
 from devhost.testing.trees import unpack
 
 MACHINES = Path(__file__).with_name("recorded")

@@ -7,11 +7,12 @@ import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
 from devhost_rdma.options import RdmaOptions
-from rdma_desk import Exclusive, by_id, nodes
+from rdma_desk import Exclusive, nodes
 from rdma_expected import MACHINES
 from rdma_tree import DISABLED, RdmaTree
 
 from devhost.errors import AllocationError
+from devhost.testing.looking import by_id
 
 
 @pytest.mark.parametrize("machine", [connectx.connectx6_infiniband, connectx.connectx5_roce])

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
@@ -37,7 +38,7 @@ from devhost.errors import AllocationError, typed
 from devhost.labels import sorted_out
 from devhost.model import Device, Edits, Health, unhealthy
 from devhost.soundness import unsound
-from devhost.source import ServiceContext
+from devhost.source import ServiceContext, arguments
 from devhost.supply import check_edits
 from devhost.testing import mischief
 
@@ -56,6 +57,9 @@ class BackendContract:
 
     options: ClassVar[object] = None
     """Its ``Options``; ``None`` for those with all defaults."""
+
+    resource_options: ClassVar[Sequence[object]] = ()
+    """Values of its ``ResourceOptions``, each of which is tried; empty for the one with all defaults."""
 
     may_write: ClassVar[Collection[str]] = ()
     """Globs of files below the root that it may write to: ``sys/*/sriov_numvfs``."""
@@ -79,11 +83,26 @@ class BackendContract:
             assert type(attribute.example) is kind, (
                 f"the example of attribute {name!r} is {attribute.example!r}, not a {attribute.type.__name__}"
             )
+            flaw = unsound(Device("example", {name: attribute.example}), {name: attribute})
+            assert not flaw, f"the example of {flaw}"
 
     def test_every_option_says_what_it_means(self) -> None:
-        """Each field of ``Options``, and of the dataclasses in it, is an ``option(…, meaning)``."""
-        dumb = [name for name, meaning in _options(self.backend.Options) if not meaning.strip()]
-        assert not dumb, f"options without a meaning: {', '.join(dumb)}"
+        """Each field of ``Options``, of ``ResourceOptions`` and of the dataclasses in them is an ``option(…,
+        meaning)``."""
+        for kind in (self.backend.Options, self.backend.ResourceOptions):
+            dumb = [name for name, meaning in _options(kind) if not meaning.strip()]
+            assert not dumb, f"options without a meaning: {', '.join(dumb)}"
+
+    def test_what_an_entry_says_to_it_is_a_value(self) -> None:
+        """Holds for backends that have ``ResourceOptions``: the core keeps, compares and asks its values."""
+        kind: Any = self.backend.ResourceOptions
+        assert kind.__dataclass_params__.frozen, f"{kind.__name__} is not frozen"
+        for use in self._uses():
+            assert type(use) is kind, f"{use!r} is no {kind.__name__}"
+            assert replace(cast("Any", use)) == use, f"a copy of {use!r} is not equal to it"
+            prepares, why_alone = getattr(use, "prepares", True), getattr(use, "why_alone", "")
+            assert type(prepares) is bool, f"prepares of {use!r} is {prepares!r}, not a bool"
+            assert isinstance(why_alone, str), f"why_alone of {use!r} is {why_alone!r}, not a str"
 
     # What it finds
 
@@ -168,7 +187,7 @@ class BackendContract:
         assert not left, f"healthy though nothing is there: {left}"
         for device in devices:
             with suppress(AllocationError):
-                check_edits(backend.allocate([device]), self.backend.name)
+                self._edits(backend, [device])
 
     # What it hands out
 
@@ -176,8 +195,8 @@ class BackendContract:
         """Paths are absolute, nothing is of a wrong type, and whatever is required is on the host."""
         root = self._machine(tmp_path)
         backend = self._made(root)
-        for device in self._healthy(_look(backend)):
-            edits = self._edits(backend, [device])
+        for device, use in product(self._healthy(_look(backend)), self._uses()):
+            edits = self._edits(backend, [device], use)
             paths = [node.path for node in edits.nodes if node.required]
             paths += [mount.host_path for mount in edits.mounts if mount.required]
             missing = [path for path in paths if not os.path.lexists(root / path.lstrip("/"))]
@@ -190,19 +209,19 @@ class BackendContract:
         devices = self._healthy(_look(backend))
         restarted = self._made(root)
         _look(restarted)
-        for asked in (devices, *([device] for device in devices)):
-            first = self._edits(backend, asked)
-            assert self._edits(backend, asked) == first, "the same devices, another answer"
-            assert self._edits(restarted, asked) == first, "another answer after a restart"
+        for asked, use in product((devices, *([device] for device in devices)), self._uses()):
+            first = self._edits(backend, asked, use)
+            assert self._edits(backend, asked, use) == first, "the same devices, another answer"
+            assert self._edits(restarted, asked, use) == first, "another answer after a restart"
 
     def test_several_devices_bring_the_nodes_of_each(self, tmp_path: Path) -> None:
         """A container with two devices can use both; in whichever order they are named."""
         backend = self._made(self._machine(tmp_path))
         devices = self._healthy(_look(backend))
-        for asked in (devices, devices[::-1]):
-            together = _paths(self._edits(backend, asked))
+        for asked, use in product((devices, devices[::-1]), self._uses()):
+            together = _paths(self._edits(backend, asked, use))
             for device in devices:
-                lost = _paths(self._edits(backend, [device])) - together
+                lost = _paths(self._edits(backend, [device], use)) - together
                 assert not lost, f"{device.id} loses {sorted(lost)} when it is not alone"
 
     def test_nothing_is_written(self, tmp_path: Path) -> None:
@@ -213,7 +232,8 @@ class BackendContract:
         devices = _look(backend)
         if isinstance(backend, CanProbe):
             backend.probe(devices)
-        self._edits(backend, self._healthy(devices))
+        for use in self._uses():
+            self._edits(backend, self._healthy(devices), use)
         after = mischief.contents(root)
         changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
         changed = [path for path in changed if not any(fnmatch(path, glob) for glob in self.may_write)]
@@ -321,8 +341,18 @@ class BackendContract:
         assert healthy, "tree() has no healthy device: there is nothing to test"
         return healthy
 
-    def _edits(self, backend: Backend, devices: Sequence[Device]) -> Edits:
-        edits = backend.allocate(devices)
+    def _uses(self) -> Sequence[object]:
+        """The options of resources to try."""
+        if self.resource_options:
+            return self.resource_options
+        try:
+            return (self.backend.ResourceOptions(),)
+        except TypeError as error:
+            raise AssertionError(f"{error}: give resource_options, as there is no default") from error
+
+    def _edits(self, backend: Backend, devices: Sequence[Device], use: object = None) -> Edits:
+        given = self._uses() if use is None else (use,)
+        edits = backend.allocate(*arguments(backend, devices, given))
         assert isinstance(edits, Edits), f"allocate() answered {type(edits).__name__}, not Edits"
         check_edits(edits, self.backend.name)
         return edits

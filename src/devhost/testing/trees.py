@@ -143,6 +143,51 @@ class Tree:
             self.link(f"{sys_path}/iommu_group", group)
         return sys_path
 
+    def function(
+        self,
+        address: str,
+        ids: str,
+        driver: str = "",
+        *,
+        below: str = "",
+        pci_class: str = "0x020000",
+        subsystem: str = "",
+        numa_node: int = 0,
+        group: int | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> str:
+        """A PCI function as :meth:`pci` makes it, with what it hangs on; its ``sys_path``.
+
+        Args:
+            address: of the function.
+            ids: ``vendor:device``, as lspci writes them.
+            driver: it is bound to; empty for none.
+            below: addresses from the root port down through the ports of switches, with ``/`` between; empty
+                for a function of the root bus itself.
+            pci_class: as sysfs writes it (``pci_ids.h``); ``0x020000`` is Ethernet.
+            subsystem: ids of the board; those of the function if not given.
+            numa_node: it is near; ``-1`` for none.
+            group: number of its IOMMU group.
+            files: further attributes.
+        """
+        vendor, _, device = ids.partition(":")
+        board, _, model = (subsystem or ids).partition(":")
+        path = f"pci{(below or address)[:7]}"
+        for port in below.split("/") if below else ():
+            path = f"{path}/{port}"
+            bridge = {"class": "0x060400"}
+            self.pci(path, driver="pcieport", device="0x2030", numa_node=numa_node, files=bridge)
+        facts = {"class": pci_class, "subsystem_vendor": f"0x{board}", "subsystem_device": f"0x{model}"}
+        return self.pci(
+            f"{path}/{address}",
+            driver=driver,
+            vendor=f"0x{vendor}",
+            device=f"0x{device}",
+            numa_node=numa_node,
+            iommu_group=group,
+            files=facts | dict(files or {}),
+        )
+
     def virtual_functions(self, physical: str, *virtual: str, total: int = 0) -> None:
         """Makes PCI functions the virtual functions of another (sysfs-bus-pci, ``physfn``, ``virtfn<N>``).
 

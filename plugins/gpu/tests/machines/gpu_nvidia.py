@@ -109,6 +109,11 @@ class NvidiaMachine:
         self.nvml.gpus[self.uuids[address]]["lost"] = 1
         self.nvml.write()
 
+    def drain(self, address: str, *, on: bool = True) -> None:
+        """What ``nvidia-smi drain`` does: nobody may begin to use the GPU."""
+        self.nvml.gpus[self.uuids[address]]["drain"] = int(on)
+        self.nvml.write()
+
     def reset(self, address: str) -> None:
         """The GPU is reset, and works again."""
         gpu = self.nvml.gpus[self.uuids[address]]

@@ -15,9 +15,9 @@ from devhost_gpu.options import GpuOptions
 from gpu_nvidia import NvidiaMachine
 
 from devhost.backend import Device
-from devhost.source import ServiceContext
+from devhost.testing.looking import Looking
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds to wait for what must happen."""
 
 
@@ -26,8 +26,8 @@ class NvidiaDesk:
 
     def __init__(self, machine: NvidiaMachine, options: GpuOptions | None = None) -> None:
         self.machine = machine
-        self.context = ServiceContext("gpu", machine.root, ("*",))
-        self.backend = Gpu(options or GpuOptions(), self.context)
+        self._looking = Looking(Gpu)
+        self.backend = self._looking(machine.root, options)
 
     def look(self) -> dict[str, Device]:
         """Every device there is now, by id."""
@@ -99,4 +99,4 @@ class NvidiaDesk:
             for session in (*keeper._left, *keeper._alone.values()):
                 session.kill()
                 session.wait_gone(PATIENCE)
-        self.context.close()
+        self._looking.close()

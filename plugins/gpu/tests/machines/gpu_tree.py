@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from devhost.testing.trees import Tree
 
@@ -52,50 +53,9 @@ class GpuTree(Tree):
         (root / "sys/class/drm").mkdir(parents=True, exist_ok=True)
         self.file("/sys/class/drm/version", "drm 1.1.0 20060810")
 
-    def function(
-        self,
-        address: str,
-        ids: str,
-        driver: str = "",
-        *,
-        below: str = "",
-        pci_class: str = VGA,
-        numa_node: int = 0,
-        group: int | None = None,
-        subsystem: str = "",
-        files: Mapping[str, str] | None = None,
-    ) -> str:
-        """A PCI function below its root port and the ports of a switch; its ``sys_path``.
-
-        Args:
-            address: of the function.
-            ids: ``vendor:device``, as lspci writes them.
-            driver: it is bound to.
-            below: addresses from the root port down, with ``/`` between; empty on the root bus itself.
-            pci_class: as sysfs writes it.
-            numa_node: it is near; ``-1`` for none.
-            group: number of its IOMMU group.
-            subsystem: ids of the board.
-            files: further attributes.
-        """
-        vendor, _, device = ids.partition(":")
-        board, _, model = (subsystem or ids).partition(":")
-        path = f"pci{(below or address)[:7]}"
-        for port in below.split("/") if below else ():
-            path = f"{path}/{port}"
-            self.pci(
-                path, driver="pcieport", device="0x2030", numa_node=numa_node, files={"class": "0x060400"}
-            )
-        facts = {"class": pci_class, "subsystem_vendor": f"0x{board}", "subsystem_device": f"0x{model}"}
-        return self.pci(
-            f"{path}/{address}",
-            driver=driver,
-            vendor=f"0x{vendor}",
-            device=f"0x{device}",
-            numa_node=numa_node,
-            iommu_group=group,
-            files=facts | dict(files or {}),
-        )
+    def function(self, address: str, ids: str, driver: str = "", **facts: Any) -> str:
+        """A display controller that is made for a screen, unless something else is said."""
+        return super().function(address, ids, driver, **{"pci_class": VGA} | facts)
 
     def drm(
         self, sys_path: str, *, card: bool = True, render: bool = True, connectors: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from devhost.testing.trees import Tree
 
@@ -199,42 +200,10 @@ class RdmaTree(Tree):
         self.device(path, "auxiliary", files=files, DRIVER=driver, MODALIAS=f"auxiliary:{alias}")
         return path
 
-    def function(
-        self,
-        address: str,
-        driver: str,
-        ids: str,
-        *,
-        numa_node: int = 0,
-        pci_class: str = "0x020000",
-        below: str = "",
-    ) -> str:
-        """A PCI function below its root port; its path below ``/sys/devices``.
-
-        Args:
-            address: of the function.
-            driver: it is bound to.
-            ids: ``vendor:device``, as lspci writes them.
-            numa_node: it is near; ``-1`` for none.
-            pci_class: 0x020000 for Ethernet, 0x020700 for InfiniBand (``pci_ids.h``).
-            below: address of the root port; empty for a function of the root bus itself.
-        """
-        vendor, _, device = ids.partition(":")
-        bus = f"pci{address[:7]}"
-        if below:
-            bus = f"pci{below[:7]}/{below}"
-            self.pci(
-                bus, driver="pcieport", device="0x2030", numa_node=numa_node, files={"class": "0x060400"}
-            )
-        self.pci(
-            f"{bus}/{address}",
-            driver=driver,
-            vendor=f"0x{vendor}",
-            device=f"0x{device}",
-            numa_node=numa_node,
-            files={"class": pci_class, "subsystem_vendor": f"0x{vendor}", "subsystem_device": "0x0001"},
-        )
-        return f"{bus}/{address}"
+    def function(self, address: str, driver: str, ids: str, **facts: Any) -> str:
+        """A PCI function of a board with the number ``0001``; its path below ``/sys/devices``."""
+        board = f"{ids.partition(':')[0]}:0001"
+        return super().function(address, ids, driver, subsystem=board, **facts).removeprefix("/sys/devices/")
 
     def _count(self, what: str) -> int:
         self._next[what] += 1

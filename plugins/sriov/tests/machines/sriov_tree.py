@@ -14,9 +14,9 @@ What is where was taken from Linux 6.12 unless a machine says otherwise:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from devhost.testing.trees import Tree
 
@@ -34,18 +34,7 @@ class SriovTree(Tree):
             (root / directory).mkdir(parents=True, exist_ok=True)
 
     def function(
-        self,
-        address: str,
-        ids: str,
-        driver: str = "",
-        *,
-        below: str = "",
-        pci_class: str = "0x020000",
-        subsystem: str = "",
-        numa_node: int = 0,
-        group: int | None = None,
-        total: int | None = None,
-        files: Mapping[str, str] | None = None,
+        self, address: str, ids: str, driver: str = "", *, total: int | None = None, **facts: Any
     ) -> str:
         """A PCI function; its path below ``/sys/devices``.
 
@@ -53,36 +42,15 @@ class SriovTree(Tree):
             address: of the function.
             ids: ``vendor:device``, as lspci writes them.
             driver: it is bound to; empty for none.
-            below: address of its root port; empty for a function of the root bus itself.
-            pci_class: as in ``class``.
-            subsystem: ``vendor:device`` of the board; the function's vendor and ``0001`` if not given.
-            numa_node: it is near; ``-1`` for none.
-            group: the number of its IOMMU group.
             total: how many virtual functions it can have; ``None`` without the capability.
-            files: further attributes.
+            facts: what else ``Tree.function`` takes; the board is the vendor's ``0001`` if not given.
         """
-        vendor, _, device = ids.partition(":")
-        bus = f"pci{address[:7]}"
-        if below:
-            bus = f"pci{below[:7]}/{below}"
-            self.pci(
-                bus, driver="pcieport", device="0x2030", numa_node=numa_node, files={"class": "0x060400"}
-            )
-        board = (subsystem or f"{vendor}:0001").split(":")
-        attributes = {"subsystem_vendor": f"0x{board[0]}", "subsystem_device": f"0x{board[1]}"}
-        attributes |= {"class": pci_class} | dict(files or {})
+        files = dict(facts.pop("files", None) or {})
         if total is not None:
-            attributes |= {"sriov_totalvfs": str(total), "sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
-        self.pci(
-            f"{bus}/{address}",
-            driver=driver,
-            vendor=f"0x{vendor}",
-            device=f"0x{device}",
-            numa_node=numa_node,
-            iommu_group=group,
-            files=attributes,
-        )
-        return f"{bus}/{address}"
+            files |= {"sriov_totalvfs": str(total), "sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
+        board = facts.pop("subsystem", "") or f"{ids.partition(':')[0]}:0001"
+        made = super().function(address, ids, driver, subsystem=board, files=files, **facts)
+        return made.removeprefix("/sys/devices/")
 
     def virtual(
         self, physical: str, address: str, ids: str, driver: str = "", *, group: int | None = None

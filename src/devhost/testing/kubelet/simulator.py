@@ -258,7 +258,7 @@ class KubeletSimulator:
             connection.cut()
         return len(streams)
 
-    async def wait_for(self, condition: Callable[[], T], timeout: float = 5.0) -> T:
+    async def wait_for(self, condition: Callable[[], T], timeout: float = 60.0) -> T:
         """Waits until ``condition()`` is true, looking again after each event; returns its value.
 
         Raises:

@@ -1,0 +1,297 @@
+"""A backend that keeps every promise, and those that break one each."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from devhost.backend import (
+    Attribute,
+    Backend,
+    Device,
+    DeviceNode,
+    Edits,
+    Event,
+    Health,
+    option,
+    unhealthy,
+)
+from devhost.testing.trees import Tree
+
+GOOD_SERIAL = re.compile(r"[A-Z][0-9]{1,4}")
+
+
+def cards(root: Path) -> None:
+    """A machine with three cards; one has lost its node."""
+    tree = Tree(root)
+    for number, serial in enumerate(("A1", "B2", "C3")):
+        name = f"mycard{number}"
+        tree.device(f"virtual/mycard/{name}", "mycard", name, f"240:{number}", {"serial": serial})
+    (root / "dev/mycard2").unlink()
+
+
+@dataclass(frozen=True)
+class Inner:
+    depth: int = option(0, "how deep")
+
+
+@dataclass(frozen=True)
+class GoodOptions:
+    inner: tuple[Inner, ...] = option((), "what is in it")
+
+
+class Good(Backend):
+    """Cards of class ``mycard``; uses every optional method."""
+
+    name = "good"
+    subsystems = ("mycard",)
+    Options = GoodOptions
+    attributes: ClassVar[Mapping[str, Attribute]] = {
+        "serial": Attribute(str, "serial number", "A1"),
+        "node": Attribute(str, "device node", "/dev/mycard0"),
+    }
+
+    def notice(self, event: Event) -> None:
+        return
+
+    def cards(self) -> Iterator[Path]:
+        listing = self.context.root / "sys/class/mycard"
+        if listing.is_dir():
+            yield from listing.iterdir()
+
+    def serial(self, card: Path) -> str:
+        try:
+            text = (card / "serial").read_text(errors="replace").strip()
+        except OSError:
+            return ""
+        return text if GOOD_SERIAL.fullmatch(text) else ""
+
+    def discover(self) -> Any:
+        for card in self.cards():
+            if serial := self.serial(card):
+                there = (self.context.root / "dev" / card.name).exists()
+                attributes = {"serial": serial, "node": f"/dev/{card.name}"}
+                yield Device(
+                    serial,
+                    attributes,
+                    health=Device("x").health if there else unhealthy("its node is missing"),
+                )
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits(nodes=tuple(DeviceNode(str(device.attributes["node"])) for device in devices))
+
+    def probe(self, devices: Sequence[Device]) -> Any:
+        return {device.id: device.health for device in devices}
+
+    def device_info(self, device: Device) -> Any:
+        address = {"pci-address": str(device.attributes["serial"])}
+        return {"type": "pci", "version": "1.1.0", "pci": address}
+
+    def labels(self, devices: Sequence[Device], offered: Any) -> Any:
+        return {"example.com/mycard.count": len(devices)}
+
+    async def watch(self) -> AsyncIterator[Event]:
+        while True:
+            await self.context.run_blocking(time.sleep, 0.001)
+            yield Event()
+
+
+COUNTER = itertools.count()
+
+
+class Counting(Good):
+    """Ids from a counter: others after each start."""
+
+    def discover(self) -> Any:
+        return [Device(f"{d.id}-{next(COUNTER)}", d.attributes) for d in super().discover()]
+
+
+class Clock(Good):
+    attributes: ClassVar[Mapping[str, Attribute]] = {**Good.attributes, "age": Attribute(int, "age", 1)}
+    looks = 0
+
+    def discover(self) -> Any:
+        self.looks += 1
+        return [
+            Device(d.id, {**d.attributes, "age": self.looks}, health=d.health) for d in super().discover()
+        ]
+
+
+class Index(Good):
+    """Ids by place in the listing: the trap every backend falls into once."""
+
+    def discover(self) -> Any:
+        return [Device(f"card{n}", d.attributes, health=d.health) for n, d in enumerate(super().discover())]
+
+
+class Greedy(Good):
+    """Gives other health when less is wanted."""
+
+    def discover(self) -> Any:
+        for device in super().discover():
+            yield device if self.context.wanted else Device(device.id, health=unhealthy("not looked at"))
+
+
+class Fussy(Good):
+    """Shows an attribute only to who asks for everything."""
+
+    def discover(self) -> Any:
+        for device in super().discover():
+            yield device if "*" in self.context.wanted else Device(device.id, health=device.health)
+
+
+class Assuming(Good):
+    """Takes for granted that the directory is there."""
+
+    def cards(self) -> Iterator[Path]:
+        return (self.context.root / "sys/class/mycard").iterdir()
+
+
+class Always(Good):
+    """Has a device on every machine."""
+
+    def discover(self) -> Any:
+        return [*super().discover(), Device("Z9", {"node": "/dev/mycard0"})]
+
+
+class Trusting(Good):
+    """Believes that a file holds what it should."""
+
+    def serial(self, card: Path) -> str:
+        return (card / "serial").read_text().strip()
+
+
+class Remembering(Good):
+    """Never finds out that anything went away."""
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self._known: dict[str, Device] = {}
+
+    def discover(self) -> Any:
+        self._known |= {device.id: device for device in super().discover()}
+        return list(self._known.values())
+
+
+class Writing(Good):
+    def discover(self) -> Any:
+        (self.context.root / "dev/lock").touch()
+        return super().discover()
+
+
+class Narrow(Good):
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return super().allocate(devices[:1])
+
+
+class Drawing(Good):
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits(super().allocate(devices).nodes, env={"N": str(next(COUNTER))})
+
+
+class Absent(Good):
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits(nodes=(DeviceNode("/dev/nowhere"),))
+
+
+class Stubborn(Good):
+    async def watch(self) -> AsyncIterator[Event]:
+        if self.options is not None:
+            raise OSError("no netlink")
+        yield Event()
+
+
+class Racing(Good):
+    """allocate() reads what discover() has emptied for a moment."""
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self._nodes: dict[str, str] = {}
+
+    def discover(self) -> Any:
+        self._nodes.clear()
+        time.sleep(0.001)
+        found = list(super().discover())
+        self._nodes.update({device.id: str(device.attributes["node"]) for device in found})
+        return found
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        time.sleep(0.0002)
+        return Edits(nodes=tuple(DeviceNode(self._nodes[device.id]) for device in devices))
+
+
+class RacingProbe(Racing):
+    """So does probe()."""
+
+    allocate = Good.allocate
+
+    def probe(self, devices: Sequence[Device]) -> dict[str, Health]:
+        time.sleep(0.0002)
+        return {device.id: Health(bool(self._nodes[device.id])) for device in devices}
+
+
+class Forgetful(Good):
+    """Tells something else each time."""
+
+    told = 0
+
+    def device_info(self, device: Device) -> Any:
+        Forgetful.told += 1
+        return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": str(Forgetful.told)}}
+
+
+def with_(**changes: Any) -> type[Backend]:
+    return type("Bad", (Good,), changes)
+
+
+def returning(*devices: Any) -> Callable[..., Any]:
+    return lambda self: list(devices)
+
+
+@dataclass(frozen=True)
+class Undocumented:
+    inner: tuple[Inner, ...] = option(())
+    depth: int = 0
+
+
+@dataclass
+class Loose:
+    depth: int = option(0, "how deep")
+
+
+@dataclass(frozen=True)
+class Owing:
+    depth: int = option(meaning="how deep")
+
+
+@dataclass(frozen=True)
+class Unsure:
+    why_alone: bool = option(True, "whether alone")
+
+
+@dataclass(frozen=True)
+class Use:
+    lost: bool = option(False, "whether nothing comes of it")
+
+
+class Used(Good):
+    """Can be told in an entry to hand out what is not there."""
+
+    ResourceOptions = Use
+
+    def allocate(self, devices: Sequence[Device], use: Use = Use()) -> Edits:
+        return Edits((DeviceNode("/dev/lost"),)) if use.lost else super().allocate(devices)
+
+    def prepare(self, devices: Sequence[Device], use: Use = Use()) -> None:
+        return
+
+
+class Clueless(Used):
+    """Takes what entries say, and no default will do."""
+
+    ResourceOptions = Owing

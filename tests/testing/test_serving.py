@@ -1,0 +1,103 @@
+"""The node for tests of backends: it serves what the file says, and says what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from devhost.backend import Backend, Device, DeviceNode, Edits, unhealthy
+from devhost.errors import ConfigError
+from devhost.testing.serving import Node
+
+CARD = "example.com/card"
+ENTRY = f"resources: [{{name: {CARD}, backend: card}}]"
+
+
+class Card(Backend):
+    name = "card"
+
+    def discover(self) -> list[Device]:
+        names = sorted(path.name for path in (self.context.root / "dev").glob("card*"))
+        return [Device(name) for name in names] or [Device("none", health=unhealthy("there is no card"))]
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits(tuple(DeviceNode(f"/dev/{device.id}") for device in devices))
+
+    def device_info(self, device: Device) -> dict[str, object]:
+        return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": device.id}}
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with Node(tmp_path, Card) as made:
+        (made.root / "dev").mkdir(parents=True)
+        (made.root / "dev/card0").touch()
+        made.configure(ENTRY)
+        yield made
+
+
+async def test_a_container_gets_what_the_backend_gives_and_its_network_plugin_is_told(node: Node) -> None:
+    async with node.served():
+        await node.offers({CARD: 1}, only=True)
+        started = await node.container({CARD: 1}, keep=True)
+        assert [one.host_path for one in started.devices] == ["/dev/card0"]
+        (told,) = node.told().values()
+        assert told["pci"] == {"pci-address": "card0"}
+
+
+async def test_a_pod_that_is_not_kept_has_ended(node: Node) -> None:
+    async with node.served():
+        await node.offers({CARD: 1})
+        for _ in range(2):
+            await node.container({CARD: 1})
+
+
+async def test_what_changed_on_the_machine_shows_when_it_is_looked_at_again(node: Node) -> None:
+    async with node.served():
+        await node.offers({CARD: 1})
+        (node.root / "dev/card0").unlink()
+        node.look("card")
+        await node.until(lambda: "none" in node.devices("card"))
+        assert node.devices("card")["none"].health.reason == "there is no card"
+        assert node.devices("other") == {}
+
+
+async def test_a_file_stands_for_a_node_in_a_specification(node: Node) -> None:
+    node.configure(f"resources: [{{name: {CARD}, backend: card, inject: cdi}}]")
+    async with node.served():
+        await node.offers({CARD: 1})
+        started = await node.container({CARD: 1})
+        (edits,) = node.specified([one.name for one in started.cdi_devices])
+        assert [one["path"] for one in edits["deviceNodes"]] == ["/dev/card0"]
+        with pytest.raises(KeyError):
+            node.specified(["example.com/card=none"])
+
+
+async def test_reading_the_file_again_tells_what_is_wrong_with_it(node: Node) -> None:
+    async with node.served():
+        await node.offers({CARD: 1})
+        node.configure(f"resources: [{{name: {CARD}, backend: crad}}]")
+        (complaint,) = await node.reload()
+        assert "did you mean card?" in complaint
+        node.configure(ENTRY)
+        assert not await node.reload()
+
+
+async def test_a_node_is_served_again_after_a_restart(node: Node) -> None:
+    for _ in range(2):
+        async with node.served():
+            await node.offers({CARD: 1})
+
+
+async def test_a_wrong_file_is_said_at_once(node: Node) -> None:
+    node.configure("resources: 1")
+    with pytest.raises(ConfigError, match="must be a list"):
+        async with node.served():
+            pass
+
+
+async def test_asking_while_nothing_runs_says_so(node: Node) -> None:
+    with pytest.raises(AssertionError, match="devhost does not run"):
+        node.devices("card")
