@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from devhost_gpu import Gpu
+
+from devhost.testing.looking import Looking
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 
 if TYPE_CHECKING:
     from devhost_gpu.options import GpuOptions
-    from gpu_desk import Looking
     from gpu_nvidia import NvidiaMachine
     from gpu_nvidia_desk import NvidiaDesk
 
 
 @pytest.fixture
-def looking() -> Iterator[Looking]:
+def looking() -> Iterator[Looking[Gpu]]:
     """Makes backends on a machine, and ends what they began."""
-    from gpu_desk import lookers  # only now can it be found
-
-    with lookers() as make:
-        yield make
+    with Looking(Gpu) as looking:
+        yield looking
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,11 @@ import gpu_amd
 import gpu_intel
 import pytest
 from devhost_sriov import Sriov
-from devhost_sriov.options import SriovOptions
-from gpu_desk import Looking
 
 from devhost import catalog
 from devhost.config import load
 from devhost.plan import Plan, make_plan
-from devhost.source import ServiceContext
+from devhost.testing.looking import Looking
 
 GPU = "{name: example.com/gpu, backend: gpu, where: {vendor: intel}}"
 FUNCTION = '{name: example.com/vf, backend: sriov, where: {pciClass: "03*", kind: vf}}'
@@ -26,11 +24,8 @@ def planned(looking: Looking, root: Path, *entries: str) -> Plan:
     file = root / "devhost.yaml"
     file.write_text("version: 1\nresources:\n" + "".join(f"  - {entry}\n" for entry in entries))
     settings = load(file, catalog.load)
-    context = ServiceContext("sriov", root, ("*",))
-    try:
-        functions = Sriov(SriovOptions(), context).discover()
-    finally:
-        context.close()
+    with Looking(Sriov) as other:
+        functions = other(root).discover()
     return make_plan({"gpu": looking(root).discover(), "sriov": functions}, settings)
 
 

@@ -9,12 +9,12 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
-from gpu_desk import Looking
 from gpu_tree import GpuTree
 
 from devhost import catalog
 from devhost.config import load
 from devhost.plan import Plan, make_plan
+from devhost.testing.looking import Looking
 
 Planned = Callable[..., Plan]
 

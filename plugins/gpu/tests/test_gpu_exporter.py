@@ -11,7 +11,8 @@ import gpu_amd
 import grpc
 import pytest
 from devhost_gpu import exporter
-from gpu_desk import Looking
+
+from devhost.testing.looking import Looking
 
 
 def field(number: int, text: str) -> bytes:

@@ -9,9 +9,9 @@ import gpu_intel
 import gpu_others
 import pytest
 from devhost_gpu.options import GpuOptions
-from gpu_desk import Looking, by_id
 
 from devhost.backend import AllocationError, Device, Edits, Mount
+from devhost.testing.looking import Looking, by_id
 
 ARC = "0000:03:00.0"
 

@@ -11,9 +11,9 @@ import gpu_others
 import pytest
 from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
-from gpu_desk import Looking, by_id
 
 from devhost.backend import OptionError
+from devhost.testing.looking import Looking, by_id
 
 MI210 = "0000:63:00.0"
 

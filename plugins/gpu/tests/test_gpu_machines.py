@@ -8,9 +8,9 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
-from gpu_desk import Looking, by_id
 
 from devhost.backend import Device
+from devhost.testing.looking import Looking, by_id
 
 
 def healthy(devices: dict[str, Device]) -> list[str]:

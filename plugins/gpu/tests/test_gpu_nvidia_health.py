@@ -58,7 +58,7 @@ async def test_an_xid_makes_its_gpu_ill_at_once_and_a_reset_makes_it_well(
             await asyncio.sleep(0.05)
             assert uuid in desk.reasons()
         station.reset(A)
-        for _ in range(400):
+        for _ in range(1200):
             await asyncio.sleep(0.05)
             if uuid not in desk.reasons():
                 break

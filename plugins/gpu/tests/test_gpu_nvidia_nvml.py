@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from devhost_gpu import nvidia as family
-from devhost_gpu import nvidia_care
+from devhost_gpu import nvidia_care, nvidia_health
 from devhost_gpu.nvml import keeper, session
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
@@ -38,27 +38,6 @@ def test_while_nvml_hangs_nobody_waits_and_devices_stay_until_it_is_too_long(
     assert "does not answer" in desk.reasons()[uuid]
     nvidia.nvml.mend(hang)
     desk.until(lambda: not desk.reasons())
-
-
-def test_a_gpu_that_makes_nvml_hang_is_asked_no_more_and_the_others_go_on(
-    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(family, "PATIENCE", 0.2)
-    monkeypatch.setattr(nvidia_care, "PATIENCE", 0.2)
-    monkeypatch.setattr(session, "LIMIT", 1.0)
-    monkeypatch.setattr(keeper, "FIRST_DELAY", 0.0)
-    monkeypatch.setattr(keeper, "ALONE", 0.2)
-    desk = at(station)
-    before = desk.look()
-    uuid = station.uuids[A]
-    hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=60)
-    desk.until(lambda: uuid in desk.reasons())
-    assert "hung" in desk.reasons()[uuid]
-    desk.until(lambda: desk.look() and not desk.nvidia._trouble)
-    after = desk.look()
-    assert after.keys() == before.keys()
-    assert [name for name, device in after.items() if not device.health] == [uuid]
-    station.nvml.mend(hang)
 
 
 async def test_a_process_that_is_killed_is_replaced(
@@ -190,3 +169,38 @@ def test_another_gpu_at_the_same_place_inherits_no_illness(nvidia: NvidiaMachine
     fresh = nvidia.gpu(A, uuid="GPU-fffffff0-0000-4000-8000-000000000000")
     desk.until(lambda: [*desk.look()] == [fresh])
     assert desk.reasons() == desk.probe() == {}
+
+
+# Draining
+
+
+async def test_a_gpu_that_is_drained_is_let_go_and_returns_when_it_is_not(
+    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family, "TICK", 0.05)
+    monkeypatch.setattr(nvidia_care, "ALONE_EVERY", 0.2)
+    monkeypatch.setattr(nvidia_health, "HOLD", 0.2)
+    uuid = station.uuids[DGX[6]]
+    desk = at(station)
+    before = desk.look()
+    async with desk.watched() as rung, asyncio.timeout(PATIENCE):
+        station.drain(DGX[6])
+        await rung.wait()
+        after = await asyncio.to_thread(desk.look)
+        ill = {name for name, device in after.items() if not device.health}
+        assert ill == {uuid, *(name for name, one in before.items() if one.attributes.get("parent") == uuid)}
+        assert after[uuid].health.reason == "it is being drained (nvidia-smi drain)"
+        await asyncio.to_thread(desk.look)
+        assert DGX[6] not in desk.nvidia._keeper.footing.addresses, "so that it can be removed"
+        station.drain(DGX[6], on=False)
+        while await asyncio.to_thread(desk.look) != before:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+
+def test_a_gpu_that_was_drained_before_the_start_is_not_opened(nvidia: NvidiaMachine, at: Open) -> None:
+    uuid, other = nvidia.gpu(A), nvidia.gpu(B)
+    nvidia.drain(A)
+    nvidia.nvml.fault("nvmlDeviceGetUUID", uuid, hang=60)  # as it would be, were it opened
+    desk = at(nvidia)
+    assert desk.reasons() == {uuid: "it is being drained (nvidia-smi drain)"}
+    assert desk.look()[other].health

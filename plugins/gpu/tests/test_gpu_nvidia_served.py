@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,12 @@ from devhost_gpu import nvidia as family
 from devhost_gpu import nvidia_care, nvidia_health
 from gpu_nvidia import DGX, NvidiaMachine, dgx
 
-from devhost.host import Host
-from devhost.loading import load
-from devhost.testing.kubelet import KubeletSimulator
+from devhost.testing.serving import Node
 
 GPU, FUSE = "nvidia.com/gpu", "example.com/fuse"
 SPLIT = {"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1c.3g.40gb": 2}
-PATIENCE = 30.0
 
 CONFIG = """
-version: 1
 resources:
 - name: nvidia.com/gpu
   backend: gpu
@@ -36,34 +31,14 @@ resources:
 """
 
 
-class Node:
+class Dgx(Node):
     """A DGX with devhost and a kubelet on it."""
 
     def __init__(self, place: Path, machine: NvidiaMachine) -> None:
+        super().__init__(place, root=machine.root)
         self.machine = machine
         machine.tree.device("virtual/misc/fuse", "misc", "fuse", "10:229")
-        self.config = place / "devhost.yaml"
-        self.config.write_text(CONFIG)
-        self.kubelet_dir = place / "kubelet"
-        self.kubelet_dir.mkdir()
-        self.kubelet = KubeletSimulator(self.kubelet_dir, "1.37", pod_resources=place / "pod-resources")
-
-    @asynccontextmanager
-    async def served(self) -> AsyncIterator[Host]:
-        host = Host(
-            self.config,
-            load(self.config),
-            lambda: load(self.config),
-            self.kubelet_dir,
-            self.machine.root,
-            pod_resources=self.kubelet_dir.parent / "pod-resources",
-        )
-        task = asyncio.create_task(host.run())
-        try:
-            yield host
-        finally:
-            host.stop()
-            await asyncio.wait_for(task, 20)
+        self.configure(CONFIG)
 
     def users(self) -> list[str]:
         """The processes that have the driver open."""
@@ -74,56 +49,46 @@ class Node:
                     found.append(process.name)
         return found
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits for what nobody tells of."""
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0.05)
-
     async def settled(self, gpus: int, **split: int) -> None:
         """Waits until the kubelet can hand out so many GPUs, and instances of each profile."""
-        wanted = {GPU: gpus, FUSE: 1, **(split or SPLIT)}
-        await self.kubelet.wait_for(lambda: self.kubelet.allocatable() == wanted, PATIENCE)
+        await self.offers({GPU: gpus, FUSE: 1, **(split or SPLIT)}, only=True)
 
 
 @pytest.fixture
-async def node(tmp_path: Path, nvml_library: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+async def node(tmp_path: Path, nvml_library: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Dgx]:
     machine = dgx(tmp_path / "root", nvml_library)
     monkeypatch.setenv("NVML_STUB", os.fspath(machine.nvml.file))
     monkeypatch.setattr(family, "TICK", 0.1)
-    made = Node(tmp_path, machine)
-    await made.kubelet.start()
-    yield made
-    await made.kubelet.stop()
+    async with Dgx(tmp_path, machine) as made:
+        yield made
 
 
 async def test_one_gpu_off_the_bus_leaves_the_others_and_returns_after_its_reset(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Dgx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvidia_health, "HOLD", 1.0)
     monkeypatch.setattr(nvidia_care, "ALONE_EVERY", 0.2)
     lost = node.machine.uuids[DGX[0]]
-    async with node.served() as host:
+    async with node.served():
         await node.settled(6)
         node.machine.lose(DGX[0])
         node.machine.nvml.event(lost, 79)
         await node.settled(5)
-        assert "fallen off the bus (Xid 79)" in host.discoveries["gpu"].devices[lost].health.reason
+        assert "fallen off the bus (Xid 79)" in node.devices("gpu")[lost].health.reason
         for number in range(5):
             pod = await node.kubelet.admit(f"pod-{number}", "main", GPU, 1)
             assert lost not in pod.device_ids
         node.machine.reset(DGX[0])
-        await node.kubelet.wait_for(lambda: node.kubelet.allocatable()[GPU] == 6, PATIENCE)
+        await node.offers({GPU: 6})
         pod = await node.kubelet.admit("last", "main", GPU, 1)
         assert set(pod.device_ids) == {lost}
 
 
-async def test_nvml_that_hangs_keeps_nobody_waiting(node: Node) -> None:
-    async with node.served() as host:
+async def test_nvml_that_hangs_keeps_nobody_waiting(node: Dgx) -> None:
+    async with node.served():
         await node.settled(6)
         hang = node.machine.nvml.fault("*", hang=60)
-        host.discoveries["gpu"].recheck()
-        host.discoveries["udev"].recheck()
+        node.look("gpu", "udev")
         for number in range(6):
             await node.kubelet.admit(f"pod-{number}", "main", GPU, 1)
         await node.kubelet.admit("other", "main", FUSE, 1)
@@ -132,18 +97,31 @@ async def test_nvml_that_hangs_keeps_nobody_waiting(node: Node) -> None:
 
 
 async def test_a_driver_that_hangs_from_the_start_hides_nobody_else(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Dgx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(family, "FIRST_PATIENCE", 0.3)
     hang = node.machine.nvml.fault("nvmlInit_v2", hang=60)
     async with node.served():
-        await node.kubelet.wait_for(lambda: node.kubelet.allocatable().get(FUSE) == 1, PATIENCE)
+        await node.offers({FUSE: 1})
         await node.kubelet.admit("other", "main", FUSE, 1)
         node.machine.nvml.mend(hang)
         await node.settled(6)
 
 
-async def test_another_partition_changes_only_its_resources(node: Node) -> None:
+async def test_one_gpu_that_hangs_from_the_start_is_the_only_one_the_kubelet_lacks(node: Dgx) -> None:
+    uuid = node.machine.uuids[DGX[2]]
+    hang = node.machine.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
+    async with node.served():
+        await node.settled(5)
+        assert "NVML" in node.devices("gpu")[uuid].health.reason
+        for number in range(5):
+            pod = await node.kubelet.admit(f"pod-{number}", "main", GPU, 1)
+            assert uuid not in pod.device_ids
+        node.machine.nvml.mend(hang)
+        await node.settled(6)
+
+
+async def test_another_partition_changes_only_its_resources(node: Dgx) -> None:
     async with node.served():
         await node.settled(6)
         for uuid in [name for name, mig in node.machine.nvml.migs.items() if "3g.40gb" in str(mig["name"])]:
@@ -153,13 +131,13 @@ async def test_another_partition_changes_only_its_resources(node: Node) -> None:
         await node.settled(6, **{"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-2g.20gb": 1, **gone})
 
 
-async def test_one_process_uses_nvml_and_none_when_devhost_has_ended(node: Node) -> None:
-    async with node.served() as host:
+async def test_one_process_uses_nvml_and_none_when_devhost_has_ended(node: Dgx) -> None:
+    async with node.served():
         await node.settled(6)
         (first,) = node.users()
         await node.until(lambda: node.users() == [first])
-        node.config.write_text(f"{CONFIG}backends: {{gpu: {{ignoreXids: [63]}}}}\n")
-        host.reload()
+        node.configure(f"{CONFIG}backends: {{gpu: {{ignoreXids: [63]}}}}")
+        await node.reload()
         await node.until(lambda: node.users() not in ([], [first]) and len(node.users()) == 1)
         await node.settled(6)
     await node.until(lambda: not node.users())

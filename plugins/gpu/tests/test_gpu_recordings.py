@@ -9,7 +9,8 @@ import gpu_amd
 import gpu_intel
 import gpu_recorded
 import pytest
-from gpu_desk import Looking, by_id
+
+from devhost.testing.looking import Looking, by_id
 
 
 def test_a_recording_without_dev_shows_every_card_and_which_node_it_lacks(

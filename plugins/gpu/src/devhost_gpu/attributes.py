@@ -7,11 +7,12 @@ import re
 from devhost.backend import Attribute, AttributeValue
 
 from .adapter import Adapter
+from .card import KINDS, VENDORS
 
 ATTRIBUTES = {
-    "vendor": Attribute(str, "`nvidia`, `amd`, `intel` or `other`", "nvidia"),
+    "vendor": Attribute(str, "whose GPU it is", "nvidia", words=VENDORS),
     "kind": Attribute(
-        str, "`gpu`, `mig` (NVIDIA), `partition` (AMD) or `vf` (SR-IOV virtual function)", "gpu"
+        str, "GPU, a part of one (NVIDIA: `mig`, AMD: `partition`) or virtual function", "gpu", words=KINDS
     ),
     "product": Attribute(str, "name of the model, as its driver has it", "NVIDIA H100 80GB HBM3"),
     "uuid": Attribute(

@@ -19,10 +19,10 @@ from devhost.backend import AttributeValue, Device, Event, Health
 
 from .adapter import Adapter
 
-NVIDIA, AMD, INTEL, OTHER = "nvidia", "amd", "intel", "other"
+VENDORS = NVIDIA, AMD, INTEL, OTHER = "nvidia", "amd", "intel", "other"
 """What the attribute ``vendor`` can be."""
 
-GPU, MIG, PARTITION, VF = "gpu", "mig", "partition", "vf"
+KINDS = GPU, MIG, PARTITION, VF = "gpu", "mig", "partition", "vf"
 """What the attribute ``kind`` can be."""
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from devhost.sysfs import Sysfs, is_live, read_bytes
+from devhost.sysfs import Sysfs, is_live
 
 from .adapter import Adapter
 from .asking import DEADLINE, Asking
@@ -42,9 +42,6 @@ _DEAD = {
 }
 """What refusals mean. Any other one is about us: a permission, a limit."""
 
-_HEADER = 64
-"""Bytes of the configuration space that everybody may read (sysfs-bus-pci, ``config``)."""
-
 
 class Answers:
     """Asks the cards of one machine. A recorded tree has nodes that nobody stands behind: they are well."""
@@ -64,7 +61,7 @@ class Answers:
         lacks = {
             name: "its PCI function answers no more: it has failed, or lost its link"
             for name, adapter in adapters.items()
-            if self._is_dead(adapter)
+            if adapter.address and self._sysfs.is_dead(adapter.path)
         }
         if not self._is_live:
             return lacks
@@ -84,13 +81,6 @@ class Answers:
     def _is_awake(self, adapter: Adapter) -> bool:
         """Whether asking wakes nothing up (sysfs-devices-power, ``runtime_status``)."""
         return self._sysfs.text(f"{adapter.path}/power/runtime_status") not in ("suspended", "suspending")
-
-    def _is_dead(self, adapter: Adapter) -> bool:
-        """Whether a PCI function answers no more: then all of its configuration space reads as ones."""
-        if not adapter.address or self._sysfs.text(f"{adapter.path}/power_state") == "D3cold":
-            return False
-        header = read_bytes(f"{self._sysfs.prefix}{adapter.path}/config", _HEADER)
-        return header is not None and len(header) == _HEADER and not header.strip(b"\xff")
 
 
 def refusal(node: str, driver: str) -> str:

@@ -187,7 +187,9 @@ class Nvidia:
             bound_to = f"it is bound to {adapter.driver}" if adapter.driver else "no driver is bound to it"
             why = "NVIDIA's driver is not loaded" if adapter.driver == DRIVER else bound_to
             return Knowledge(adapter, told.gpu if told else None, information, why, *versions)
-        why = self._care.reason_at(adapter.address) or problem or ("" if told else self._trouble)
+        why = self._care.reason_at(adapter.address) or problem
+        if not why and not told:
+            why = self._trouble or "NVML has not answered yet when it was asked about it"
         return Knowledge(adapter, told.gpu if told else None, information, why, *versions)
 
     def _parts(self, known: Knowledge, problem: str) -> list[Card]:

@@ -18,7 +18,7 @@ PATIENCE = 4.0
 """Seconds a check waits for its answer."""
 
 ALONE_EVERY = 15.0
-"""Seconds between two questions to a GPU that was let go because it must be reset."""
+"""Seconds between two questions to a GPU that was let go."""
 
 _EVENTS = {
     "ecc": "uncorrectable memory error (double-bit ECC)",
@@ -64,7 +64,7 @@ class Care:
 
     @property
     def away(self) -> frozenset[str]:
-        """Those that must be reset, and so must not be held open."""
+        """Those that must be reset, or are being drained, and so must not be held open."""
         with self._lock:
             return self._cases.to_let_go
 
@@ -100,7 +100,7 @@ class Care:
         """Takes what a question that was put then found."""
         with self._lock:
             for gpu, one in found.items():
-                self._cases.checked(gpu, one, began)
+                self._cases.checked(gpu, one, began - one.age)
 
     def hear(self, event: Message) -> None:
         """Takes an event of the program's."""

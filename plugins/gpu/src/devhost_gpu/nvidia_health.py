@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .nvml.reports import LOST, RESET_REQUIRED, Check, Trouble
+from .nvml.reports import DRAINED, LOST, RESET_REQUIRED, Check, Trouble
 
 HOLD = 10.0
 """Seconds after the last sign from which on a check can close a case."""
@@ -80,7 +80,7 @@ class Cases:
             self._sighted.add(gpu)
         if reason:
             self._add(gpu, reason, began, None)
-            self._patients[gpu].needs_reset |= _wants_reset(found)
+            self._patients[gpu].needs_reset |= _wants_release(found)
             return
         patient = self._patients.get(gpu)
         if patient is None:
@@ -125,7 +125,7 @@ class Cases:
 
     @property
     def to_let_go(self) -> frozenset[str]:
-        """Those that must be reset, and so must not be held open."""
+        """Those that must be reset, or are being drained, and so must not be held open."""
         return frozenset(gpu for gpu, patient in self._patients.items() if patient.needs_reset)
 
     def forget(self, known: Iterable[str]) -> None:
@@ -161,7 +161,7 @@ def wrong(found: Check | Trouble) -> str:
     return ""
 
 
-def _wants_reset(found: Check | Trouble) -> bool:
+def _wants_release(found: Check | Trouble) -> bool:
     if isinstance(found, Trouble):
-        return found.code in (LOST, RESET_REQUIRED)
+        return found.code in (LOST, RESET_REQUIRED, DRAINED)
     return found.recovery in _RESETS or found.retirement_pending or found.remap_pending

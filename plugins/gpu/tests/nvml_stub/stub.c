@@ -288,6 +288,20 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, Device *to) {
     LEAVE
 }
 
+int nvmlDeviceQueryDrainState(Pci *pci, unsigned *to) {
+    ENTER("nvmlDeviceQueryDrainState")
+    Line *line;
+    unsigned domain, bus, device;
+    result = NOT_SUPPORTED;
+    for (int i = 0; (line = find("gpu", i)); i++)
+        if (get(line, "bus") && sscanf(get(line, "bus"), "%x:%x:%x", &domain, &bus, &device) == 3 &&
+            domain == pci->domain && bus == pci->bus && device == pci->device) {
+            *to = (unsigned)number(line, "drain", 0);
+            result = OK;
+        }
+    LEAVE
+}
+
 int nvmlDeviceGetUUID(Device device, char *to, unsigned size) {
     ON("nvmlDeviceGetUUID", device, either)
     result = copy(to, size, get(line, "uuid"));

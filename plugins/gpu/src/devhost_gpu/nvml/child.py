@@ -3,9 +3,12 @@
 It imports nothing of devhost and as little as it can: ``child.py DIRECTORY [LIBRARY]``, where DIRECTORY has
 ``pynvml.py`` and LIBRARY is a ``libnvidia-ml.so.1`` (else the loader's own is taken). Standard input and
 output carry one JSON object a line. A request ``{"id": 1, "do": "inventory", "gpus": […]}`` is answered by
-``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``; before it turns to a GPU it writes
-``{"at": "0000:3b:00.0"}``, so that a call that hangs can be laid to one. Events come unasked:
-``{"event": "xid", …}``. It ends when its input does.
+``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``. Events come unasked: ``{"event": "xid", …}``. It ends
+when its input does.
+
+Each GPU is asked on a thread of its own, and one that does not answer is left out of the answer, so that it
+keeps nobody from the others. ``{"at": "0000:3b:00.0"}`` names the one that has been asked for longest without
+an answer whenever that is another, and is empty when there is none.
 """
 
 from __future__ import annotations
@@ -15,10 +18,14 @@ import json
 import os
 import sys
 import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # importing these would take a megabyte
     from collections.abc import Callable
+
+    Ask = Callable[[Any, str], dict[str, Any]]
 
 EVENTS = {
     8: "xid",
@@ -37,8 +44,20 @@ SYSTEM_EVENTS = {1: "unbind", 2: "bind"}
 WAIT = 500
 """Milliseconds one wait for events may take; the longest until the driver is told that a GPU is let go."""
 
-MIG_ROUNDS = 10
-"""Every so many waits the MIG instances are compared: not every driver tells of their changes."""
+LONGEST_PAUSE = 15.0
+"""Seconds between two waits for events when they fail; it is doubled up to that."""
+
+COMPARE_EVERY = 5.0
+"""Seconds between two comparisons of the MIG instances: not every driver tells of their changes."""
+
+OVERTAKE = 0.5
+"""Seconds until the next GPU is asked beside one that has not answered."""
+
+SILENCE = 1.5
+"""Seconds without an answer of one more GPU until those that have answered are told."""
+
+FRESH = 5.0
+"""Seconds for which an answer that came too late for its question is still good for the next one."""
 
 LAST_WORDS = 2.0
 """Seconds in which a call may end after the input has ended."""
@@ -52,9 +71,22 @@ UNSCOPED = 0xFFFFFFFF
 TIMEOUT, LOST, RESET_REQUIRED = 10, 15, 16
 """``NVML_ERROR_TIMEOUT``, ``…_GPU_IS_LOST`` and ``…_RESET_REQUIRED``."""
 
+DRAINED = -2
+"""Not NVML's, but ours: nobody may begin to use the GPU, it is on its way out (``nvidia-smi drain``)."""
 
 CANNOT_TELL = (3, 4, 13)
 """``NVML_ERROR_NOT_SUPPORTED``, ``…_NO_PERMISSION``, ``…_FUNCTION_NOT_FOUND``: they say nothing of a GPU."""
+
+
+class _Asked:
+    """A question to one GPU, and its answer."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.began = time.monotonic()
+        self.answer: dict[str, Any] | None = None
+        self.answered = 0.0
+        self.is_late = False
 
 
 class Child:
@@ -66,7 +98,9 @@ class Child:
         self._writing = threading.Lock()
         self._ending = threading.Event()
         self._is_ready = False
-        self._handles: dict[str, Any] = {}
+        self._news = threading.Condition()
+        self._asked: dict[str, _Asked] = {}  # the last question to each GPU, the oldest first
+        self._at = ""
         self._told: dict[str, list[Any]] = {}
         self._names: dict[int | None, str] = {}
         self._set: Any = None
@@ -74,16 +108,15 @@ class Child:
 
     def answer(self, request: dict[str, Any]) -> None:
         """Answers one request."""
-        self.tell({"at": ""})
         try:
             self._begin()
-            calls = {"inventory": self.inventory, "probe": self.probe, "links": self.links}
-            reply = {"id": request["id"], "ok": calls[request["do"]](request["gpus"])}
+            gpus, asks = request["gpus"], {"probe": self._check, "links": self._nvlinks}
+            ask = asks.get(request["do"])
+            reply = {"id": request["id"], "ok": self._each(gpus, ask) if ask else self.inventory(gpus)}
         except self._nvml.NVMLError as error:
             reply = {"id": request["id"], "error": _trouble(error)}
         except Exception as error:  # noqa: BLE001 - a mistake in here must be read by somebody
-            text = f"{type(error).__name__}: {error}"
-            reply = {"id": request["id"], "error": {"code": -1, "text": text}}
+            reply = {"id": request["id"], "error": _mistake(error)}
         self.tell(reply)
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -108,38 +141,107 @@ class Child:
     def inventory(self, addresses: list[str]) -> dict[str, Any]:
         """What the driver tells of itself and of the GPUs with these PCI addresses, each by itself."""
         nvml = self._nvml
+        if self._set is None:
+            self._set = self._maybe(nvml.nvmlEventSetCreate)
         found: dict[str, Any] = {
             "driver": self._maybe(nvml.nvmlSystemGetDriverVersion),
             "cuda": self._maybe(nvml.nvmlSystemGetCudaDriverVersion),
-            "gpus": {address: self._each(address, self._gpu) for address in addresses},
+            "gpus": self._each(addresses, self._gpu),
         }
         if self._ears is None:
             self._ears = threading.Thread(target=self._listen, name="events", daemon=True)
             self._ears.start()
         return found
 
-    def probe(self, addresses: list[str]) -> dict[str, Any]:
-        """How each GPU is."""
-        return {address: self._each(address, self._check) for address in addresses}
-
-    def links(self, addresses: list[str]) -> dict[str, Any]:
-        """The NVLinks of each GPU."""
-        return {address: self._each(address, self._nvlinks) for address in addresses}
+    def compare(self) -> None:
+        """Tells if there are other MIG instances than the last inventory had, or a GPU is being drained."""
+        for address, now in self._each([*self._told], self._partition).items():
+            trouble = now.get("error")
+            # whether a GPU answers is for a probe to say
+            if trouble["code"] == DRAINED if trouble else now["partition"] != self._told[address]:
+                self.tell({"event": "mig"})
+                return
 
     def _begin(self) -> None:
         if not self._is_ready:
             self._nvml.nvmlInit()
             self._is_ready = True
 
-    def _each(self, address: str, ask: Callable[[Any, str], dict[str, Any]]) -> dict[str, Any]:
-        """What is asked of one GPU, or what went wrong with it, which concerns no other."""
-        self.tell({"at": address})
+    def _each(self, addresses: list[str], ask: Ask) -> dict[str, Any]:
+        """What is asked of each GPU, or what went wrong with it, which concerns no other.
+
+        Those that have not answered are missing, but never all. A later answer is told of by an event, and is
+        then found here with its ``age`` in seconds.
+        """
+        with self._news:
+            begun = []
+            for address in addresses:
+                if not self._is_busy(address, ask):
+                    begun.append(self._begin_asking(address, ask))
+                    self._news.wait_for(lambda: begun[-1].answer is not None, OVERTAKE)
+            while any(one.answer is None for one in begun):
+                if not self._news.wait(SILENCE if self._collect(addresses, ask) else None):
+                    break
+            answers = self._collect(addresses, ask)
+            for one in self._asked.values():
+                one.is_late |= one.answer is None
+            for address in answers:
+                del self._asked[address]
+            return answers
+
+    def _is_busy(self, address: str, ask: Ask) -> bool:
+        """Whether a GPU has not answered yet, or has just done so, too late."""
+        one = self._asked.get(address)
+        if one is None:
+            return False
+        return one.answer is None or (one.ask == ask and time.monotonic() - one.answered < FRESH)
+
+    def _begin_asking(self, address: str, ask: Ask) -> _Asked:
+        self._asked.pop(address, None)
+        one = self._asked[address] = _Asked(ask)
+        threading.Thread(target=self._ask, args=(address, one), name=address, daemon=True).start()
+        self._tell_at()
+        return one
+
+    def _collect(self, addresses: list[str], ask: Ask) -> dict[str, Any]:
+        """The answers to a question that are here."""
+        now, found = time.monotonic(), {}
+        for address in addresses:
+            one = self._asked.get(address)
+            if one is not None and one.ask == ask and one.answer is not None:
+                found[address] = {**one.answer, "age": now - one.began} if one.is_late else one.answer
+        return found
+
+    def _ask(self, address: str, one: _Asked) -> None:
+        """Asks one GPU; on a thread of its own."""
         try:
-            handle = self._nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-            self._handles[address] = handle
-            return ask(handle, address)
+            if self._is_drained(address):
+                answer = {"error": {"code": DRAINED, "text": "it is being drained"}}
+            else:
+                answer = one.ask(self._nvml.nvmlDeviceGetHandleByPciBusId(address.encode()), address)
         except self._nvml.NVMLError as error:
-            return {"error": _trouble(error)}
+            answer = {"error": _trouble(error)}
+        except Exception as error:  # noqa: BLE001 - as in answer()
+            answer = {"error": _mistake(error)}
+        with self._news:
+            one.answer, one.answered = answer, time.monotonic()
+            self._tell_at()
+            self._news.notify_all()
+            if one.is_late:
+                self.tell({"event": "answered", "gpu": address})
+
+    def _is_drained(self, address: str) -> bool:
+        nvml = self._nvml
+        domain, bus, device = (int(part, 16) for part in address.split(".")[0].split(":"))
+        where = nvml.nvmlPciInfo_t(domain=domain, bus=bus, device=device)
+        where.busId = f"{domain:08X}:{bus:02X}:{device:02X}.0".encode()
+        return bool(self._maybe(nvml.nvmlDeviceQueryDrainState, where))
+
+    def _tell_at(self) -> None:
+        at = next((address for address, one in self._asked.items() if one.answer is None), "")
+        if at != self._at:
+            self._at = at
+            self.tell({"at": at})
 
     def _maybe(self, call: Callable[..., Any], *args: Any) -> Any:
         """What a call gives; ``None`` if this driver or GPU does not have it. A lost GPU is an error."""
@@ -156,7 +258,8 @@ class Child:
         uuid = nvml.nvmlDeviceGetUUID(handle)
         memory = maybe(nvml.nvmlDeviceGetMemoryInfo, handle)  # not of GPUs that share the system's
         mig = maybe(nvml.nvmlDeviceGetMigMode, handle)
-        instances = self._instances(handle) if mig and mig[0] else []
+        migs = self._migs(handle) if mig and mig[0] else []
+        instances = [self._instance(number, one) for number, one in migs]
         self._told[address] = [mig, [instance["uuid"] for instance in instances]]
         self._hear(handle, address)
         return {
@@ -172,9 +275,6 @@ class Child:
             "mig": mig,
             "instances": instances,
         }
-
-    def _instances(self, gpu: Any) -> list[dict[str, Any]]:
-        return [self._instance(number, mig) for number, mig in self._migs(gpu)]
 
     def _migs(self, gpu: Any) -> list[tuple[int, Any]]:
         found = []
@@ -208,6 +308,7 @@ class Child:
         }
 
     def _check(self, handle: Any, address: str) -> dict[str, Any]:
+        """How a GPU is."""
         nvml, maybe = self._nvml, self._maybe
         uuid = nvml.nvmlDeviceGetUUID(handle)
         try:
@@ -252,8 +353,6 @@ class Child:
         key = ctypes.cast(handle, ctypes.c_void_p).value
         if self._names.get(key) == address:
             return
-        if self._set is None:
-            self._set = self._maybe(self._nvml.nvmlEventSetCreate)
         kinds = (self._maybe(self._nvml.nvmlDeviceGetSupportedEventTypes, handle) or 0) & sum(EVENTS)
         if self._set is not None and kinds:
             self._maybe(self._nvml.nvmlDeviceRegisterEvents, handle, kinds, self._set)
@@ -261,21 +360,30 @@ class Child:
 
     def _listen(self) -> None:
         """Tells of events until the end."""
-        system = self._system_set()
-        rounds = 0
+        sources: list[Callable[[], None]] = [self._await_event]
+        if (system := self._system_set()) is not None:
+            sources.append(partial(self._take_system_events, system))
+        pause = WAIT / 1000
         while not self._ending.is_set():
-            try:
-                self._await_event()
-                if system is not None:
-                    self._take_system_events(system)
-                if rounds % MIG_ROUNDS == 0:
-                    self._compare()
-            except self._nvml.NVMLError as error:
-                if self._ending.is_set():
-                    return
+            error = self._take_events(sources)
+            pause = min(LONGEST_PAUSE, 2 * pause) if error else WAIT / 1000
+            if error and not self._ending.is_set():
                 self.tell({"event": "trouble", "error": _trouble(error)})
-                self._ending.wait(2 * WAIT / 1000)
-            rounds += 1
+            if error or self._await_event not in sources:
+                self._ending.wait(pause)
+
+    def _take_events(self, sources: list[Callable[[], None]]) -> Any:
+        """Tells of what there is, and gives an error. A source that this driver does not have is left out."""
+        trouble = None
+        for source in [*sources]:
+            try:
+                source()
+            except self._nvml.NVMLError as error:
+                if error.value in CANNOT_TELL:
+                    sources.remove(source)
+                else:
+                    trouble = error
+        return trouble
 
     def _await_event(self) -> None:
         nvml = self._nvml
@@ -317,26 +425,19 @@ class Child:
         for event in found:
             self.tell({"event": SYSTEM_EVENTS.get(event["eventType"], "other")})
 
-    def _compare(self) -> None:
-        """Tells if there are other MIG instances than the last inventory had."""
-        for address, told in list(self._told.items()):
-            try:
-                now = self._partition(self._handles[address])
-            except self._nvml.NVMLError:
-                continue  # whether a GPU answers is for a probe to say
-            if now != told:
-                self.tell({"event": "mig"})
-                return
-
-    def _partition(self, gpu: Any) -> list[Any]:
+    def _partition(self, gpu: Any, address: str) -> dict[str, Any]:
         """How a GPU is split: its MIG mode, now and next, and the UUIDs of its instances."""
         mode = self._maybe(self._nvml.nvmlDeviceGetMigMode, gpu)
         migs = self._migs(gpu) if mode and mode[0] else []
-        return [mode, [self._nvml.nvmlDeviceGetUUID(mig) for _, mig in migs]]
+        return {"partition": [mode, [self._nvml.nvmlDeviceGetUUID(mig) for _, mig in migs]]}
 
 
 def _trouble(error: Any) -> dict[str, Any]:
     return {"code": error.value, "text": str(error)}
+
+
+def _mistake(error: Exception) -> dict[str, Any]:
+    return {"code": -1, "text": f"{type(error).__name__}: {error}"}
 
 
 def _load(directory: str, library: str) -> Any:
@@ -379,15 +480,19 @@ def main(arguments: list[str]) -> int:
         os.write(output, text.encode() + b"\n")
         return 1
     child = Child(nvml, output)
+    compare_at = time.monotonic() + COMPARE_EVERY
     while True:
         with arrived:
-            while not requests:
-                arrived.wait()
-            line = requests.pop(0)
+            arrived.wait_for(lambda: requests, max(0.0, compare_at - time.monotonic()))
+            line = requests.pop(0) if requests else b""
         if line is None:
             child.end()
             os._exit(0)  # without waiting for threads that wait for events
-        child.answer(json.loads(line))
+        if line:
+            child.answer(json.loads(line))
+        if time.monotonic() >= compare_at:
+            child.compare()
+            compare_at = time.monotonic() + COMPARE_EVERY
 
 
 if __name__ == "__main__":

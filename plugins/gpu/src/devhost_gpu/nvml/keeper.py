@@ -22,7 +22,7 @@ FIRST_DELAY, LAST_DELAY = 1.0, 60.0
 RELEASE = 10.0
 """Seconds after a GPU was asked to be unbound in which nothing is opened."""
 
-MOST_STRAYS = 2
+MOST_STRAYS = 4
 """Processes that cannot be ended, for a call holds them in the kernel, beside which none is started."""
 
 ALONE = 15.0

@@ -13,6 +13,9 @@ from .facts import Shape
 LOST, RESET_REQUIRED = 15, 16
 """``NVML_ERROR_GPU_IS_LOST`` and ``NVML_ERROR_RESET_REQUIRED``."""
 
+DRAINED = -2
+"""Not NVML's: what :mod:`.child` says of a GPU that nobody may begin to use."""
+
 ARCHITECTURES = {
     2: "kepler",
     3: "maxwell",
@@ -30,16 +33,19 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What NVML answered instead: an error's number and words."""
+    """What NVML answered instead: an error's number and words; ``age`` as of a :class:`Check`."""
 
     code: int
     text: str
+    age: float = 0.0
 
     def __str__(self) -> str:
         if self.code == LOST:
             return "the GPU has fallen off the bus (NVML: GPU is lost)"
         if self.code == RESET_REQUIRED:
             return "the GPU needs a reset (NVML: GPU requires restart)"
+        if self.code == DRAINED:
+            return "it is being drained (nvidia-smi drain)"
         return f"NVML: {self.text}"
 
 
@@ -79,7 +85,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All that NVML tells of; ``gpus`` by PCI address, those with a trouble too."""
+    """All that NVML tells of; ``gpus`` by PCI address, those with a trouble too.
+
+    Those that have not answered yet are missing.
+    """
 
     driver: str
     cuda: str
@@ -92,7 +101,8 @@ class Check:
 
     ``recovery`` is what NVIDIA recommends to do (``NVML_GPU_RECOVERY_ACTION_…``). The rest is memory: whether
     rows wait for a reset to be replaced, whether uncorrectable errors were among the reasons, whether
-    replacing failed, whether pages wait to be retired.
+    replacing failed, whether pages wait to be retired. ``age`` is by how many seconds it may be older than
+    the question: some answer late.
     """
 
     uuid: str
@@ -101,6 +111,7 @@ class Check:
     remap_pending: bool = False
     remap_failed: bool = False
     retirement_pending: bool = False
+    age: float = 0.0
 
 
 def inventory(answer: Mapping[str, Any]) -> Inventory:
@@ -125,7 +136,11 @@ def links(answer: Mapping[str, Any]) -> NvLinks:
 
 def _trouble(answer: Mapping[str, Any]) -> Trouble | None:
     error = answer.get("error")
-    return Trouble(int(error["code"]), str(error["text"])) if error else None
+    return Trouble(int(error["code"]), str(error["text"]), _age(answer)) if error else None
+
+
+def _age(answer: Mapping[str, Any]) -> float:
+    return float(answer.get("age", 0.0))
 
 
 def _gpu(answer: Mapping[str, Any]) -> Gpu:
@@ -167,4 +182,5 @@ def _check(answer: Mapping[str, Any]) -> Check:
         remap_pending=bool(pending),
         remap_failed=bool(failed),
         retirement_pending=bool(answer["retired"]),
+        age=_age(answer),
     )

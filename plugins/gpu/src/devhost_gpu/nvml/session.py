@@ -5,8 +5,8 @@ driver meets a fresh library, a driver can be unloaded once the process has ende
 is an error like any other.
 
 Whoever asks waits for a while and is then told that there is no answer *yet*; the question stays put, is not
-put a second time, and its late answer is an event. Only a question that has been open for :data:`LIMIT` ends
-the process.
+put a second time, and its late answer is an event. A GPU whose call hangs is missing in the answer. Only a
+question that has been open for :data:`LIMIT`, or such a GPU's, ends the process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any
 from devhost.errors import BackendError
 
 LIMIT = 20.0
-"""Seconds without progress until a question ends the process: without persistence mode a driver may take many
-of them to wake up a GPU."""
+"""Seconds without progress until a question, or a GPU, ends the process: without persistence mode a driver
+may take many of them to wake up a GPU."""
 
 FRESH = 5.0
 """Seconds for which an answer that came too late for whoever asked is still good for the next one."""
@@ -98,7 +98,7 @@ class Session:
         self._open: dict[tuple[str, ...], _Question] = {}
         self._count = 0
         self._at = ""
-        self._moved = time.monotonic()
+        self._at_since = self._moved = time.monotonic()
         self.why = ""
         """Why the process has ended without being asked to."""
         self.hung_at = ""
@@ -163,12 +163,18 @@ class Session:
         raise Unanswered("NVML does not answer")
 
     def hurry(self) -> None:
-        """Kills the process if it makes no progress with a question. Costs nothing otherwise."""
+        """Kills the process if it makes no progress with a question, or a GPU does not answer.
+
+        Costs nothing otherwise.
+        """
         with self._news:
-            unanswered = [question.since for question in self._open.values() if question.answer is None]
-            if self._is_over or not unanswered:
+            since = [question.since for question in self._open.values() if question.answer is None]
+            starts = [max(self._moved, min(since))] if since else []
+            if self._at:
+                starts.append(self._at_since)
+            if self._is_over or not starts:
                 return
-            stuck = time.monotonic() - max(self._moved, min(unanswered))
+            stuck = time.monotonic() - min(starts)
             if stuck < LIMIT:
                 return
             self.why, self.hung_at = f"NVML did not answer within {stuck:.0f} s", self._at
@@ -234,7 +240,8 @@ class Session:
         except ValueError:
             return
         if "at" in message:
-            self._at, self._moved = str(message["at"]), time.monotonic()
+            self._at = str(message["at"])
+            self._at_since = self._moved = time.monotonic()
         elif "id" in message:
             self._take_answer(message)
         elif message.get("event") == "unusable":

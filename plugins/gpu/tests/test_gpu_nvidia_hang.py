@@ -1,0 +1,164 @@
+"""One GPU whose calls hang: the others are told of all the same, and it returns when it answers again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from devhost_gpu import nvidia as family
+from devhost_gpu import nvidia_care, nvidia_health
+from devhost_gpu.nvidia_care import Care
+from devhost_gpu.nvidia_xid import XidRule
+from devhost_gpu.nvml import keeper, session
+from devhost_gpu.nvml.reports import Check
+from gpu_nvidia import DGX, NvidiaMachine
+from gpu_nvidia_desk import PATIENCE, NvidiaDesk
+
+if TYPE_CHECKING:
+    from devhost_gpu.nvml.keeper import Keeper
+
+FIRST, MIDDLE, LAST = DGX[0], DGX[3], DGX[7]
+Open = Callable[..., NvidiaDesk]
+CALLS = ("nvmlDeviceGetUUID", "nvmlDeviceRegisterEvents", "nvmlDeviceGetMemoryInfo")
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("address", [FIRST, MIDDLE])
+def test_a_gpu_that_hangs_from_the_start_hides_nobody(
+    station: NvidiaMachine, at: Open, address: str, call: str
+) -> None:
+    uuid = station.uuids[address]
+    hang = station.nvml.fault(call, uuid, hang=600)
+    desk = at(station)
+    desk.until(lambda: [*desk.reasons()] == [uuid, station.uuids[DGX[6]], station.uuids[DGX[7]]])
+    assert "NVML has not answered" in desk.reasons()[uuid]
+    assert len(desk.look()) == 8 + 7 + 3
+    before = desk.pid
+    station.nvml.mend(hang)
+    desk.until(lambda: uuid not in desk.reasons())
+    assert desk.pid == before, "the process need not be another for that"
+
+
+def test_a_split_gpu_that_hangs_from_the_start_returns_with_its_instances(
+    station: NvidiaMachine, at: Open
+) -> None:
+    hang = station.nvml.fault("nvmlDeviceGetMigMode", station.uuids[LAST], hang=600)
+    desk = at(station)
+    desk.until(lambda: len(desk.look()) == 8 + 7)
+    assert desk.look()[station.uuids[DGX[0]]].health
+    station.nvml.mend(hang)
+    desk.until(lambda: len(desk.look()) == 8 + 7 + 3)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call hangs after three seconds, not twenty."""
+    monkeypatch.setattr(session, "LIMIT", 3.0)
+    monkeypatch.setattr(keeper, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(keeper, "ALONE", 0.2)
+
+
+def ill(desk: NvidiaDesk) -> set[str]:
+    """Who is Unhealthy, when everybody was looked after."""
+    desk.look()
+    desk.nvidia._keeper.hurry()
+    return {name for name, device in desk.look().items() if not device.health}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_gpu_that_hangs_later_is_asked_no_more_and_the_others_stay(
+    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family, "PATIENCE", 0.2)
+    desk = at(station)
+    before = desk.look()
+    uuid = station.uuids[FIRST]
+    hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
+    desk.until(lambda: ill(desk) == {uuid})
+    assert "NVML hung" in desk.reasons()[uuid]
+    assert FIRST not in desk.nvidia._keeper.footing.addresses
+    desk.until(lambda: ill(desk) == {uuid} and not desk.nvidia._trouble)
+    assert desk.look().keys() == before.keys()
+    station.nvml.mend(hang)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_two_gpus_that_hang_hide_nobody_and_are_found_one_after_the_other(
+    station: NvidiaMachine, at: Open
+) -> None:
+    hung = {station.uuids[FIRST], station.uuids[MIDDLE]}
+    for uuid in hung:
+        station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
+    desk = at(station)
+    desk.until(lambda: ill(desk) == hung)
+    desk.until(lambda: ill(desk) == hung and desk.nvidia._care.away)
+    desk.until(lambda: ill(desk) == hung and desk.nvidia._care.away == {FIRST, MIDDLE})
+    assert all("NVML hung" in desk.reasons()[uuid] for uuid in hung)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_it_is_asked_alone_and_returns_once_it_answers(
+    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family, "TICK", 0.05)
+    monkeypatch.setattr(nvidia_care, "ALONE_EVERY", 0.2)
+    monkeypatch.setattr(nvidia_health, "HOLD", 0.2)
+    uuid = station.uuids[MIDDLE]
+    hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
+    desk = at(station)
+    desk.look()
+    async with desk.watched(), asyncio.timeout(PATIENCE):
+        while "NVML hung" not in str(await asyncio.to_thread(desk.reasons)):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+        station.nvml.mend(hang)
+        while uuid in await asyncio.to_thread(desk.reasons):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.05)
+
+
+async def test_events_of_the_others_are_heard_while_one_hangs(station: NvidiaMachine, at: Open) -> None:
+    """Also where the call that hangs is the one that compares MIG instances now and then."""
+    desk = at(station)
+    desk.look()
+    hang = station.nvml.fault("nvmlDeviceGetMigMode", station.uuids[FIRST], hang=600)
+    other = station.uuids[MIDDLE]
+    desk.until(lambda: desk.nvidia._keeper._session and desk.nvidia._keeper._session._at == FIRST)
+    async with desk.watched() as rung, asyncio.timeout(PATIENCE):
+        while other not in await asyncio.to_thread(desk.reasons):
+            station.nvml.event(other, 79)
+            await rung.wait()
+            rung.clear()
+    station.nvml.mend(hang)
+
+
+def test_an_answer_that_comes_late_is_not_lost(station: NvidiaMachine, at: Open) -> None:
+    desk = at(station)
+    desk.look()
+    made = desk.nvidia._keeper._session
+    assert made
+    hang = station.nvml.fault("nvmlDeviceGetRetiredPagesPendingStatus", station.uuids[MIDDLE], hang=600)
+    assert made.ask("probe", DGX, PATIENCE).content.keys() == {*DGX} - {MIDDLE}
+    station.nvml.mend(hang)
+    desk.until(lambda: MIDDLE in made.ask("probe", DGX, PATIENCE).content)
+
+
+def test_a_late_check_says_nothing_of_what_happened_after_it_began() -> None:
+    care = Care(cast("Keeper", None), XidRule(), lambda: 100.0, lambda: None)
+    care.take({FIRST: Check("GPU-1", recovery=0)}, 90.0)
+    care.hear({"event": "xid", "gpu": FIRST, "data": 94})
+    care.take({FIRST: Check("GPU-1", recovery=0, age=8.0)}, 115.0)
+    assert care.reason_at(FIRST)
+    care.take({FIRST: Check("GPU-1", recovery=0, age=2.0)}, 115.0)
+    assert not care.reason_at(FIRST)
+
+
+def test_what_cannot_be_read_of_one_gpu_concerns_no_other(station: NvidiaMachine, at: Open) -> None:
+    uuid = station.uuids[MIDDLE]
+    desk = at(station)
+    station.nvml.gpus[uuid]["name"] = "NO-UTF-8"
+    station.nvml.write()
+    file = station.nvml.file
+    file.write_bytes(file.read_bytes().replace(b"NO-UTF-8", b"\xff\xfe"))
+    found = desk.look()
+    assert [name for name, device in found.items() if not device.health] == [uuid]
