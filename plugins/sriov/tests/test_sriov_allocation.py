@@ -11,14 +11,13 @@ import sriov_network as network
 import sriov_others as others
 from devhost_sriov.nodes import CONTAINER, IOMMU
 from devhost_sriov.options import SriovOptions
-from sriov_desk import by_id
 from sriov_tree import SriovTree
 
 from devhost.backend import AllocationError, DeviceNode, Edits
+from devhost.testing.looking import Looking, by_id
 
 if TYPE_CHECKING:
     from devhost_sriov import Sriov
-    from sriov_desk import Looking
 
 IDS, INFO = "PCIDEVICE_{RESOURCE}", "PCIDEVICE_{RESOURCE}_INFO"
 

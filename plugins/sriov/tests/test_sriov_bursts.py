@@ -25,7 +25,7 @@ PF = f"{BUS}/0000:02:00.0"
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what it asks has no event
             await asyncio.sleep(0.005)
 
@@ -130,3 +130,26 @@ async def test_messages_that_change_nothing_make_no_list(tmp_path, monkeypatch):
         there.tell(Event("net", "change", "/sys/class/net/lo"))
         await until(lambda: there.asked > asked + 1)
         assert there.lists == []
+
+
+async def test_functions_whose_adapter_starts_its_port_anew_are_one_list_of_healthy_ones(
+    tmp_path, monkeypatch
+):
+    lack, asked = settling.Settling._lack_carrier, []
+    async with node(tmp_path, monkeypatch, 0) as there:
+        state = f"/sys/devices/{PF}/net/enp2s0/operstate"
+
+        def lacks(self: settling.Settling, paths: Iterable[str]) -> bool:
+            asked.append(lack(self, paths))
+            if len(asked) == 3:
+                there.tree.file(state, "up")
+            return asked[-1]
+
+        monkeypatch.setattr(settling.Settling, "_lack_carrier", lacks)
+        there.tree.file(state, "down")
+        there.lists.clear()
+        there.tell(*virtual_functions(there.tree, 4))
+        await there.shows(lambda devices: len(devices) == 5)
+        assert asked == [True, True, True, False]
+        assert len(there.lists) == 1
+        assert all(device.health.healthy for device in there.discovery.devices.values())

@@ -8,6 +8,7 @@ import sriov_others as others
 
 from devhost import catalog
 from devhost.config import load
+from devhost.errors import ConfigError
 from devhost.plan import RefusalKind, make_plan
 
 
@@ -41,6 +42,7 @@ def ids(plan, name: str = "r/0") -> list[str]:
         ('{pfPciBusID: "0000:02:00.0", vfIndex: 2}', 1),
         ('{pciBusID: ["0000:02:10.0", "0000:02:10.6"]}', 2),
         ('{vendor: "8086", device: 10CA}', 4),
+        ('{mac: "02:00:5E:10:00:*"}', 4),
         ("{driver: igbvf, linkType: ether}", 4),
         ("{driver: vfio-pci}", 0),
         ('{vendor: "8086", not: {vfIndex: "1-"}}', 1),
@@ -88,3 +90,10 @@ def test_dear_attributes_are_not_needed_to_find_a_function(looking, tmp_path):
     tree = network.mlx5_switchdev(tmp_path)
     full = {device.id for device in looking(tree).discover()}
     assert {device.id for device in looking(tree, None, ()).discover()} == full
+
+
+@pytest.mark.parametrize("key", ["pciBusID", "pfPciBusID"])
+def test_an_address_without_its_domain_is_refused_and_the_whole_one_named(planned, key):
+    with pytest.raises(ConfigError) as refused:
+        planned(network.igb, f'{{{key}: "02:10.0"}}')
+    assert [complaint.hint for complaint in refused.value.complaints] == ['write "0000:02:10.0"']

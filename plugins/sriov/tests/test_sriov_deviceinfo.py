@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sriov_network as network
 import sriov_others as others
 from devhost_sriov import Sriov
 from devhost_sriov.options import SriovOptions
-from sriov_desk import by_id
 
 from devhost.deviceinfo import flaw
 from devhost.inventory import Inventory
 from devhost.settings import Prefer
 from devhost.source import Source
 from devhost.supply import MissingPath, Supply
-
-if TYPE_CHECKING:
-    from sriov_desk import Looking
+from devhost.testing.looking import Looking, by_id
 
 
 def told(backend: Sriov, name: str) -> Mapping[str, Any] | None:

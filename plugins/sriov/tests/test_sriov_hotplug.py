@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import sriov_network as network
 from devhost_sriov import reader
 from devhost_sriov.scan import MOST_PLACES, NETWORK, Scan
-from devhost_sriov.settling import MOST, QUIET, Settling
-from sriov_desk import by_id
+from devhost_sriov.settling import TIMES, Settling
 from sriov_tree import SriovTree
 
 from devhost.backend import Event
 from devhost.sysfs import Sysfs
+from devhost.testing.looking import by_id
 
 PF = "pci0000:00/0000:00:05.0/0000:02:00.0"
 VF = "pci0000:00/0000:00:05.0/0000:02:10.2"
@@ -288,14 +289,55 @@ def test_a_burst_is_looked_at_when_it_is_over(tmp_path):
         if steps:
             steps.pop(0)()
 
-    settling = Settling(Sysfs(tmp_path), sleep)
-    settling.wait()
+    settling = Settling(Sysfs(tmp_path), ignore_ports=False, sleep=sleep)
+    settling.wait(())
     assert not waited, "nothing happened"
     settling.notice(Event("pci", "add", f"/sys/devices/{VF}"))
-    settling.wait()
+    settling.wait(())
     assert (len(waited), steps) == (4, [])
-    settling.wait()
+    settling.wait(())
     assert len(waited) == 4
+
+
+class Port:
+    """The port of a card with four virtual functions, as those who wait see it: its states, one by one."""
+
+    def __init__(self, root: Path, *states: str) -> None:
+        self._tree = network.igb(root)
+        self._states = list(states)
+        self.waited = 0
+        self._next()
+
+    def sleep(self, seconds: float) -> None:
+        self.waited += 1
+        self._next()
+
+    def _next(self) -> None:
+        if self._states:
+            self._tree.file(f"/sys/devices/{PF}/net/enp2s0/operstate", self._states.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("states", "known", "ignored", "waited"),
+    [
+        (("down", "down", "down", "up"), (), False, 3),
+        (("down", "up"), (), False, 1),
+        (("down",), (), False, TIMES),  # as it stays without a cable
+        (("down",), (), True, 1),
+        (("down",), ("10.0", "10.2", "10.4", "10.6"), False, 1),
+        (("down",), ("10.0", "10.2", "10.4"), False, TIMES),
+    ],
+)
+def test_new_functions_are_waited_for_until_their_port_has_its_carrier_again(
+    tmp_path, states, known, ignored, waited
+):
+    """Adapters start their port anew to have virtual functions, and that takes longer than to make them."""
+    port = Port(tmp_path, *states)
+    settling = Settling(Sysfs(tmp_path), ignore_ports=ignored, sleep=port.sleep)
+    settling.wait(())
+    settling.notice(Event("pci", "bind", f"/sys/devices/{VF}"))
+    settling.wait({f"0000:02:{number}" for number in known})
+    assert port.waited == waited
 
 
 def test_a_burst_without_an_end_is_not_waited_for(tmp_path):
@@ -306,17 +348,39 @@ def test_a_burst_without_an_end_is_not_waited_for(tmp_path):
         waited.append(seconds)
         tree.function(f"0000:03:{len(waited):02x}.0", "8086:10c9", "igb")
 
-    settling = Settling(Sysfs(tmp_path), sleep)
+    settling = Settling(Sysfs(tmp_path), ignore_ports=False, sleep=sleep)
     settling.notice(Event("pci", "bind", f"/sys/devices/{PF}"))
-    settling.wait()
-    assert MOST <= sum(waited) < MOST + 2 * QUIET
+    settling.wait(())
+    assert len(waited) == TIMES
 
 
 def test_events_of_interfaces_are_not_waited_for(tmp_path):
-    settling = Settling(Sysfs(network.igb(tmp_path).root), sleep=pytest.fail)
+    settling = Settling(Sysfs(network.igb(tmp_path).root), ignore_ports=False, sleep=pytest.fail)
     settling.notice(Event("net", "add", f"/sys/devices/{VF}/net/enp2s0v1"))
     settling.notice(Event("pci", "change", f"/sys/devices/{PF}"))
-    settling.wait()
+    settling.wait(())
+
+
+def test_at_the_start_nobody_waits_for_a_port_without_a_cable(tmp_path):
+    port = Port(tmp_path, "down")
+    settling = Settling(Sysfs(tmp_path), ignore_ports=False, sleep=port.sleep)
+    settling.notice(Event("pci", "bind", f"/sys/devices/{VF}"))
+    settling.wait(())
+    assert port.waited == 1
+
+
+def test_a_burst_that_no_event_has_told_of_yet_is_waited_for_all_the_same(tmp_path):
+    """A change of a link is heard at once, and what udev tells of when its rules are done."""
+    tree, waited = network.igb(tmp_path), []
+    settling = Settling(Sysfs(tmp_path), ignore_ports=False, sleep=waited.append)
+    for _ in range(2):
+        settling.notice(Event("net", "change", f"{NETWORK}/enp2s0"))
+        settling.wait(())
+    assert not waited, "nothing has changed"
+    tree.virtual(PF, "0000:02:12.0", "8086:10ca", "igbvf")
+    settling.notice(Event("net", "change", f"{NETWORK}/enp2s0"))
+    settling.wait(())
+    assert len(waited) == 1
 
 
 @pytest.mark.parametrize(
@@ -330,7 +394,7 @@ def test_events_of_interfaces_are_not_waited_for(tmp_path):
 def test_what_a_function_loses_may_be_the_beginning_of_its_end(tmp_path, subsystem, place, begins):
     """Its interface goes first: a look in between would show it without."""
     waited: list[float] = []
-    settling = Settling(Sysfs(network.igb(tmp_path).root), sleep=waited.append)
+    settling = Settling(Sysfs(network.igb(tmp_path).root), ignore_ports=False, sleep=waited.append)
     settling.notice(Event(subsystem, "remove", f"/sys/devices/{place}"))
-    settling.wait()
+    settling.wait(())
     assert bool(waited) is begins

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import sriov_network as network
 import sriov_others as others
-from sriov_desk import by_id
 from sriov_tree import SriovTree
+
+from devhost.testing.looking import by_id
 
 
 def test_every_virtual_function_says_whose_it_is_and_which(looking, tmp_path):
@@ -171,6 +172,12 @@ def test_a_function_of_another_class_is_a_device_only_where_its_driver_hands_it_
 
 def test_the_machines_own_chips_are_no_devices(looking, tmp_path):
     assert by_id(looking(others.chipset(tmp_path))) == {}
+
+
+def test_a_number_of_virtual_functions_that_cannot_be_makes_nothing_a_device(looking, tmp_path):
+    tree = SriovTree(tmp_path)
+    tree.function("0000:05:00.0", "1b36:0010", "nvme", pci_class="0x010802", total=-3)
+    assert by_id(looking(tree)) == {}
 
 
 def test_without_an_interface_there_is_an_address_but_no_name(looking, tmp_path):

@@ -19,14 +19,14 @@ from devhost_sriov.network import UNSEEN, Interest, Network
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.traffic import DefaultRoute, Traffic
 from devhost_sriov.watch import ANYTHING, network_events
-from sriov_desk import by_id
 
 from devhost import netlink
 from devhost.backend import Event
 from devhost.source import ServiceContext
 from devhost.sysfs import Sysfs
+from devhost.testing.looking import by_id
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 NET = Event("net", "change", "/sys/class/net/lo")
 PF = "0000:02:00.0"
 

@@ -332,6 +332,12 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert [change for change in machine.kernel.changes() if change[0] != "sriov_numvfs"] == []
 
 
+def test_a_function_whose_virtual_ones_are_switched_off_says_so(machine: Machine) -> None:
+    (machine.kernel.root / "sys/bus/pci/devices" / PHYSICAL / "sriov_totalvfs").write_text("0\n")
+    with pytest.raises(BackendError, match="cannot have virtual functions: its driver or its firmware has"):
+        machine.bring(some(1))
+
+
 def test_one_in_trouble_keeps_no_other_waiting(machine: Machine) -> None:
     with pytest.raises(BackendError, match="cannot have virtual functions; there is no ens9"):
         machine.bring(some(2, pf="ens9"), some(2, pf="0000:00:05.0"), some(4))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import sriov_network as network
 from devhost_rdma import Rdma
-from devhost_rdma.options import RdmaOptions
+from devhost_udev import Udev
+from sriov_tree import SriovTree
 
+from devhost.backend import Backend, Device
 from devhost.plan import RefusalKind, make_plan
 from devhost.settings import ResourceSettings, Settings
-from devhost.source import ServiceContext
+from devhost.testing.looking import Looking
 
 
 @pytest.mark.parametrize("first", ["sriov", "rdma"])
@@ -17,17 +19,54 @@ from devhost.source import ServiceContext
 def test_a_function_and_its_rdma_devices_go_to_one_resource(looking, tmp_path, first, device):
     tree = network.mlx5_switchdev(tmp_path)
     tree.file("/sys/devices/virtual/misc/rdma_cm/uevent", "DEVNAME=infiniband/rdma_cm")
-    context = ServiceContext("rdma", tmp_path, ("*",))
-    try:
+    with Looking(Rdma) as other:
         found = {
             "sriov": [one for one in looking(tree).discover() if one.id == device],
-            "rdma": [one for one in Rdma(RdmaOptions(), context).discover() if one.id == device],
+            "rdma": [one for one in other(tree).discover() if one.id == device],
         }
-    finally:
-        context.close()
     order = [first, "rdma" if first == "sriov" else "sriov"]
     entries = [ResourceSettings(index, f"r/{name}", name) for index, name in enumerate(order)]
     plan = make_plan(found, Settings(tuple(entries)))
     assert [*plan.resources] == [f"r/{first}"]
     (refusal,) = plan.refusals
     assert (refusal.kind, refusal.backend) == (RefusalKind.CLAIMED, order[1])
+
+
+@pytest.mark.parametrize("first", ["sriov", "udev"])
+def test_a_scalable_function_and_a_node_of_it_go_to_one_resource(looking, tmp_path, first):
+    tree = network.mlx5_switchdev(tmp_path)
+    (verbs,) = tmp_path.glob("sys/devices/*/*/*/mlx5_core.sf.2/infiniband_verbs/*")
+    function = device(looking(tree), id="mlx5_core.sf.2")
+    assert refused(first, function, node(tree, f"/dev/infiniband/{verbs.name}")) != first
+
+
+@pytest.mark.parametrize("first", ["sriov", "udev"])
+def test_two_functions_of_an_iommu_group_go_to_one_resource_whatever_their_nodes(looking, tmp_path, first):
+    tree = network.i40e_with_vfio(tmp_path)
+    sibling = (tmp_path / "sys/kernel/iommu_groups/62/devices/0000:5e:02.3").resolve()
+    path = sibling.relative_to(tmp_path / "sys/devices")
+    tree.device(f"{path}/vfio-dev/vfio9", "vfio-dev", "vfio/devices/vfio9", "242:9")
+    own = node(tree, "/dev/vfio/devices/vfio9")
+    assert refused(first, device(looking(tree), id="0000:5e:02.2"), own) != first
+    assert own.claims & node(tree, "/dev/vfio/62").claims
+
+
+def device(backend: Backend, **wanted: str) -> Device:
+    (found,) = (
+        one for one in backend.discover() if wanted.items() <= ({"id": one.id} | one.attributes).items()
+    )
+    return found
+
+
+def node(tree: SriovTree, path: str) -> Device:
+    with Looking(Udev) as other:
+        return device(other(tree), devNode=path)
+
+
+def refused(first: str, function: Device, node: Device) -> str:
+    """The backend whose device is not offered."""
+    order = [first, "udev" if first == "sriov" else "sriov"]
+    entries = [ResourceSettings(index, f"r/{name}", name) for index, name in enumerate(order)]
+    (refusal,) = make_plan({"sriov": [function], "udev": [node]}, Settings(tuple(entries))).refusals
+    assert refusal.kind is RefusalKind.CLAIMED
+    return refusal.backend

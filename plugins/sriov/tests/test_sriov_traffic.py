@@ -10,11 +10,11 @@ import sriov_network as network
 from devhost_sriov.netfiles import NetFiles
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.traffic import DefaultRoute, Traffic, carriers
-from sriov_desk import by_id
 from sriov_tree import SriovTree
 
 from devhost.backend import OptionError
 from devhost.sysfs import Sysfs
+from devhost.testing.looking import by_id
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 NOTHING6 = "0" * 32

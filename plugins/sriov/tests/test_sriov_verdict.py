@@ -11,9 +11,9 @@ from devhost_sriov.function import Function, Interface, Kind
 from devhost_sriov.look import Look
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.verdict import verdict
-from sriov_desk import by_id
 
 from devhost.backend import HEALTHY, Event, unhealthy
+from devhost.testing.looking import by_id
 
 UP = Interface("ens1", state="up", is_set_up=True)
 DOWN = replace(UP, state="down")

@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from devhost_udev.attributes import ATTRIBUTES
 from devhost_udev.options import Group, GroupMount, Member, UsbMember
 
 from devhost import catalog
@@ -16,11 +15,6 @@ from devhost.config.annotation import camel
 
 PAGE = (Path(__file__).parents[3] / "docs/backends/udev.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
-
-
-@pytest.mark.parametrize("name", ATTRIBUTES)
-def test_every_attribute_is_on_the_page(name: str) -> None:
-    assert f"`{name}`" in PAGE
 
 
 @pytest.mark.parametrize("option", [Group, Member, UsbMember, GroupMount])

@@ -17,7 +17,7 @@ from devhost_udev.options import Group, GroupMount
 
 from devhost.backend import Event
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 class Watching:

@@ -62,6 +62,10 @@ def places(device: Device, homes: Mapping[str, str]) -> tuple[Place, ...]:
     return tuple(found)
 
 
+_WHOLES = {"usb": 0, "block": 1, "pci": 2}
+"""Words of claims that name physical devices, those first that say more about what one can take in hand."""
+
+
 def node_name(device: Device) -> str:
     """A device's NUMA nodes as one name; empty where it is near none."""
     nodes = device.numa_nodes
@@ -69,8 +73,14 @@ def node_name(device: Device) -> str:
 
 
 def card(device: Device) -> str:
-    """The name of the physical device."""
-    return f"={min(device.part_of)}" if device.part_of else device.id
+    """The name of the physical device; what is a part of several is of the first by :data:`_WHOLES`."""
+    return f"={min(device.part_of, key=_wholeness)}" if device.part_of else device.id
+
+
+def _wholeness(claim: str) -> tuple[int, str]:
+    """A USB device or a disk is one of its own, whatever its controller; a scalable function is none."""
+    kind = claim.partition(":")[0]
+    return _WHOLES.get(kind, len(_WHOLES)), claim
 
 
 @dataclass(frozen=True, slots=True)

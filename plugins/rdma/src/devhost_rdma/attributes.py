@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from devhost.backend import Attribute, AttributeValue
 
 from .function import Function
-from .hca import best_port
+from .hca import LINK_LAYERS, NODE_TYPES, PHYS_STATES, PORT_STATES, TRANSPORTS, best_port
+from .netlink import NETNS_MODES
 from .nodes import Node, Role
 from .place import Kind
 from .scan import Unit
@@ -18,13 +19,14 @@ ATTRIBUTES = {
     ),
     "ibDevices": Attribute(list, "the names of all RDMA devices of the function", ("mlx5_0", "smi1")),
     "nodeType": Attribute(
-        str, "`ca`, `rnic`, `switch`, `router`, `usnic`, `usnic_udp` or `unspecified` (EFA)", "ca"
+        str, "what it is; iWARP: `rnic`, EFA: `unspecified`", "ca", words=tuple(NODE_TYPES.values())
     ),
-    "transport": Attribute(
-        str, "`ib` (InfiniBand and RoCE), `iwarp`, `usnic`, `usnic_udp` or `unspecified` (EFA)", "ib"
-    ),
+    "transport": Attribute(str, "InfiniBand and RoCE: `ib`, EFA: `unspecified`", "ib", words=TRANSPORTS),
     "linkLayer": Attribute(
-        str, "`infiniband`, `ethernet` (RoCE, iWARP) or `unspecified` (EFA), of the first port", "infiniband"
+        str,
+        "of the first port; RoCE and iWARP: `ethernet`, EFA: `unspecified`",
+        "infiniband",
+        words=LINK_LAYERS,
     ),
     "vendor": Attribute(str, "vendor id of the PCI function", "15b3", hex=True),
     "device": Attribute(str, "device id of the PCI function", "1021", hex=True),
@@ -37,11 +39,12 @@ ATTRIBUTES = {
     ),
     "portState": Attribute(
         str,
-        "`active` if any port is; else of the first: `down`, `init`, `armed`, `active_defer`, `nop`",
+        "`active` if any port is, else the state of the first",
         "active",
+        words=tuple(PORT_STATES.values()),
     ),
     "physState": Attribute(
-        str, "physical state of the same port: `link_up`, `polling`, `disabled`, `sleep`, …", "link_up"
+        str, "physical state of the same port", "link_up", words=tuple(PHYS_STATES.values())
     ),
     "rate": Attribute(
         int, "Gb/s of the fastest active port, rounded down; kept while no port is active", 400
@@ -60,7 +63,10 @@ ATTRIBUTES = {
     "hasIssm": Attribute(bool, "whether it has an `issm` node, to be a subnet manager", True),
     "hasRdmaCm": Attribute(bool, "whether the node has `rdma_cm`, for connections by address", True),
     "netnsMode": Attribute(
-        str, "`shared` or `exclusive`, see `rdma system`; absent where the kernel cannot be asked", "shared"
+        str,
+        "see `rdma system`; absent where the kernel cannot be asked",
+        "shared",
+        words=tuple(NETNS_MODES.values()),
     ),
 }
 """The declaration of the backend's attributes."""

@@ -29,9 +29,15 @@ PHYS_STATES = {
 INFINIBAND = "infiniband"
 ETHERNET = "ethernet"
 _LINK_LAYERS = {"infiniband": INFINIBAND, "ethernet": ETHERNET, "unknown": "unspecified"}
+LINK_LAYERS = tuple(_LINK_LAYERS.values())
+"""What ``link_layer`` gives."""
+
 ACTIVE = "active"
 
-_TRANSPORTS = {"usnic": "usnic", "usnic_udp": "usnic_udp", "rnic": "iwarp", "unspecified": "unspecified"}
+_IB = "ib"
+_TRANSPORTS = {"rnic": "iwarp", "usnic": "usnic", "usnic_udp": "usnic_udp", "unspecified": "unspecified"}
+TRANSPORTS = (_IB, *_TRANSPORTS.values())
+"""What ``Hca.transport`` can be."""
 _NUMBERED = re.compile(r"([0-9]{1,2}):")
 _RATE = re.compile(r"([0-9]{1,6})(\.[0-9]+)? Gb/sec\b")
 _GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
@@ -75,7 +81,7 @@ class IbDevice:
     @property
     def transport(self) -> str:
         """What ``rdma_node_get_transport`` makes of the node type: RoCE counts as ``ib``."""
-        return _TRANSPORTS.get(self.node_type, "ib") if self.node_type else ""
+        return _TRANSPORTS.get(self.node_type, _IB) if self.node_type else ""
 
 
 def best_port(ports: Sequence[Port]) -> Port | None:

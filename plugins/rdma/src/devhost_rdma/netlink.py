@@ -30,7 +30,7 @@ _SYS_GET = _NLDEV | 6
 _MONITOR = _NLDEV | 28
 _NETNS_MODE = 66
 
-_NETNS_MODES: Mapping[int | None, NetnsMode] = {0: "exclusive", 1: "shared"}
+NETNS_MODES: Mapping[int | None, NetnsMode] = {0: "exclusive", 1: "shared"}
 
 
 def netns_mode() -> NetnsMode | None:
@@ -48,7 +48,7 @@ def netns_mode() -> NetnsMode | None:
         return (
             None  # no such protocol, no permission, a question this kernel does not know, no answer in time
         )
-    return _NETNS_MODES.get(number(dict(attributes(answer.payload)).get(_NETNS_MODE))) if answer else None
+    return NETNS_MODES.get(number(dict(attributes(answer.payload)).get(_NETNS_MODE))) if answer else None
 
 
 def is_notification(datagram: bytes) -> bool:

@@ -18,7 +18,6 @@ DIRECTORY = "/dev/infiniband"
 _RDMA_CM = "/sys/class/misc/rdma_cm"
 
 _OWNER = re.compile(r"[^/\s]{1,64}")
-_NODE_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
 
 
 class Role(Enum):
@@ -124,18 +123,12 @@ def _owner(sysfs: Sysfs, path: str) -> str:
 
 
 def _node(sysfs: Sysfs, role: Role, path: str, owner: str) -> Node:
-    return Node(role, node_path(sysfs, path, path.rpartition("/")[2]), owner, path)
-
-
-def node_path(sysfs: Sysfs, path: str, name: str) -> str:
-    """The node that the kernel names for the device at ``path`` in sysfs."""
-    kernel = sysfs.uevent(path).get("DEVNAME", "")
-    return f"/dev/{kernel}" if _NODE_NAME.fullmatch(kernel) else f"{DIRECTORY}/{name}"
+    return Node(role, sysfs.node(path, f"{DIRECTORY}/{path.rpartition('/')[2]}"), owner, path)
 
 
 def rdma_cm_node(sysfs: Sysfs) -> str:
     """The node that all RDMA devices share for connections by address; empty without module ``rdma_ucm``."""
-    return node_path(sysfs, _RDMA_CM, "rdma_cm") if sysfs.exists(_RDMA_CM) else ""
+    return sysfs.node(_RDMA_CM, f"{DIRECTORY}/rdma_cm") if sysfs.exists(_RDMA_CM) else ""
 
 
 def in_order(devices: Iterable[IbDevice], nodes: Mapping[str, Sequence[Node]]) -> list[IbDevice]:

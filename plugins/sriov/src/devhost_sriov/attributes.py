@@ -7,12 +7,21 @@ from collections.abc import Iterator
 
 from devhost.backend import Attribute, AttributeValue
 
+from .devlink import MODES
 from .facts import Facts
-from .function import ETHERNET, INFINIBAND, Function, Interface, Kind
+from .function import ETHERNET, INFINIBAND, VDPA_TYPES, Function, Interface, Kind
 from .look import Look
 
+LINK_TYPES = {ETHERNET: "ether", INFINIBAND: "infiniband"}
+"""Words for the kinds of interface, as ``ip link`` writes them."""
+
+OPERATIONAL_STATES = ("up", "down", "lowerlayerdown", "dormant", "testing", "notpresent", "unknown")
+"""What ``operstate`` can say (RFC 2863; kernel, net/core/net-sysfs.c)."""
+
 ATTRIBUTES = {
-    "kind": Attribute(str, "`pf` (physical), `vf` (virtual) or `sf` (scalable function)", "vf"),
+    "kind": Attribute(
+        str, "physical, virtual or scalable function", "vf", words=tuple(kind.value for kind in Kind)
+    ),
     "vendor": Attribute(str, "vendor id of the PCI function", "8086", hex=True),
     "device": Attribute(str, "device id of the PCI function", "1889", hex=True),
     "subsystemVendor": Attribute(
@@ -48,33 +57,31 @@ ATTRIBUTES = {
         str,
         "hardware address of the first interface, else the one set for a virtual function",
         "02:00:5e:10:00:01",
+        hex=True,
     ),
     "linkType": Attribute(
-        str, "`ether` or `infiniband`, of its interface, else of its physical function", "ether"
+        str,
+        "of its interface, else of its physical function",
+        "ether",
+        words=tuple(LINK_TYPES.values()),
     ),
-    "linkState": Attribute(
-        str, "`up`, `down`, `lowerlayerdown`, `dormant` or `unknown`, of its first interface", "up"
-    ),
+    "linkState": Attribute(str, "operational state of its first interface", "up", words=OPERATIONAL_STATES),
     "mtu": Attribute(int, "bytes in one packet of its first interface; kept while in a pod", 1500),
     "eswitchMode": Attribute(
-        str, "`legacy` or `switchdev`, of the embedded switch it belongs to", "switchdev"
+        str, "mode of the embedded switch it belongs to", "switchdev", words=tuple(MODES.values())
     ),
     "representor": Attribute(str, "interface that stands for it in the embedded switch", "ens1f0npf0vf3"),
     "isRdma": Attribute(bool, "whether it has RDMA devices", True),
     "rdmaDevices": Attribute(list, "names of its RDMA devices", ("mlx5_3",)),
     "pKey": Attribute(str, "partition key of index 0 on its first InfiniBand port", "0x7fff", hex=True),
-    "vdpaType": Attribute(str, "`vhost` or `virtio`, by the driver of its vDPA device", "vhost"),
+    "vdpaType": Attribute(
+        str, "who uses its vDPA device, by the driver of that", "vhost", words=tuple(VDPA_TYPES.values())
+    ),
     "ddpProfile": Attribute(
         str, "name of the DDP package that an Intel adapter has loaded", "GTPv1-C/U IPv4/IPv6 payload"
     ),
 }
 """The declaration of the backend's attributes."""
-
-LINK_TYPES = {ETHERNET: "ether", INFINIBAND: "infiniband"}
-"""Words for the kinds of interface, as ``ip link`` writes them."""
-
-OPERATIONAL_STATES = ("up", "down", "lowerlayerdown", "dormant", "testing", "notpresent", "unknown")
-"""What ``operstate`` can say (RFC 2863; kernel, net/core/net-sysfs.c)."""
 
 _ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 

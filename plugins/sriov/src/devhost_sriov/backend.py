@@ -24,7 +24,7 @@ from .nodes import group_node
 from .options import SriovOptions
 from .ownership import Ownership
 from .provision import Provisioner
-from .readiness import Readiness, is_dead
+from .readiness import Readiness
 from .scan import Scan
 from .settling import Settling
 from .storage import in_use
@@ -69,7 +69,7 @@ class Sriov(Backend):
         super().__init__(options, context)
         self._sysfs = Sysfs(context.root)
         self._scan = Scan(self._sysfs)
-        self._settling = Settling(self._sysfs)
+        self._settling = Settling(self._sysfs, ignore_ports=options.ignore_port_state)
         self._network = Network(self._sysfs, context, options.node_addresses)
         self._readiness = Readiness(self._sysfs, options)
         # Replaced whole, never changed: probe(), allocate() and watch() read it on other threads.
@@ -97,7 +97,7 @@ class Sriov(Backend):
         Raises:
             OSError: sysfs cannot be listed.
         """
-        self._settling.wait()
+        self._settling.wait(self._look.functions)
         look = self._scan.look()
         facts, lacks = self._network.facts(look), self._readiness.lacks(look)
         stored = in_use(self._sysfs, look.functions.values())
@@ -140,7 +140,7 @@ class Sriov(Backend):
         dead = unhealthy("its configuration space reads as ones: it has failed, or lost its link")
         made = self._made
         paths = {device.id: made[device.id][0].function.path for device in devices if device.id in made}
-        return {name: dead for name, path in paths.items() if is_dead(self._sysfs, path)}
+        return {name: dead for name, path in paths.items() if self._sysfs.is_dead(path)}
 
     async def watch(self) -> AsyncIterator[Event]:
         """Changes of links, routes and embedded switches, which udev does not tell of."""

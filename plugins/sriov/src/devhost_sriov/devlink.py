@@ -20,13 +20,15 @@ CHANGES = frozenset({3, 4, 7, 8})
 """Commands of notifications after which switches may be others: a device or a port is new, changed or gone
 (``DEVLINK_CMD_NEW``, ``_DEL``, ``_PORT_NEW``, ``_PORT_DEL``)."""
 
+MODES = {0: "legacy", 1: "switchdev"}
+"""Words for the modes of an embedded switch (``enum devlink_eswitch_mode``)."""
+
 BUS_NAME, DEV_NAME = 1, 2
 """Numbers of the attributes that name the device: ``pci`` and its address."""
 
 _ENOENT = 2
 _GET, _PORT_GET, _ESWITCH_GET, _INFO_GET = 1, 5, 29, 51
 _PCI_VF, _PCI_SF = 4, 7
-_MODES = {0: "legacy", 1: "switchdev"}
 _PROFILE = "fw.app.name"
 """Name of the running firmware application: on Intel's adapters the DDP package."""
 
@@ -80,7 +82,7 @@ async def read(*, profiles: bool) -> Devlink:
         found: dict[str, str] = {}
         for device in devices:
             for message in await _maybe(link, _ESWITCH_GET, device):
-                modes[device[1]] = _MODES.get(message.get_attr("ESWITCH_MODE"), "")
+                modes[device[1]] = MODES.get(message.get_attr("ESWITCH_MODE"), "")
             if profiles:
                 for message in await _maybe(link, _INFO_GET, device):
                     found[device[1]] = profile_in(message)

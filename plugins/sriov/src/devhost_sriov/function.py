@@ -21,6 +21,9 @@ REPRESENTOR = re.compile(
 ``__devlink_port_phys_port_name_get``; plain numbers before that existed, which are those of virtual ones).
 Only one on another controller, a host seen from its adapter, has ``c<N>``."""
 
+VDPA_TYPES = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
+"""What the drivers of the vDPA bus make of a device."""
+
 _PASSED_ON = re.compile(r"(?:.*[-_])?vfio(?:[-_].*)?|uio_pci_generic|igb_uio|uio_dfl")
 
 
@@ -71,7 +74,7 @@ class Vdpa:
     @property
     def type(self) -> str:
         """``vhost`` or ``virtio``; empty while it is bound to neither."""
-        return {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}.get(self.driver, "")
+        return VDPA_TYPES.get(self.driver, "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ _RDMA_CLASSES = (
     ("issm", "infiniband_mad"),
     ("ucm", "infiniband_cm"),  # until Linux 5.8
 )
-_NODE_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -110,7 +109,7 @@ def group_node(sysfs: Sysfs, group: str) -> str:
 def _own_device(sysfs: Sysfs, path: str) -> str:
     """The node of a function's own vfio device; empty on kernels without, where only the directory may be."""
     for name in sysfs.names(f"{path}/vfio-dev"):
-        node = _node(sysfs, f"{path}/vfio-dev/{name}", f"/dev/vfio/devices/{name}")
+        node = sysfs.node(f"{path}/vfio-dev/{name}", f"/dev/vfio/devices/{name}")
         if sysfs.exists(node):
             return node
     return ""
@@ -138,7 +137,7 @@ def uio(sysfs: Sysfs, function: Function) -> Part:
     name = next((name for name in sysfs.names(f"{function.path}/uio") if name.startswith("uio")), "")
     if not name:
         raise AllocationError(f"{function.id}: its driver {function.driver} has made no uio device")
-    node = _node(sysfs, f"{function.path}/uio/{name}", f"/dev/{name}")
+    node = sysfs.node(f"{function.path}/uio/{name}", f"/dev/{name}")
     return Part("uio", (DeviceNode(node),), {"mount": node})
 
 
@@ -158,7 +157,7 @@ def rdma(sysfs: Sysfs, function: Function) -> Part | None:
     if not any(role == "uverbs" for role, _ in found):
         raise AllocationError(f"{function.id} has no uverbs node: is module ib_uverbs loaded?")
     if sysfs.exists(_RDMA_CM):
-        found.append(("rdma_cm", _node(sysfs, _RDMA_CM, "/dev/infiniband/rdma_cm")))
+        found.append(("rdma_cm", sysfs.node(_RDMA_CM, "/dev/infiniband/rdma_cm")))
     info = {role: node for role, node in reversed(found)}  # of several the first, as programs take it
     return Part("rdma", tuple(DeviceNode(node) for _, node in found), info | {"rdma_dev": ",".join(names)})
 
@@ -168,7 +167,7 @@ def _rdma_nodes(sysfs: Sysfs, path: str) -> Iterator[tuple[str, str]]:
     for role, directory in _RDMA_CLASSES:
         for name in sysfs.names(f"{path}/{directory}"):
             if name.startswith(role):
-                yield role, _node(sysfs, f"{path}/{directory}/{name}", f"/dev/infiniband/{name}")
+                yield role, sysfs.node(f"{path}/{directory}/{name}", f"/dev/infiniband/{name}")
 
 
 def vhost_net() -> Part:
@@ -196,13 +195,7 @@ def vdpa_path(sysfs: Sysfs, function: Function) -> str:
         return ""
     for name in sorted(sysfs.names(function.vdpa.path), key=natural):
         if name.startswith("vhost-vdpa-"):
-            return _node(sysfs, f"{function.vdpa.path}/{name}", f"/dev/{name}")
+            return sysfs.node(f"{function.vdpa.path}/{name}", f"/dev/{name}")
         if re.fullmatch(r"virtio[0-9]+", name):
             return f"/sys/bus/virtio/devices/{name}"
     return ""
-
-
-def _node(sysfs: Sysfs, path: str, usual: str) -> str:
-    """The node that the kernel names for the device at ``path`` in sysfs."""
-    kernel = sysfs.uevent(path).get("DEVNAME", "")
-    return f"/dev/{kernel}" if _NODE_NAME.fullmatch(kernel) else usual

@@ -115,8 +115,9 @@ class Provisioner:
                 return  # others have taken the place of ours
             entry = VirtualFunctions(pf=made.name, count=0)
         most = physical.most
-        if entry.count and most is None:
-            raise BackendError(f"{physical.label} cannot have virtual functions")
+        if entry.count and not most:
+            off = "" if most is None else ": its driver or its firmware has them switched off"
+            raise BackendError(f"{physical.label} cannot have virtual functions{off}")
         if entry.count > (most or 0):
             raise BackendError(
                 f"{physical.label} can have {most} virtual functions at most, not {entry.count}"

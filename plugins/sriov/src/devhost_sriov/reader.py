@@ -60,7 +60,7 @@ class FunctionReader:
             kind = Kind.VIRTUAL
         else:
             kind, parent = Kind.PHYSICAL, ""
-            total = sysfs.integer(f"{path}/sriov_totalvfs")
+            total = _positive(sysfs.integer(f"{path}/sriov_totalvfs"))
             if not total and not _is_offered(pci_class, driver):
                 return None
             if sysfs.exists(f"{path}/sriov_vf_msix_count"):  # only virtual functions have it, since 5.13
@@ -86,7 +86,7 @@ class FunctionReader:
             iommu_group=sysfs.target(f"{path}/iommu_group"),
             parent=parent,
             vf_index=self._vf_index(path, address) if parent else None,
-            total_vfs=total if total is not None and total >= 0 else None,
+            total_vfs=total,
             interfaces=interfaces,
             representors=representors,
             rdma_devices=rdma_devices,

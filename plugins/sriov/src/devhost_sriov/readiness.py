@@ -7,7 +7,7 @@ hundreds of functions have thousands of files. What is asked is what Allocate as
 from __future__ import annotations
 
 from devhost.backend import AllocationError, Event
-from devhost.sysfs import Sysfs, read_bytes
+from devhost.sysfs import Sysfs
 
 from . import nodes
 from .function import Function
@@ -17,9 +17,6 @@ from .scan import MOST_PLACES
 
 _MODULES = {nodes.CONTAINER: "vfio", nodes.VHOST_NET: "vhost_net", nodes.TUN: "tun"}
 """What makes the nodes that belong to no function."""
-
-_HEADER = 64
-"""Bytes of the configuration space that everybody may read (sysfs-bus-pci, ``config``)."""
 
 
 class Readiness:
@@ -70,15 +67,3 @@ class Readiness:
         except AllocationError as error:
             return error.message
         return ""
-
-
-def is_dead(sysfs: Sysfs, path: str) -> bool:
-    """Whether a PCI function answers no more: then all of its configuration space reads as ones.
-
-    The first two bytes alone say nothing: those of a virtual function are ones in any case (PCI Express base
-    specification, 9.3.4.1.1). One that sleeps without power is not woken up for it.
-    """
-    if sysfs.text(f"{path}/power_state") == "D3cold":
-        return False
-    header = read_bytes(f"{sysfs.prefix}{path}/config", _HEADER)
-    return header is not None and len(header) == _HEADER and not header.strip(b"\xff")

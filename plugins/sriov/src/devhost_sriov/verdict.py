@@ -35,9 +35,13 @@ def verdict(function: Function, whole: Function | None, lack: str, *, ignore_por
     return HEALTHY
 
 
+def lacks_carrier(ports: Sequence[Interface]) -> bool:
+    """Whether no port has a carrier. One that nobody has set up tells nothing of its cable."""
+    return bool(ports) and all(port.is_set_up and port.state in _NO_CARRIER for port in ports)
+
+
 def _carrier(ports: Sequence[Interface], *, own: bool) -> Health:
-    """Whether any port has a carrier. One that nobody has set up tells nothing of its cable."""
-    if not ports or any(not port.is_set_up or port.state not in _NO_CARRIER for port in ports):
+    if not lacks_carrier(ports):
         return HEALTHY
     names = " and ".join(port.name for port in ports)
     of = "" if own else " of its physical function"

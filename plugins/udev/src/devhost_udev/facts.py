@@ -86,7 +86,9 @@ class Reader:
         numa = self._numa(chain)
         if numa is not None:
             found["numaNode"] = numa
-        claims, part_of = _claims(key, node, chain, pcie, usb)
+        claims, part_of = _claims(node, chain, pcie, usb)
+        if group := self._iommu_group(chain):
+            claims |= {f"iommu:{group}"}
         return Facts(
             sys_path=path,
             node=node,
@@ -97,6 +99,18 @@ class Reader:
             numa_nodes=() if numa is None else (numa,),
             pcie_path=tuple(map(sys.intern, pcie)),
         )
+
+    def _iommu_group(self, chain: Sequence[Kobject]) -> str:
+        """The number of the IOMMU group that a program has with this node; empty if it has none.
+
+        The node is the group's own, ``<n>`` or ``noiommu-<n>``, or that of one of its functions
+        (Documentation/driver-api/vfio.rst of the Linux kernel).
+        """
+        if chain[0].subsystem == "vfio":
+            return chain[0].name.removeprefix("noiommu-")
+        if chain[0].subsystem == "vfio-dev" and len(chain) > 1:
+            return self._tree.linked_name(chain[1].path, "iommu_group")
+        return ""
 
     def _attributes(
         self, key: str, node: str, chain: Sequence[Kobject], usb: Usb | None
@@ -279,11 +293,12 @@ def _port(device: Kobject, devpath: str) -> str:
 
 
 def _claims(
-    key: str, node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None
+    node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None
 ) -> tuple[frozenset[str], frozenset[str]]:
     """What the device uses up, and what it is only a part of."""
     device, disk = chain[0], _disk(chain)
     claims, part_of = [f"node:{node}"], [f"pci:{address}" for address in pcie[-1:]]
+    part_of += [f"aux:{above.name}" for above in chain[1:] if above.subsystem == "auxiliary"]
     if device.subsystem == "block":
         number = f"{disk.properties.get('MAJOR', '')}:{disk.properties.get('MINOR', '')}"
         (part_of if device is not disk else claims).append(f"block:{number}")
