@@ -1,0 +1,111 @@
+"""Chips with an FPGA beside the processor, where XRT's driver zocl runs: Zynq, Kria, Versal.
+
+There is no PCI: zocl drives a device of the platform bus that the device tree (or an overlay of it, as
+Kria's applications bring) calls ``zyxclmm_drm``. Containers load their own image and kernels through its
+render node (src/runtime_src/core/edge/drm/zocl of XRT), so all of the programmable logic is one device. The
+kernel's manager and regions of the same logic are not listed again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from devhost.backend import HEALTHY, Device, Health, unhealthy
+from devhost.sysfs import Sysfs
+
+from . import attributes, busy, managers_state, xrt_function, xrt_ids
+from .managers_tree import Member, Tree
+from .nodes import node_claims
+from .unit import Interface, Kind, Slot, Unit
+
+_DEVICES, _DRIVERS = "/sys/bus/platform/devices", "/sys/bus/platform/drivers"
+
+_OWN = re.compile(r"zynq|versal", re.I)
+"""The name of a manager that is on the same chip; those on SPI or PCI program another one."""
+
+
+class Embedded:
+    """Finds what zocl drives."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._last: Mapping[busy.Identity, Health] = {}
+
+    def scan(self) -> Iterable[Unit]:
+        """The units that exist now: one, or none.
+
+        Raises:
+            OSError: a bus or class cannot be listed, so that nobody takes silence for absence.
+        """
+        places = self._places()
+        tree = Tree(self._sysfs) if places else None
+        now: dict[busy.Identity, Health] = {}
+        units = []
+        for place in places:
+            manager = self._manager(tree) if tree else None
+            unit = self._unit(place, manager, now)
+            if tree and manager:
+                regions = (region.path for region in tree.regions_of(manager))
+                unit = replace(unit, hardware=(place, manager.path, *regions))
+            units.append(unit)
+        self._last = now
+        return units
+
+    def _places(self) -> list[str]:
+        names = {name for name in self._sysfs.listed(_DEVICES) if xrt_ids.ZOCL_NODE in name}
+        for driver in self._sysfs.listed(_DRIVERS):
+            if driver.startswith(xrt_ids.ZOCL):
+                bound = self._sysfs.names(f"{_DRIVERS}/{driver}")
+                names |= {name for name in bound if self._sysfs.exists(f"{_DEVICES}/{name}/drm")}
+        return [path for name in sorted(names) if (path := self._sysfs.device(f"{_DEVICES}/{name}"))]
+
+    def _manager(self, tree: Tree) -> Member | None:
+        for one in tree.managers:
+            if _OWN.search(self._sysfs.text(f"{one.path}/name")) and one.path.startswith(
+                "/sys/devices/platform/"
+            ):
+                return one
+        return None
+
+    def _unit(self, place: str, manager: Member | None, now: dict[busy.Identity, Health]) -> Unit:
+        sysfs, name = self._sysfs, place.rpartition("/")[2]
+        render, driver = xrt_function.render(sysfs, place), sysfs.target(f"{place}/driver")
+        state = busy.manager(sysfs, manager.path) if manager else busy.Manager()
+        identity = busy.identity(sysfs, place)
+        verdict = managers_state.judge(state, can_program=True, last=self._last.get(identity, HEALTHY))
+        health = HEALTHY
+        if not driver:
+            health = unhealthy("no driver is bound to it: load the module zocl")
+        elif not render:
+            health = unhealthy("zocl has made no render node for it")
+        elif state.state == "power off" or verdict.is_busy:
+            # an image that failed is no illness: the next container loads its own
+            health = verdict.health
+        now[identity] = health
+        numa_node = sysfs.numa_node(place)
+        facts = {
+            "vendor": attributes.XILINX,
+            "kind": str(Kind.CARD),
+            "driver": driver,
+            "manager": sysfs.text(f"{manager.path}/name") if manager else "",
+            "managerState": state.state,
+            "regionState": verdict.word if manager else "",
+            "numaNode": numa_node,
+        }
+        claims = {f"fpga:{name}", *node_claims(sysfs, [render] if render else [])}
+        device = Device(
+            id=name,
+            attributes=attributes.present(facts),
+            claims=frozenset(claims),
+            numa_nodes=() if numa_node is None else (numa_node,),
+            health=health,
+        )
+        slots: tuple[Slot, ...] = ()
+        if manager and sysfs.exists(f"{manager.path}/firmware"):
+            slots = (Slot(Interface.FIRMWARE, manager.path),)
+        nodes = (render,) if render else ()
+        return Unit(
+            device, nodes, slots=slots, watched=state.files, is_busy=verdict.is_busy, hardware=(place,)
+        )

@@ -1,0 +1,97 @@
+"""Which families of drivers there are; the code of each is imported when its driver may be here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from devhost.sysfs import Sysfs
+
+from . import xrt_ids
+from .unit import Family, Unit
+from .xrt_ids import AMA, ZOCL, ZOCL_NODE
+
+if TYPE_CHECKING:
+    from .managers import Managers
+
+
+class Rest:
+    """The kernel's own classes: what no other family speaks for."""
+
+    def __init__(self, managers: Managers) -> None:
+        self._managers = managers
+        self._taken: Collection[str] = ()
+
+    def leave_out(self, taken: Collection[str]) -> None:
+        """Takes note of the directories in sysfs that the others speak for."""
+        self._taken = taken
+
+    def scan(self) -> Iterable[Unit]:
+        """What is left."""
+        return self._managers.scan(self._taken)
+
+
+def _dfl(sysfs: Sysfs) -> Family:
+    from .dfl import Dfl
+
+    return Dfl(sysfs)
+
+
+def _opae(sysfs: Sysfs) -> Family:
+    from .opae import Opae
+
+    return Opae(sysfs)
+
+
+def _xrt(sysfs: Sysfs) -> Family:
+    from .xrt import Xrt
+
+    return Xrt(sysfs)
+
+
+def _embedded(sysfs: Sysfs) -> Family:
+    from .embedded import Embedded
+
+    return Embedded(sysfs)
+
+
+def _ama(sysfs: Sysfs) -> Family:
+    from .ama import Ama
+
+    return Ama(sysfs)
+
+
+def _managers(sysfs: Sysfs) -> Family:
+    from .managers import Managers
+
+    return Rest(Managers(sysfs))
+
+
+def _has(*classes: str) -> Callable[[Sysfs], bool]:
+    return lambda sysfs: any(sysfs.exists(f"/sys/class/{one}") for one in classes)
+
+
+def _has_xrt_vendor(sysfs: Sysfs) -> bool:
+    bus = "/sys/bus/pci/devices"
+    return any(sysfs.hexadecimal(f"{bus}/{one}/vendor") in xrt_ids.VENDORS for one in sysfs.names(bus))
+
+
+def _has_zocl(sysfs: Sysfs) -> bool:
+    bus = "/sys/bus/platform"
+    devices, drivers = sysfs.names(f"{bus}/devices"), sysfs.names(f"{bus}/drivers")
+    return any(ZOCL_NODE in one for one in devices) or any(one.startswith(ZOCL) for one in drivers)
+
+
+def _has_transcoder(sysfs: Sysfs) -> bool:
+    return _has_xrt_vendor(sysfs) or any(one.startswith(AMA) for one in sysfs.names("/sys/class/misc"))
+
+
+FAMILIES: Mapping[str, tuple[Callable[[Sysfs], bool], Callable[[Sysfs], Family]]] = {
+    "dfl": (_has("fpga_region"), _dfl),
+    "opae": (_has("fpga"), _opae),
+    "xrt": (_has_xrt_vendor, _xrt),
+    "embedded": (_has_zocl, _embedded),
+    "ama": (_has_transcoder, _ama),
+    "managers": (_has("fpga_manager", "fpga_region"), _managers),
+}
+"""Each family: whether its hardware or driver may be here, and how its code is made; specific ones first."""

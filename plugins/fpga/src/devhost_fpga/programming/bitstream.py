@@ -1,0 +1,186 @@
+"""Files that can be programmed: opened once, looked at, and handed on as they were opened.
+
+A GBS file is 16 bytes of magic, the length of the metadata (32 bits, little-endian), the metadata as JSON,
+and the raw image to the end; what is programmed is the image alone (OPAE SDK, libbitstream/bitstream.c).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from devhost.backend import AllocationError
+from devhost.errors import one_line
+
+from .program import Program, parsed
+
+LARGEST = 512 << 20
+"""Bytes; the largest FPGAs take some 200 MiB, and the kernel keeps a copy while it programs."""
+
+GBS = b"XeonFPGA\xb7GBSv001"
+
+METADATA_LIMIT = 4095
+"""Bytes of metadata; Intel's device plugin takes no more (pkg/fpga/bitstream/gbs.go)."""
+
+OPENCL = "18b79ffa2ee54aa096ef4230dafacb5f"
+"""The AFU id that every image of the OpenCL board support package has (aocx.go of the same)."""
+
+_LENGTH = 4
+_HEAD = len(GBS) + _LENGTH
+
+_FOREIGN = (
+    (b"\x7fELF", "an OpenCL image (.aocx) or another ELF file, which is not supported"),
+    (b"xclbin", "an XRT container (.xclbin), which XRT loads by itself from within the pod"),
+    (b"\x19\xfd\xea\xb6", "an update image signed for fpgasupdate, which is not supported"),
+    (b"\x1f\x8b", "a compressed file: unpack it"),
+)
+"""What a file begins with, and what it then is instead of an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bitstream:
+    """An open file that looks as if it could be programmed.
+
+    ``head`` is what comes before the image, which itself is never read here; ``identity`` tells this content
+    from another of the same name. The ids are 32 lower-case hexadecimal digits, or empty.
+    """
+
+    path: str
+    descriptor: int
+    size: int
+    head: bytes
+    modified: int
+    identity: tuple[int, ...]
+    interface_id: str
+    afu_id: str
+
+    @property
+    def is_gbs(self) -> bool:
+        """Whether it tells by itself what it is; otherwise it is a raw image."""
+        return bool(self.head)
+
+
+@contextmanager
+def opened(prefix: str, program: Program) -> Iterator[Bitstream]:
+    """Opens the file of a resource, and closes it again.
+
+    Args:
+        prefix: what stands for the node's ``/``.
+
+    Raises:
+        AllocationError: it cannot be programmed, whatever the device.
+    """
+    path = str(program.bitstream)
+    # O_NONBLOCK: what is no regular file, a pipe say, must not keep a pod waiting
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        descriptor = os.open(prefix + path, flags)
+    except OSError as error:
+        raise _refused(path, "does not exist on the node" if _is_absent(error) else _why(error)) from error
+    try:
+        yield _examined(path, descriptor, prefix, program)
+    finally:
+        os.close(descriptor)
+
+
+def _examined(path: str, descriptor: int, prefix: str, program: Program) -> Bitstream:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise _refused(path, "is not a regular file")
+    if status.st_mode & stat.S_IWOTH:
+        raise _refused(path, "may be written to by anybody on the node: chmod o-w it")
+    if prefix and not os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{prefix}/"):  # noqa: PTH115
+        raise _refused(path, f"leads out of {prefix}, which stands for the node's /")
+    if not status.st_size:
+        raise _refused(path, "is empty")
+    if status.st_size > LARGEST:
+        raise _refused(path, f"is too large: {status.st_size} bytes, at most {LARGEST} can be programmed")
+    try:
+        start = os.pread(descriptor, _HEAD + METADATA_LIMIT, 0)
+    except OSError as error:
+        raise _refused(path, _why(error)) from error
+    head, interface_id, afu_id = _understood(path, start, status.st_size)
+    for key, said, known in (
+        ("interfaceId", program.interface_id, interface_id),
+        ("afuId", program.afu_id, afu_id),
+    ):
+        if said and known and said != known:
+            raise _refused(path, f"has {key} {known}, and the resource says {said}")
+    if (afu_id or program.afu_id) == OPENCL:
+        raise _refused(
+            path, "is not supported: OpenCL images all have one AFU id, so nothing tells them apart"
+        )
+    return Bitstream(
+        path,
+        descriptor,
+        status.st_size,
+        head,
+        status.st_mtime_ns,
+        _identity(status),
+        interface_id or program.interface_id,
+        afu_id or program.afu_id,
+    )
+
+
+def _understood(path: str, start: bytes, size: int) -> tuple[bytes, str, str]:
+    """What comes before the image, and both ids; all empty for a raw image."""
+    for magic, what in _FOREIGN:
+        if start.startswith(magic):
+            raise _refused(path, f"is {what}")
+    if not start.startswith(GBS):
+        if path.lower().endswith(".gbs") or GBS.startswith(start):
+            raise _refused(
+                path, "is no GBS file, or a truncated one: it does not begin with XeonFPGA·GBSv001"
+            )
+        return b"", "", ""
+    length = int.from_bytes(start[len(GBS) : _HEAD], "little")
+    if len(start) >= _HEAD and not 0 < length <= METADATA_LIMIT:
+        raise _refused(path, f"is a damaged GBS file: its metadata cannot have {length} bytes")
+    end = _HEAD + length
+    if size <= end:
+        raise _refused(path, "is a truncated GBS file: it ends before its image")
+    interface_id, afu_id = _metadata(path, start[_HEAD:end])
+    return start[:end], interface_id, afu_id
+
+
+def _metadata(path: str, data: bytes) -> tuple[str, str]:
+    try:
+        image: Any = json.loads(data.rstrip(b"\0"))["afu-image"]
+        interface_id, clusters = parsed(image["interface-uuid"]), image["accelerator-clusters"]
+        afu_ids = [parsed(cluster["accelerator-type-uuid"]) for cluster in clusters]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _refused(path, "is a damaged GBS file: its metadata cannot be read") from error
+    if len(afu_ids) != 1:
+        raise _refused(path, f"is not supported: its metadata names {len(afu_ids)} accelerators, not one")
+    if not interface_id or not afu_ids[0]:
+        raise _refused(path, "is a damaged GBS file: its metadata lacks the interface id or the AFU id")
+    return interface_id, afu_ids[0]
+
+
+def identity_at(path: str) -> tuple[int, ...]:
+    """The identity of the file that has this path now; empty if there is none."""
+    try:
+        return _identity(os.stat(path))  # noqa: PTH116 - a plain string path
+    except OSError:
+        return ()
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _is_absent(error: OSError) -> bool:
+    return isinstance(error, (FileNotFoundError, NotADirectoryError))
+
+
+def _why(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or one_line(error)}"
+
+
+def _refused(path: str, why: str) -> AllocationError:
+    return AllocationError(f"{path} {why}")

@@ -1,0 +1,116 @@
+"""Changes that make no event, seen by reading some files again now and then.
+
+The kernel tells nobody that a container has programmed its region, that a register shows an error, or that a
+manager went from one state to the next. None of these files is waited for when it is read: what is read
+under a lock that programming holds is left to probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+
+from devhost.backend import Context, Event
+from devhost.errors import BackendError
+from devhost.sysfs import Sysfs
+
+from .ids import Reading, read
+from .unit import Unit
+
+CALM = 10.0
+"""Seconds between two readings."""
+
+BUSY = 0.5
+"""Seconds between two readings at first, while something is being programmed; each takes twice as long."""
+
+MOST = 4096
+"""Files that are read again, at most: a card has some thirty."""
+
+SPREAD = 0.2
+"""How much of a pause is left to chance, so that nodes that began together do not stay together."""
+
+
+class Watch:
+    """Reads the files that units name, and tells of those that hold something else than before."""
+
+    def __init__(
+        self,
+        sysfs: Sysfs,
+        context: Context,
+        sleep: Callable[[float], Awaitable[None]] | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._sysfs = sysfs
+        self._context = context
+        self._sleep = sleep or self._pause
+        self._draw = draw
+        # Replaced whole: discover() writes them on its thread, the event loop reads them.
+        self._files: Mapping[str, str] = {}
+        self._is_busy = False
+        self._quick = BUSY
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._known: Mapping[str, Reading] = {}
+
+    def follow(self, units: Iterable[Unit]) -> None:
+        """Takes note of the units there are now. May be called from any thread."""
+        files: dict[str, str] = {}
+        is_busy = False
+        for unit in units:
+            is_busy = is_busy or unit.is_busy
+            for file in unit.watched:
+                if len(files) < MOST:
+                    files.setdefault(file, file.rpartition("/")[0])
+        began = is_busy and not self._is_busy
+        self._files, self._is_busy = files, is_busy
+        loop, wake = self._loop, self._wake
+        if began and loop is not None and wake is not None:
+            with suppress(RuntimeError):  # the loop has just been closed
+                loop.call_soon_threadsafe(wake.set)
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """An event whenever one of the files has changed; never ends."""
+        self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            while True:
+                await self._sleep(self._next() * (1 - SPREAD * self._draw()))
+                for path in await self._changed():
+                    yield Event("fpga", "change", path)
+        finally:
+            self._loop = self._wake = None
+
+    def _next(self) -> float:
+        """Seconds until the next reading: short while something is busy, but not for as long as it is."""
+        if not self._is_busy:
+            self._quick = BUSY
+            return CALM
+        pause, self._quick = self._quick, min(CALM, self._quick * 2)
+        return pause
+
+    async def _changed(self) -> list[str]:
+        """The directories with a file that holds something else than when it was read last."""
+        files, before = self._files, self._known
+        if not files:
+            self._known = {}
+            return []
+        try:
+            now = await self._context.run_blocking(self._readings, tuple(files))
+        except BackendError:  # a driver that hangs: looks say so, and this is asked again after a while
+            return []
+        self._known = now
+        return list(
+            dict.fromkeys(files[file] for file, reading in now.items() if before.get(file) != reading)
+        )
+
+    def _readings(self, files: Iterable[str]) -> dict[str, Reading]:
+        return {file: read(self._sysfs, file) for file in files}
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits so long, or until something has begun to be programmed."""
+        assert self._wake is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()

@@ -1,0 +1,114 @@
+"""Whether a card of XRT's can be used, from what its drivers keep in sysfs.
+
+Only files that are answered at once: on a user function, those of ``firewall.u.*``, ``mig.u.*`` and the
+sensors make xocl ask xclmgmt through a mailbox and write to the kernel's log at each read, so they are read
+on the management function, which has the registers. ``error`` there is never read: that clears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from devhost.backend import HEALTHY, Health, unhealthy
+from devhost.sysfs import Sysfs
+
+from . import pci, xrt_function
+
+SHUTDOWN = 97
+"""Degrees Celsius at which a card switches itself off (``check_temp_within_range``, mgmt-core.c of XRT)."""
+
+RESETTING = "it is being reset, or its driver is still looking at it"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A verdict, ``is_passing`` if it changes by itself and no event tells; what it was read from."""
+
+    health: Health
+    is_passing: bool = False
+    watched: tuple[str, ...] = ()
+
+
+def user(sysfs: Sysfs, path: str) -> Condition:
+    """The condition of a user function that xocl is bound to."""
+    watched = (f"{path}/dev_offline", f"{path}/ready")
+    if sysfs.is_dead(path):
+        return Condition(unhealthy(pci.LOST))
+    # across a hot reset xocl keeps `user_pf` and takes all its other files away (xocl_init_persist_sysfs)
+    there = any(sysfs.exists(file) for file in watched)
+    if not there or not xrt_function.part(sysfs, path, "rom"):
+        return Condition(unhealthy(RESETTING), is_passing=True, watched=watched)
+    if sysfs.integer(f"{path}/dev_offline"):
+        return Condition(
+            unhealthy("xocl has it offline: it is being reset"), is_passing=True, watched=watched
+        )
+    if sysfs.exists(f"{path}/ready") and not sysfs.integer(
+        f"{path}/ready"
+    ):  # older drivers have no such file
+        return Condition(
+            unhealthy(
+                "its management function does not answer xocl: is xclmgmt loaded where that is, and mpd?"
+            ),
+            watched=watched,
+        )
+    if not xrt_function.render(sysfs, path):
+        return Condition(unhealthy("xocl has made no render node for it"), is_passing=True, watched=watched)
+    return Condition(HEALTHY, watched=watched)
+
+
+def management(sysfs: Sysfs, path: str) -> Condition:
+    """The condition of the card as its management function sees it, with xclmgmt bound to that."""
+    watched = [f"{path}/dev_offline", f"{path}/ready"]
+    if sysfs.is_dead(path):
+        return Condition(unhealthy(f"its management function is lost: {pci.LOST}"))
+    if sysfs.integer(f"{path}/dev_offline"):
+        return Condition(unhealthy("xclmgmt has it offline: it is being reset"), True, tuple(watched))
+    if sysfs.integer(f"{path}/ready") == 0:
+        reason = "xclmgmt could not start it: it has no shell that this driver knows, or its factory image"
+        return Condition(unhealthy(reason), watched=tuple(watched))
+    for file, reason in _alarms(sysfs, path):
+        if file:
+            watched.append(file)
+        if reason:
+            # behind a tripped firewall, further registers could only hang or lie
+            return Condition(unhealthy(reason), watched=tuple(watched))
+    return Condition(HEALTHY, watched=tuple(watched))
+
+
+def control(sysfs: Sysfs, path: str) -> Condition:
+    """The condition of a function of AMD's ``ami`` driver, by its ``dev_state`` (ami_sysfs.c, ami_top.h)."""
+    watched = (f"{path}/dev_state",)
+    if sysfs.is_dead(path):
+        return Condition(unhealthy(pci.LOST))
+    state = sysfs.text(watched[0])
+    if state in ("READY", "COMPAT"):
+        return Condition(HEALTHY, watched=watched)
+    passing = state in ("INIT", "SHUTDOWN")
+    return Condition(unhealthy(f"the ami driver says {state or 'nothing'} of it"), passing, watched)
+
+
+def _alarms(sysfs: Sysfs, path: str) -> Iterator[tuple[str, str]]:
+    """Files of a management function to watch, and what is wrong by them; both may be empty."""
+    for name in sysfs.names(path):
+        place, kind = f"{path}/{name}", name.split(".")[0]
+        if kind == "firewall":
+            status = sysfs.integer(f"{place}/status")
+            where = sysfs.text(f"{place}/level")
+            text = f"AXI firewall {where} has tripped, status {status:#x}: reset the card" if status else ""
+            yield f"{place}/status", text
+    for name in sysfs.names(path):
+        place, kind = f"{path}/{name}", name.split(".")[0]
+        if kind == "xmc":
+            celsius = sysfs.integer(f"{place}/xmc_fpga_temp")
+            hot = celsius is not None and celsius >= SHUTDOWN
+            # not watched: it changes all the time
+            yield "", f"its FPGA has {celsius} °C: it switches itself off" if hot else ""
+        elif kind == "mig":
+            # bit 0: uncorrectable, bit 1: corrected (`ecc_status_show`, mig.c)
+            status = sysfs.integer(f"{place}/ecc_status") or 0
+            bank = sysfs.text(f"{place}/name") or name
+            yield (
+                f"{place}/ecc_status",
+                f"uncorrectable memory error in {bank}: reset it" if status & 1 else "",
+            )

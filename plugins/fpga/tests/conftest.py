@@ -1,0 +1,35 @@
+"""The modelled machines are modules beside the tests, which import them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from devhost_fpga.backend import Fpga
+
+from devhost.testing.looking import Looking
+
+sys.path.append(str(Path(__file__).parent / "machines"))
+
+if TYPE_CHECKING:
+    from fpga_desk import Faults
+
+
+@pytest.fixture
+def looking() -> Iterator[Looking[Fpga]]:
+    """Makes backends on a machine, and ends what they began."""
+    with Looking(Fpga) as looking:
+        yield looking
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    """Errors of drivers, which plain files cannot have."""
+    from fpga_desk import Faults
+
+    made = Faults()
+    monkeypatch.setattr("devhost_fpga.ids.os", made)
+    return made

@@ -1,0 +1,47 @@
+"""The code of a family is imported where its hardware may be: nowhere else does it cost memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import fpga_cards
+import fpga_kernel
+import fpga_xrt
+import pytest
+
+from devhost.testing.trees import Tree
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from devhost.source import ServiceContext
+from devhost_fpga.backend import Fpga
+context = ServiceContext("fpga", Path(sys.argv[1]), ("*",))
+Fpga(Fpga.Options(), context).discover()
+context.close()
+names = ("dfl", "opae", "xrt", "embedded", "ama", "managers", "programming.programmer")
+print(*(name for name in names if f"devhost_fpga.{name}" in sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (Tree, ""),
+        (fpga_cards.two_ports, "dfl managers"),
+        (fpga_cards.mixed, "dfl opae managers"),
+        (fpga_xrt.alveo_u250, "xrt ama"),
+        (fpga_kernel.kria_kv260, "dfl embedded managers"),
+    ],
+)
+def test_only_what_may_be_there_is_imported(
+    tmp_path: Path, machine: Callable[[Path], object], expected: str
+) -> None:
+    machine(tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == expected
