@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from lab.burst import Sample, falls_late, length, longest_pause
 from lab.kernel import serious
-from machine import hardware
+from lab.lists import check
+from machine import __main__ as machine_main
+from machine import boot, command, hardware
+from machine.boot import Crashed, Failed
 from machine.image import Image
 from machine.packages import requirements
 from machine.store import ROOM, CannotMake, Part, Store, Unavailable
@@ -108,3 +113,118 @@ def test_a_report_of_the_kernel_fails_a_test_unless_its_cause_is_known():
         "WARNING: CPU: 1 at pci_remove+0x1",
         "Call Trace:",
     ]
+
+
+def sample(began, bound, link="up", ended=None):
+    return Sample(began, began + 0.01 if ended is None else ended, dict.fromkeys(bound, "igbvf"), link)
+
+
+ONE = [sample(0, ""), sample(1, "a"), sample(1.2, "ab"), sample(1.3, "ab")]
+
+
+@pytest.mark.parametrize(
+    ("samples", "pause", "whole", "falls"),
+    [
+        (ONE[:1], 0.0, 0.0, False),
+        (ONE, 1.21, 1.21, False),  # the first change may have been just after the first sample
+        ([sample(0.9, ""), *ONE[1:]], 0.31, 0.31, False),
+        ([sample(0.9, ""), *ONE[1:], sample(4, "ab", "down"), sample(5, "ab")], 0.31, 4.11, True),
+        ([sample(0.9, ""), sample(1, "a", "down"), sample(2, "a")], 0.11, 1.11, False),
+        ([sample(0, ""), sample(0.1, "a", ended=3.0)], 3.0, 3.0, False),
+    ],
+)
+def test_how_a_burst_went_is_told_by_the_worst_that_may_lie_between_two_looks(samples, pause, whole, falls):
+    assert longest_pause(samples) == pytest.approx(pause)
+    assert length(samples) == pytest.approx(whole)
+    assert falls_late(samples) is falls
+
+
+A, AB, ABC = {"a"}, {"a", "b"}, {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("lists", "before", "after"),
+    [
+        ([(AB, AB)], set(), AB),
+        ([(A, A), (AB, A), (AB, set()), (AB, AB)], set(), AB),
+        ([(AB, set()), (set(), set())], AB, set()),
+        ([(AB, A), (A, A)], AB, A),
+        ([(set(), set())], AB, set()),
+    ],
+)
+def test_lists_of_a_slow_machine_are_right(lists, before, after):
+    check(lists, before, after)
+
+
+@pytest.mark.parametrize(
+    ("lists", "before", "after"),
+    [
+        ([], set(), AB),
+        ([(A, A)], set(), AB),  # not all of them
+        ([(AB, A)], set(), AB),  # not all well
+        ([(ABC, AB), (AB, AB)], set(), AB),  # somebody who never was there
+        ([(AB, AB), (A, A), (AB, AB)], set(), AB),  # came and went
+        ([({"b"}, {"b"}), (AB, AB)], A, AB),  # one that stays is missing
+        ([(set(), set()), (A, A), (set(), set())], AB, set()),  # one that had gone came back
+        ([(A, AB), (AB, AB)], set(), AB),  # well, and not listed
+    ],
+)
+def test_lists_that_no_slow_machine_excuses_are_wrong(lists, before, after):
+    with pytest.raises(AssertionError):
+        check(lists, before, after)
+
+
+def test_a_part_that_a_computer_or_its_network_cannot_give_is_no_fault_of_its_recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "ENCLOSED", ())
+    for text, error in (
+        ("E: Failed to fetch http://mirror/a.deb  Connection timed out", Unavailable),
+        ("mknod: /dev/null: Operation not permitted", Unavailable),
+        ("E: Unable to locate package nosuch", CannotMake),
+    ):
+        with pytest.raises(CannotMake, match="ended with 1") as caught:
+            command.run("sh", "-c", f"echo '{text}'; exit 1", log=tmp_path / error.__name__, limit=60)
+        assert type(caught.value) is error
+    with pytest.raises(Unavailable, match="took longer than 0 s"):
+        command.run("sleep", "60", log=tmp_path / "slow", limit=0.05)
+
+
+class Moody:
+    """Stands for a machine whose QEMU dies of itself, so often; then its tests end with 0."""
+
+    console = Path("console")
+
+    def __init__(self, crashes, error=Crashed):
+        self.crashes, self.error, self.booted = crashes, error, 0
+
+    def tests(self, _arguments):
+        self.booted += 1
+        if self.booted <= self.crashes:
+            raise self.error("QEMU: -6")
+        return 0
+
+    def last_words(self):
+        return ""
+
+
+def test_a_machine_whose_qemu_died_is_booted_again_but_not_for_ever(capsys):
+    once, ever = Moody(1), Moody(1000)
+    assert machine_main.test(once, []) == 0
+    assert once.booted == 2
+    assert "once more" in capsys.readouterr().out
+    assert machine_main.test(ever, []) == 1
+    assert ever.booted == machine_main.BOOTS
+
+
+def test_a_machine_that_fails_by_itself_has_failed():
+    broken = Moody(1, Failed)
+    assert machine_main.test(broken, []) == 1
+    assert broken.booted == 1
+
+
+@pytest.mark.parametrize(("kind", "ending"), [(Crashed, "kill -ABRT $$"), (Failed, "exit 1")])
+def test_a_qemu_that_died_of_a_signal_is_told_from_one_that_ended(tmp_path, monkeypatch, kind, ending):
+    monkeypatch.setattr(boot, "BOUND", ("sh", "-c", ending))
+    machine = boot.Machine(SimpleNamespace(command=[]), Image(Part(tmp_path, "")), tmp_path, tmp_path / "run")
+    with pytest.raises(Failed) as failure:
+        machine.tests([])
+    assert type(failure.value) is kind

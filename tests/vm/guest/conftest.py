@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from lab import kernel
+from lab import dfl, kernel
 from lab.hotplug import Slots
 from lab.kernel import Messages, Udevd
 from lab.links import Links
 from lab.node import Node
 
 SWITCH = "DEVHOST_VM"
-TIMEOUT = 240
+TIMEOUT = 600
 """Seconds for one test."""
 
 
@@ -49,6 +49,16 @@ async def slots() -> AsyncIterator[Slots]:
     """Plugs PCI devices; they are gone after the test."""
     async with Slots() as slots:
         yield slots
+
+
+@pytest.fixture
+async def card(slots: Slots) -> dfl.Card:
+    """An FPGA card with two ports, with all its drivers and two functions; it goes with ``slots``."""
+    dfl.load()
+    card = dfl.Card(slots, functions=(dfl.FUNCTION, dfl.OTHER_FUNCTION))
+    await card.plug()
+    await card.ready()
+    return card
 
 
 @pytest.fixture

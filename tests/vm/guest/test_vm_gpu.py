@@ -10,6 +10,7 @@ import pytest
 from lab import drm
 from lab.functions import DEVICES, bind, driver_of, remove, rescan
 from lab.kernel import run, settle, unload
+from lab.lists import changed, check, quiet, shown
 from lab.node import Node
 from lab.waiting import until
 
@@ -83,40 +84,12 @@ async def present():
     return address
 
 
-def shown(lists):
-    """What lists say: who is there, and who of them is well."""
-    return [
-        (
-            {device.id for device in one.devices},
-            {device.id for device in one.devices if device.health == "Healthy"},
-        )
-        for one in lists
-    ]
-
-
-async def quiet(node, resource):
-    """Waits until no further list comes for two seconds: one that is due comes sooner."""
-    count = -1
-    while count != len(node.lists(resource)):
-        count = len(node.lists(resource))
-        await asyncio.sleep(2)
-
-
-async def changed(node, resource, healthy, change, *arguments):
-    """What the lists say that a change leads to, until so many devices are well."""
-    await quiet(node, resource)
-    since = node.kubelet.events.position
-    await asyncio.to_thread(change, *arguments)
-    await node.shows(resource, healthy=healthy)
-    await quiet(node, resource)
-    return shown(node.lists(resource, since))
-
-
 def complaints(node):
-    """Lines of devhost's log that somebody would have to look at; that a device is ill is none."""
+    """Lines of devhost's log that somebody would have to look at; that a device is ill, or slow, is none."""
     lines = node.said().splitlines()
     bad = [line for line in lines if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
-    return [line for line in bad if " devhost.changes " not in line]
+    usual = (" devhost.changes ", " devhost.watchdog ", "did not return within")
+    return [line for line in bad if not any(words in line for words in usual)]
 
 
 async def test_attributes_are_those_of_the_machine(node, gpu):
@@ -132,31 +105,26 @@ async def test_attributes_are_those_of_the_machine(node, gpu):
     assert "renderNode" not in display
 
 
-async def test_a_gpu_that_goes_and_comes_shows_as_one_list_each(node, gpu):
+async def test_a_gpu_that_goes_and_comes_is_listed_and_nothing_else(node, gpu):
     await node.serve(RENDERERS)
     await node.shows(RENDER, healthy=1)
-    lists = await changed(node, RENDER, 0, remove, gpu)
     # it is unhealthy for two seconds, and then is no more
-    assert lists == [({gpu}, set()), (set(), set())]
-    lists = await changed(node, RENDER, 1, rescan)
-    assert lists == [({gpu}, {gpu})]
+    check(await changed(node, RENDER, set, lambda: remove(gpu)), {gpu}, set())
+    check(await changed(node, RENDER, lambda: {gpu}, rescan), set(), {gpu})
     assert complaints(node) == []
 
 
-async def test_a_display_that_is_pulled_and_plugged_shows_as_one_list_each(node, display, slots):
+async def test_a_display_that_is_pulled_and_plugged_is_listed_and_nothing_else(node, display, slots):
     await node.serve(DISPLAYS)
     await node.shows(DISPLAY, healthy=1)
-    await quiet(node, DISPLAY)
     since = node.kubelet.events.position
     await slots.pull(SCREEN["name"])
     await node.shows(DISPLAY, healthy=0)
-    await quiet(node, DISPLAY)
-    assert shown(node.lists(DISPLAY, since)) == [({display}, set()), (set(), set())]
+    check(shown(node.lists(DISPLAY, since)), {display}, set())
     since = node.kubelet.events.position
     await slots.plug(**SCREEN, keep=True)
     await node.shows(DISPLAY, healthy=1)
-    await quiet(node, DISPLAY)
-    assert shown(node.lists(DISPLAY, since)) == [({display}, {display})]
+    check(shown(node.lists(DISPLAY, since)), set(), {display})
     assert complaints(node) == []
 
 
@@ -164,10 +132,8 @@ async def test_a_gpu_whose_driver_is_taken_away_is_back_with_its_driver(node, gp
     await node.serve(RENDERERS)
     await node.shows(RENDER, healthy=1)
     unbind = Path("/sys/bus/pci/drivers/virtio-pci/unbind")
-    lists = await changed(node, RENDER, 0, unbind.write_text, gpu)
-    assert lists[0] == ({gpu}, set())
-    lists = await changed(node, RENDER, 1, bind, gpu, "")
-    assert lists == [({gpu}, {gpu})]
+    check(await changed(node, RENDER, set, lambda: unbind.write_text(gpu)), {gpu}, set())
+    check(await changed(node, RENDER, lambda: {gpu}, lambda: bind(gpu, "")), set(), {gpu})
     assert complaints(node) == []
 
 
@@ -205,24 +171,26 @@ async def test_an_event_that_changes_nothing_makes_no_list(node, gpu):
     await node.shows(RENDER, healthy=1)
     (card,) = (name for name in drm.of(gpu) if name.startswith("card"))
     uevent = drm.CLASS / card / "uevent"
-    assert await changed(node, RENDER, 1, uevent.write_text, "change") == []
+    await quiet(node, RENDER)
+    since = node.kubelet.events.position
+    uevent.write_text("change")
+    await quiet(node, RENDER)
+    assert shown(node.lists(RENDER, since)) == []
 
 
 async def test_a_device_that_a_module_makes_comes_and_goes_with_it(node, gpu, load):
     await node.serve(RENDERERS, DISPLAYS)
     await node.shows(RENDER, healthy=1)
-    lists = await changed(node, RENDER, 2, load, "vgem")
-    assert lists == [({gpu, "vgem"}, {gpu, "vgem"})]
+    both = {gpu, "vgem"}
+    check(await changed(node, RENDER, lambda: both, lambda: load("vgem")), {gpu}, both)
     (render,) = (name for name in drm.of("vgem") if name.startswith("render"))
     assert drm.driver(f"/dev/dri/{render}") == "vgem"
     before = node.kubelet.healthy(DISPLAY)
-    lists = await changed(node, DISPLAY, len(before) + 1, load, "vkms")
-    assert lists == [(before | {"vkms"}, before | {"vkms"})]
-    lists = await changed(node, RENDER, 1, unload, "vgem")
-    assert lists == [({gpu, "vgem"}, {gpu}), ({gpu}, {gpu})]
+    more = before | {"vkms"}
+    check(await changed(node, DISPLAY, lambda: more, lambda: load("vkms")), before, more)
+    check(await changed(node, RENDER, lambda: {gpu}, lambda: unload("vgem")), both, {gpu})
 
 
-@pytest.mark.timeout(480)
 async def test_ten_times_leave_nothing_behind(node, gpu, load):
     await node.serve(RENDERERS)
     await node.shows(RENDER, healthy=1)
@@ -245,7 +213,7 @@ async def test_ten_times_leave_nothing_behind(node, gpu, load):
     assert node.kubelet.healthy(RENDER) == {gpu}
     await until("no more files are open", lambda: len(node.open_files()) <= len(files), seen=node.open_files)
     assert not [path for path in node.open_files() if "/dev/dri" in path]
-    assert node.threads() < threads + 5  # each time leaving one behind would be 10
+    assert node.threads() < threads + CYCLES  # each time leaving one behind would be as many more
     (resource,) = (await node.status())["resources"]
     assert (resource["capacity"], resource["registrations"]) == (1, 1)
     assert complaints(node) == []

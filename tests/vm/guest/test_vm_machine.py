@@ -17,6 +17,11 @@ from devhost import __version__
 PCI = Path("/sys/bus/pci/devices")
 
 
+def serials() -> set[str]:
+    """The serial numbers of the disks that the kernel has."""
+    return {text(disk / "device/serial") for disk in Path("/sys/block").glob("nvme*")}
+
+
 def functions(driver: str) -> list[Path]:
     """The PCI functions that a driver serves."""
     return sorted(path.parent for path in PCI.glob("*/driver") if path.resolve().name == driver)
@@ -33,7 +38,7 @@ def test_a_gpu_with_and_a_display_without_a_render_node_are_there():
     settle()
     kinds = {text(path / "device/vendor"): path.name for path in Path("/sys/class/drm").glob("card?")}
     assert {"0x1af4", "0x1234"} <= set(kinds)
-    assert [path.name for path in Path("/dev/dri").glob("renderD*")] == ["renderD128"]
+    assert len(list(Path("/dev/dri").glob("renderD*"))) == 1
     assert list(Path("/dev/dri/by-path").iterdir())
 
 
@@ -100,7 +105,7 @@ def test_what_qemu_refuses_says_why(slots):
 async def test_udevd_makes_links_only_while_it_runs(slots, udevd):
     udevd.stop()
     await slots.plug("nvme", "disk", "free0", serial="plugged", drive="spare0")
-    await until("the kernel has the disk", lambda: list(Path("/sys/block").glob("nvme1n*")))
+    await until("the kernel has the disk", lambda: "plugged" in serials())
     by_id = Path("/dev/disk/by-id")
     assert not [link for link in by_id.iterdir() if "plugged" in link.name]
     udevd.start()

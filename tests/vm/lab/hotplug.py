@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import time
 from contextlib import suppress
@@ -18,8 +19,15 @@ from typing import Any
 from .waiting import until
 
 PORT = Path("/dev/virtio-ports/qmp")
-ANSWER_LIMIT = 30.0
+ANSWER_LIMIT = 120.0
 DEVICES = Path("/sys/bus/pci/devices")
+
+BUSY = re.compile(r"busy|in use|[Dd]uplicate|in the process of unplug")
+"""How QEMU refuses what it will do a little later, when the guest has done its part."""
+
+PATIENCE = (30.0, 60.0, 90.0)
+"""Seconds for a device to go, each time it is asked for: a guest that is busy plugging takes the request to
+unplug for one to stop that."""
 
 
 class Refused(Exception):
@@ -105,7 +113,7 @@ class Slots:
             TimeoutError: the kernel did not see it.
         """
         before = self.present()
-        self.monitor("device_add", driver=driver, id=name, bus=port, **properties)
+        await self._ask("device_add", driver=driver, id=name, bus=port, **properties)
         if not keep:
             self._plugged.append(name)
         new = await until(f"{driver} in {port}", lambda: self.present() - before)
@@ -118,10 +126,33 @@ class Slots:
             Refused: there is none of that name.
             TimeoutError: it did not go; a driver may hold it.
         """
-        self.monitor("device_del", id=name)
         if name in self._plugged:
             self._plugged.remove(name)
-        await until(f"{name} is gone", lambda: name not in self.names())
+        for wait in PATIENCE:
+            await self._ask("device_del", id=name)
+            with suppress(TimeoutError):
+                await until(f"{name} is gone", lambda: name not in self.names(), limit=wait)
+                return
+        raise TimeoutError(f"{name} did not go; a driver may hold it")
+
+    async def _ask(self, command: str, **arguments: object) -> None:
+        """Asks QEMU until neither the slot nor a drive is busy with what was there before.
+
+        Raises:
+            Refused: the command failed.
+            TimeoutError: something stays busy.
+        """
+
+        def is_done() -> bool:
+            try:
+                self.monitor(command, **arguments)
+            except Refused as error:
+                if BUSY.search(str(error)):
+                    return False
+                raise
+            return True
+
+        await until(f"QEMU does {command} {arguments}", is_done)
 
     def names(self) -> set[str]:
         """The names of all devices that have one."""

@@ -7,10 +7,10 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-RUN_LIMIT = 60.0
+RUN_LIMIT = 240.0
 UDEVD = "/usr/lib/systemd/systemd-udevd"
 
 COMPLAINT = re.compile(
@@ -50,23 +50,32 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+def insist(*command: str, busy: Sequence[str]) -> str:
+    """Runs a program again and again while it says that something is busy; what it prints.
+
+    Args:
+        busy: how it says that, in lower case.
+
+    Raises:
+        AssertionError: it failed for another reason, or still says so after :data:`RUN_LIMIT`.
+    """
+    until = time.monotonic() + RUN_LIMIT
+    while True:
+        try:
+            return run(*command)
+        except AssertionError as error:
+            if time.monotonic() > until or not any(words in str(error).lower() for words in busy):
+                raise
+            time.sleep(0.05)
+
+
 def unload(module: str) -> None:
     """Removes a module, once nobody uses it: a moment ago somebody may have asked its device something.
 
     Raises:
         AssertionError: it cannot be removed, or is still in use after :data:`RUN_LIMIT`.
     """
-    until = time.monotonic() + RUN_LIMIT
-    while True:
-        try:
-            run("modprobe", "--remove", module)
-        except AssertionError as error:
-            busy = "in use" in str(error) or "temporarily unavailable" in str(error)
-            if not busy or time.monotonic() > until:
-                raise
-            time.sleep(0.05)
-        else:
-            return
+    insist("modprobe", "--remove", module, busy=("in use", "temporarily unavailable"))
 
 
 def text(path: str | Path) -> str:
@@ -79,7 +88,7 @@ def text(path: str | Path) -> str:
 
 def settle() -> None:
     """Waits until udevd has worked through every event so far."""
-    run("udevadm", "settle", "--timeout=60")
+    run("udevadm", "settle", "--timeout=180")
 
 
 class Udevd:
@@ -87,7 +96,7 @@ class Udevd:
 
     def stop(self) -> None:
         """Ends it; nodes still come and go, which devtmpfs does, but rules and links do not."""
-        run("udevadm", "control", "--exit", "--timeout=30")
+        run("udevadm", "control", "--exit", "--timeout=180")
 
     def start(self) -> None:
         """Starts it and lets it see everything there is."""

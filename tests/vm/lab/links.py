@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from .kernel import run, text
+from .kernel import insist, run, text
 
 MOVABLE = Path("/sys/module/rdma_rxe/parameters/movable")
 """Whether rxe devices made from now on can change their network namespace, as HCAs can
@@ -78,7 +78,8 @@ class Links:
 
     def share_devices(self, shared: bool) -> None:
         """Whether all namespaces see all RDMA devices. Can only be changed while there is one namespace."""
-        run("rdma", "system", "set", "netns", "shared" if shared else "exclusive")
+        # a namespace that was deleted ends a little later
+        insist("rdma", "system", "set", "netns", "shared" if shared else "exclusive", busy=("busy",))
         self._exclusive = not shared
 
     def make_movable(self) -> None:

@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,9 +20,9 @@ from devhost.survey import survey
 from devhost.telemetry import ask
 from devhost.testing.kubelet import Allocation, KubeletSimulator, events
 
-from .waiting import until
+from .waiting import LIMIT, until
 
-STOP_LIMIT = 60.0
+STOP_LIMIT = 120.0
 
 WITHOUT_PYVERBS = "raise ModuleNotFoundError(\"No module named 'pyverbs'\", name='pyverbs')\n"
 
@@ -145,6 +146,34 @@ class Node:
                     found: Mapping[str, Any] = device
                     return found
         raise KeyError(token)
+
+    async def released(self, pod: str, resource: str, token: str) -> None:
+        """The pod that has this ends, and devhost knows it; ``resource`` is still in the configuration.
+
+        Raises:
+            TimeoutError: devhost never heard whose it is, or that it came back.
+        """
+        # first the name: a pod that was never named may still be about to start, and keeps what it got
+        await self.known(resource, token)
+        self.kubelet.release(pod)
+        await self._until_device(resource, token, lambda device: not device["allocated"])
+
+    async def known(self, resource: str, token: str) -> None:
+        """Waits until the kubelet has told devhost which pod has this.
+
+        Raises:
+            TimeoutError: it has not.
+        """
+        await self._until_device(resource, token, lambda device: device["holder"] is not None)
+
+    async def _until_device(
+        self, resource: str, token: str, condition: Callable[[Mapping[str, Any]], bool]
+    ) -> None:
+        end = time.monotonic() + LIMIT
+        while not condition(device := await self.device(resource, token)):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{resource}: {device}; {self.said()[-3000:]}")
+            await asyncio.sleep(0.2)
 
     async def status(self) -> Mapping[str, Any]:
         """devhost's status document."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LIMIT = 90.0
+LIMIT = 180.0
 """Seconds. Nothing here takes ten, unless the host is busy."""
 
 PAUSE = 0.1

@@ -1,6 +1,7 @@
 """``make vm``: makes what is missing, boots the machine once, runs the tests in it, and ends as they do.
 
 python -m machine [--shell] [pytest's arguments]
+python -m machine --make                           only makes what is missing
 
 The exit code is pytest's, 1 if it did not come to that, and 77 where this computer or its network cannot give
 what a machine needs.
@@ -14,7 +15,7 @@ import time
 from pathlib import Path
 
 from . import debian
-from .boot import Failed, Machine
+from .boot import Crashed, Failed, Machine
 from .hypervisor import Hypervisor, hypervisor
 from .image import image
 from .modules import modules
@@ -26,6 +27,9 @@ PROJECT = Path(__file__).resolve().parents[3]
 TESTS = "tests/vm/guest"
 UNAVAILABLE = 77
 """The exit code that test drivers since Automake's take for "skipped"."""
+
+BOOTS = 3
+"""How often QEMU may be started for one run."""
 
 SHOWN = ("udev", "iproute2", "rdma-core", "python3-pyverbs", "python3.13")
 """Of several hundred Debian packages, those whose version explains most."""
@@ -47,6 +51,8 @@ def main(arguments: list[str]) -> int:
     try:
         with alone():
             machine = make()
+            if arguments[:1] == ["--make"]:
+                return 0
             if shell:
                 machine.shell()
                 return 0
@@ -89,9 +95,8 @@ def tell(tools: Hypervisor, system: Part, extra: Part, python: Part) -> None:
 def test(machine: Machine, arguments: list[str]) -> int:
     """Boots, tests, and says how that went."""
     began = time.monotonic()
-    say("booting, in software")
     try:
-        status = machine.tests(["-p", "no:cacheprovider", "--color=no", "--durations=5", *arguments])
+        status = attempt(machine, ["-p", "no:cacheprovider", "--color=no", "--durations=5", *arguments])
     except Failed as error:
         print(machine.last_words())
         say(f"FAILED: {error}; console: {machine.console}")
@@ -102,6 +107,23 @@ def test(machine: Machine, arguments: list[str]) -> int:
     else:
         say(f"passed after {took}")
     return status
+
+
+def attempt(machine: Machine, arguments: list[str]) -> int:
+    """Boots and tests, and does so again where QEMU died of itself; pytest's exit status.
+
+    Raises:
+        Failed: the machine did not run its tests to their end.
+    """
+    for left in reversed(range(BOOTS)):
+        say("booting, in software")
+        try:
+            return machine.tests(arguments)
+        except Crashed as error:
+            if not left:
+                raise
+            say(f"{error}; once more, from the beginning")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def refuse(reason: str, code: int = 1) -> int:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from .store import CannotMake
+from .store import CannotMake, Unavailable
 
 TAIL = 12
 """Lines of a log that a failure shows."""
+
+ELSEWHERE = re.compile(
+    r"^E: (Failed to fetch|Unable to fetch)|Could not resolve|Could not connect|Temporary failure resolving"
+    r"|Connection (failed|refused|reset|timed out)|Network is unreachable|Hash Sum mismatch"
+    r"|No space left on device|Operation not permitted|Cannot allocate memory"
+)
+"""How apt, and whatever it starts, says that the network or this computer is in the way, and not a recipe."""
 
 BOUND = ("setpriv", "--pdeathsig", "KILL", "--")
 """The kernel kills the command when this process ends, in whatever way."""
@@ -35,7 +43,8 @@ def run(
         error: what to raise.
 
     Raises:
-        CannotMake: it failed, or took longer; or ``error``.
+        Unavailable: it took longer, or this computer or its network did not let it do its work.
+        CannotMake: it failed; or ``error``.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -49,10 +58,11 @@ def run(
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            raise error(f"{Path(command[0]).name} took longer than {limit:.0f} s; {log}") from None
+            raise Unavailable(f"{Path(command[0]).name} took longer than {limit:.0f} s; {log}") from None
         finally:
             process.kill()
             process.wait()
     if code:
-        lines = log.read_text(errors="replace").splitlines()[-TAIL:]
-        raise error("\n".join([f"{Path(command[0]).name} ended with {code}; {log} ends so:", *lines]))
+        lines = log.read_text(errors="replace").splitlines()
+        kind = Unavailable if any(map(ELSEWHERE.search, lines)) else error
+        raise kind("\n".join([f"{Path(command[0]).name} ended with {code}; {log} ends so:", *lines[-TAIL:]]))

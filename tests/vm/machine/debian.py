@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from .command import ENCLOSED
 from .store import Unavailable
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -23,7 +24,11 @@ def why_not() -> str:
         return f"the machine is made for x86_64, and this is {platform.machine()}"
     if not KEYRING.exists():
         return f"this is no Debian: there is no {KEYRING}"
-    return ""
+    try:
+        done = subprocess.run([*ENCLOSED, "true"], capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return "namespaces are not made within a minute"
+    return f"root may not make namespaces: {done.stderr.strip()}" if done.returncode else ""
 
 
 def release() -> str:

@@ -11,20 +11,26 @@ from pathlib import Path
 
 from .image import Image
 
-PORTS = ("gpu", "nic", "nvme", "fpga", "free0", "free1")
-"""Root ports, each with a slot for one device; those called ``free`` are empty at first."""
+PORTS = ("gpu", "nic", "nvme", "fpga", "free0", "free1", "card")
+"""Root ports, each with a slot for one device; ``free0``, ``free1`` and ``card`` are empty at first."""
 
-WINDOWS = {"fpga": ",pref32-reserve=64M"}
+WINDOWS = {"fpga": ",pref32-reserve=64M", "card": ",pref32-reserve=64M"}
 """Room for what is plugged later with more memory than a port has by default."""
 
 KERNEL = (
     "console=ttyS0 quiet panic=-1 nokaslr no_timer_check mitigations=off random.trust_cpu=on "
-    "intel_iommu=on iommu=pt drm_kms_helper.fbdev_emulation=0"
+    "intel_iommu=on iommu=pt drm_kms_helper.fbdev_emulation=0 iomem=relaxed "
+    "nosoftlockup rcupdate.rcu_cpu_stall_suppress=1 workqueue.watchdog_thresh=0 "
+    "sysctl.kernel.hung_task_timeout_secs=0 nvme_core.io_timeout=240 nvme_core.admin_timeout=240"
 )
 """``nokaslr`` and ``mitigations=off`` for speed, ``panic=-1`` so that a dead kernel ends QEMU.
 
 No console on displays: virtio_gpu frees its picture by asking the device to, and warns of a leak when the
-device is taken away before it has answered.
+device is taken away before it has answered. ``iomem=relaxed`` lets a test write into the memory of a card
+that has its driver: registers of an FPGA (``lab/dfl.py``).
+
+The last two lines are about the kernel's own watchdogs and limits: on a busy computer the machine stands
+still for seconds, which is no fault of anything in it. A test that hangs ends by its own limit.
 """
 
 

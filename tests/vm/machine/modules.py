@@ -11,9 +11,8 @@ from .store import Part, Store
 
 COMPILER = ("bash", "coreutils", "gcc", "make", "libc6-dev", "libelf1t64", "pahole", "patch", "xz-utils")
 RECIPES = Path(__file__).parent / "recipes"
-SOURCES, BUILD, MOVABLE = (
-    RECIPES / name for name in ("kernel-sources", "build-modules", "rxe-movable.patch")
-)
+SOURCES, BUILD = RECIPES / "kernel-sources", RECIPES / "build-modules"
+PATCHES = (RECIPES / "rxe-movable.patch", RECIPES / "dfl-reset.patch")
 
 
 def modules(store: Store, tools: Hypervisor, root: Part) -> Part:
@@ -28,7 +27,7 @@ def modules(store: Store, tools: Hypervisor, root: Part) -> Part:
         place = directory / "root"
         hooks = (
             f'{SOURCES} "$1" {release} {version}',
-            f'cp {BUILD} {MOVABLE} "$1/build/"',
+            f'cp {BUILD} {" ".join(map(str, PATCHES))} "$1/build/"',
             'chroot "$1" /build/build-modules',
         )
         debootstrap(tools, place, log, *COMPILER, hooks=hooks)
@@ -36,4 +35,4 @@ def modules(store: Store, tools: Hypervisor, root: Part) -> Part:
             file.rename(directory / file.name)
         command.run("rm", "-r", place, log=log, limit=120)
 
-    return store.part("modules", make, Path(__file__), SOURCES, BUILD, MOVABLE, root)
+    return store.part("modules", make, Path(__file__), SOURCES, BUILD, *PATCHES, root)
