@@ -7,7 +7,7 @@ from devhost.testing.kubelet import KubeletSimulator
 TOY, OTHER = "example.com/toy", "example.com/other"
 TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
 
-WAIT = 20
+WAIT = 60
 """Seconds for what takes a fraction of one, on a machine that is busy."""
 
 

@@ -9,7 +9,6 @@ import grpc
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
 
-from devhost import holding
 from devhost.host import Host
 from devhost.kubelet import timetable
 from devhost.model import Device
@@ -22,16 +21,8 @@ THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asks ten times as often as on a node, and believes a release ten times as soon."""
-    for module, name in (
-        (holding, "APART"),
-        (holding, "RELAXED"),
-        (holding, "MISSED"),
-        (timetable, "GAP"),
-        (timetable, "FIRST"),
-    ):
-        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+def _soon_again(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet that refuses is asked again ten times as soon, too."""
     monkeypatch.setattr(
         timetable, "Backoff", lambda first, cap, draw: Backoff(first / 10, cap / 10, draw=draw)
     )

@@ -21,7 +21,7 @@ from devhost.testing import zram as zram_devices
 from devhost.testing.zram import Zram
 
 SWITCH = "DEVHOST_E2E"
-TIMEOUT = 240
+TIMEOUT = 900
 """Seconds for one test; the first one also waits for the cluster."""
 
 

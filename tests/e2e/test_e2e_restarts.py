@@ -91,7 +91,7 @@ def test_a_rolling_update_with_two_instances_ends_with_all_devices(cluster, pods
             assert_all_is_well(cluster, pods, (pod, identity), (during, during.identity()))
 
 
-@pytest.mark.timeout(120 + 20 * RESTARTS)
+@pytest.mark.timeout(600 + 60 * RESTARTS)
 def test_many_kubelet_restarts_during_churn_leave_every_resource_right(cluster, pods, zram):
     """Devices and pods come and go while the kubelet is killed or restarted, again and again."""
     with Devhost(cluster, configuration(shares=MANY)) as devhost:

@@ -12,10 +12,11 @@ from typing import ClassVar
 
 import pytest
 
-from devhost import config
+from devhost import config, holding
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.catalog import Catalog, Installed
 from devhost.host import Host
+from devhost.kubelet import timetable
 from devhost.loading import Loaded
 from devhost.testing.kubelet import KubeletSimulator
 
@@ -41,7 +42,7 @@ def scripted(name: str, script: Script) -> type[Backend]:
             "model": Attribute(str, "model", "x100"),
             "index": Attribute(int, "index", 0),
         }
-        discover_deadline = 5.0
+        discover_deadline = 60.0
         Options = NoOptions
 
         def discover(self) -> list[Device]:
@@ -96,7 +97,7 @@ class Rig:
         self.scripts[backend].devices = changed
         self.host.discoveries[backend].look()
 
-    async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Waits for something inside the host, which no kubelet event tells of."""
         async with asyncio.timeout(seconds):
             while not condition():
@@ -110,7 +111,7 @@ class Rig:
             yield self.host
         finally:
             self.host.stop()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 60)
 
 
 @pytest.fixture
@@ -125,6 +126,19 @@ async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[Kub
     yield simulator
     if simulator.running:
         await simulator.stop()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asks who holds what ten times as often as on a node, and believes a release ten times as soon."""
+    for module, name in (
+        (holding, "APART"),
+        (holding, "RELAXED"),
+        (holding, "MISSED"),
+        (timetable, "GAP"),
+        (timetable, "FIRST"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ TOY = "example.com/toy"
 
 async def cancelled(host: Host, task: asyncio.Task[None]) -> None:
     task.cancel()
-    done, _ = await asyncio.wait([task], timeout=10)
+    done, _ = await asyncio.wait([task], timeout=60)
     if not done:
         host.stop()  # or the test itself would never end
     assert done

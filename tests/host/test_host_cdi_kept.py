@@ -21,7 +21,7 @@ async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specificat
         (held,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         rig.change("toy", [Device(id="d2", attributes={"model": "x100", "index": 2})])
         await rig.until(lambda: specs.devices().keys() == {held, "d2"})
-        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 2}, 10)
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 2})
 
 
 @pytest.mark.conformance(52)
@@ -29,14 +29,14 @@ async def test_a_stop_and_a_restart_keep_the_file_as_it_is(rig, kubelet, specs):
     rig.write(TOY_LINE)
     for _ in range(2):
         async with rig.running():
-            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 10)
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
             identity = specs.path().stat().st_ino
         assert specs.path().stat().st_ino == identity
     assert specs.devices().keys() == {"d0", "d1"}
     good = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
     async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         assert specs.path().stat().st_ino == identity  # a pod may still have the sick one
 
 
@@ -45,7 +45,7 @@ async def test_the_file_goes_when_the_resource_leaves_the_configuration(rig, kub
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         rig.write(OTHER_LINE + ", inject: cdi")
-        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0, OTHER: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0, OTHER: 1})
         await rig.until(lambda: not specs.path().exists())
         assert specs.path(OTHER).exists()
 
@@ -70,7 +70,7 @@ async def test_what_a_pod_was_told_stays_good_whatever_becomes_of_the_resource(r
         await rig.until(lambda: rig.host.ledger.known)
         assert specs.resolve(response) == before  # also where devhost has started anew meanwhile
         kubelet.release("pod")
-        await rig.until(lambda: not specs.path().exists(), 30)
+        await rig.until(lambda: not specs.path().exists())
 
 
 async def test_a_name_survives_a_resource_that_leaves_and_comes_back_with_other_devices(rig, kubelet, specs):
@@ -144,7 +144,7 @@ async def test_names_of_a_kind_that_earlier_versions_gave_stay_good_while_pods_h
         await rig.until(lambda: rig.host.ledger.known)
         assert json.loads(aside.read_text()) == old
         kubelet.release("pod")
-        await rig.until(lambda: not aside.exists(), 30)
+        await rig.until(lambda: not aside.exists())
         assert specs.path().exists()
 
 
@@ -208,4 +208,4 @@ async def test_what_is_left_in_a_directory_that_is_configured_no_more_goes_with_
         await rig.until(lambda: host.generation == 3)
         assert left.exists()
         kubelet.release("pod")
-        await rig.until(lambda: not left.exists(), 30)
+        await rig.until(lambda: not left.exists())

@@ -8,9 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from devhost import holding
 from devhost.holding import UNNAMED
-from devhost.kubelet import timetable
 from devhost.model import Device
 from devhost.report import status
 from devhost.testing.kubelet import events as ev
@@ -21,18 +19,7 @@ NARROW_LINE = NEW_LINE + ", where: {model: x100}"
 OTHER_LINE = "name: example.com/other, backend: other"
 SHARED = ", exclusive: false"
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asks ten times as often as on a node, and believes a release ten times as soon."""
-    for module, name in (
-        (holding, "APART"),
-        (holding, "RELAXED"),
-        (holding, "MISSED"),
-        (timetable, "GAP"),
-        (timetable, "FIRST"),
-    ):
-        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 async def held(rig, kubelet, resource: str = TOY, pod: str = "pod") -> str:

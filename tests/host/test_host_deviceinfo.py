@@ -90,7 +90,7 @@ async def test_the_file_outlives_its_resource_until_the_pod_is_gone(rig, kubelet
         await pod(rig, kubelet)
         rig.write()
         host.reload()
-        await kubelet.wait_for(lambda: not any(kubelet.allocatable().values()), 10)
+        await kubelet.wait_for(lambda: not any(kubelet.allocatable().values()))
         assert len(files()) == 1
         kubelet.release("pod")
         await rig.until(lambda: files() == {})

@@ -44,7 +44,7 @@ async def test_with_all_together_each_device_is_held_by_the_container(rig, kubel
         holder = Holder("default", "pod", "main")
         assert list(holders(host)) == [(TOY, "d0", holder), (TOY, "d1", holder)]
         kubelet.release("pod")
-        await rig.until(lambda: not list(holders(host)), 30)
+        await rig.until(lambda: not list(holders(host)))
 
 
 async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_is_released(rig, kubelet):
@@ -63,7 +63,7 @@ async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_i
         assert shown()[token]["holder"] == MAIN
         assert status(host)["held"] == []
         kubelet.release("pod")
-        await rig.until(lambda: token not in shown(), 30)
+        await rig.until(lambda: token not in shown())
 
 
 async def test_what_is_held_through_a_resource_that_left_the_file_is_told(rig, kubelet):
@@ -87,7 +87,7 @@ async def test_what_is_held_through_a_resource_that_left_the_file_is_told(rig, k
         (refusal,) = status(host)["refusals"]
         assert "default/pod/main" in refusal["reason"]
         kubelet.release("pod")
-        await rig.until(lambda: not status(host)["held"], 30)
+        await rig.until(lambda: not status(host)["held"])
 
 
 async def test_what_is_held_from_before_it_was_shared_in_another_way_is_told(rig, kubelet):

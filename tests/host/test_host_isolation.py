@@ -31,22 +31,26 @@ async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(r
     rig.scripts["toy"].on_discover = hang
     rig.write(*BOTH)
     async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1})
 
 
-async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, kubelet, hang, monkeypatch):
+async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, kubelet, monkeypatch):
     monkeypatch.setattr("devhost.discovery.STALE_AFTER", 0.0)
-    rig.classes["toy"].discover_deadline = 0.2
+    over = threading.Event()
     rig.write(*BOTH)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
-        rig.scripts["toy"].on_discover = hang
+        rig.classes["toy"].discover_deadline = 0.2
+        rig.scripts["toy"].on_discover = over.wait
         host.discoveries["toy"].look()
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
         assert kubelet.capacity()[TOY] == 2
-        assert host.discoveries["toy"].condition.reason == "toy-look: no answer within 0.2 s"
+        reason = host.discoveries["toy"].condition.reason
+        assert reason in ("toy-look: no answer within 0.2 s", "toy-look: 4 earlier calls still hang")
+        rig.classes["toy"].discover_deadline = 60.0
         rig.scripts["toy"].on_discover = lambda: None
-        await kubelet.wait_for(lambda: kubelet.allocatable()[TOY] == 2, 20)
+        over.set()
+        await kubelet.wait_for(lambda: kubelet.allocatable()[TOY] == 2)
 
 
 async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kubelet, hang, monkeypatch):
@@ -65,7 +69,7 @@ async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kube
         rig.host.discoveries["toy"].recheck()
         await rig.until(lambda: len(probed) == 2)
         rig.change("toy", [*rig.scripts["toy"].devices, Device("d2", {"model": "x100", "index": 2})])
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         admitted = await kubelet.admit("pod", "main", TOY, 2)
         assert sorted(admitted.device_ids) == ["d0", "d2"]
 
@@ -87,14 +91,14 @@ async def test_sighup_probes_again_and_events_do_not(rig, kubelet, monkeypatch):
 
 
 async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang, monkeypatch):
-    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 0.3)
+    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 4.0)  # enough for the resource that does not hang
     rig.scripts["toy"].on_allocate = lambda devices: hang()
     rig.write(*BOTH)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         stuck = asyncio.create_task(kubelet.admit("stuck", "main", TOY, 1))
         assert (await kubelet.admit("fine", "main", OTHER, 1)).response.envs["DEVICES"] == "d0"
-        with pytest.raises(UnexpectedAdmissionError, match=r"toy-serve: no answer within 0\.3 s"):
+        with pytest.raises(UnexpectedAdmissionError, match=r"toy-serve: no answer within 4 s"):
             await stuck
 
 

@@ -7,6 +7,7 @@ import pytest
 from devhost import labelling
 from devhost.backend import Device
 from devhost.report import status
+from devhost.telemetry.prometheus import PrometheusMetrics
 
 LINE = "name: example.com/x, backend: toy"
 
@@ -147,7 +148,7 @@ async def test_a_failing_backend_keeps_its_file_and_disturbs_no_other(rig, featu
         rig.classes["toy"].labels = labels
         rig.host.labelling.wake()
         await rig.until(lambda: features()[0] == "example.com/toy.count=1")
-        assert standing(rig)["reason"] == ""
+        await rig.until(lambda: standing(rig)["reason"] == "")
 
 
 async def test_a_bad_label_is_left_out_and_named(rig, features, caplog):
@@ -193,3 +194,26 @@ async def test_the_same_devices_are_not_asked_about_again(rig, features):
         for _ in range(3):
             await rig.host.labelling.refresh()
         assert asked == [2]
+
+
+async def test_metrics_count_what_was_written_and_what_failed(rig, features, tmp_path):
+    metrics = PrometheusMetrics()
+
+    def counted(name):
+        return metrics.registry.get_sample_value(f"devhost_{name}", {"backend": "toy"})
+
+    rig.write(LINE)
+    async with rig.running(metrics=metrics):
+        await rig.until(lambda: counted("label_files_total") == 1)
+        assert counted("labels") == 2
+        rig.change("toy", [])
+        await rig.until(lambda: counted("labels") == 1)
+        assert counted("label_failures_total") == 0
+        (tmp_path / "file").write_text("in the way")
+        rig.labels = f"labels: {{write: true, directory: {tmp_path / 'file' / 'below'}}}\n"
+        rig.write(LINE)
+        await rig.until(lambda: counted("label_failures_total"))
+        rig.labels = ""
+        rig.write(LINE)
+        await rig.until(lambda: counted("labels") is None)
+        assert counted("label_files_total") is None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from devhost.backend import NotYet, option
 from devhost.errors import BackendError
 from devhost.report import status
+from devhost.telemetry.prometheus import PrometheusMetrics
 
 TOY = "example.com/toy"
 
@@ -112,3 +113,22 @@ async def test_what_waits_for_a_pod_goes_on_as_soon_as_the_pod_is_gone(rig, kube
         for subscriber in tuple(host.ledger._released):
             subscriber(TOY, ("d0",))
         assert woken == []
+
+
+async def test_metrics_say_in_which_state_it_is(rig, kubelet):
+    metrics = PrometheusMetrics()
+    make_provide(rig, [])
+
+    def states():
+        labels = ({"backend": "toy", "state": state} for state in ("ok", "waiting", "failed"))
+        return [metrics.registry.get_sample_value("devhost_provisioning", one) for one in labels]
+
+    write(rig, 1)
+    async with rig.running(metrics=metrics):
+        await rig.until(lambda: states() == [1, 0, 0])
+        write(rig, 2)
+        await rig.until(lambda: states() == [0, 1, 0])
+        write(rig, 3)
+        await rig.until(lambda: states() == [0, 0, 1])
+        rig.write("name: example.com/other, backend: other")
+        await rig.until(lambda: states() == [None, None, None])

@@ -22,7 +22,7 @@ async def test_an_added_resource_appears_and_the_others_keep_their_streams(rig, 
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.write(TOY_LINE, OTHER_LINE)
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         assert registrations(kubelet, TOY) == 1
         assert not kubelet.events.of(ev.StreamEnded)
 
@@ -33,7 +33,7 @@ async def test_a_removed_resource_leaves_with_an_empty_list(rig, kubelet):
     async with rig.running() as host:
         await kubelet.wait_for(lambda: len(kubelet.allocatable()) == 2)
         rig.write(TOY_LINE)
-        await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, OTHER), 10)
+        await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, OTHER))
         assert kubelet.events.of(ev.ListReceived, OTHER)[-1].devices == ()
         assert kubelet.capacity()[OTHER] == 0
         assert registrations(kubelet, TOY) == 1
@@ -46,7 +46,7 @@ async def test_a_changed_selection_keeps_the_socket(rig, kubelet):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         path = host.services[TOY].registration.server.path
         rig.write(TOY_LINE + ", where: {index: 1}")
-        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
         assert host.services[TOY].registration.server.path == path
         assert registrations(kubelet, TOY) == 1
 
@@ -60,7 +60,7 @@ async def test_a_bad_file_changes_nothing_and_is_reported(rig, kubelet):
         assert "broken" in host.last_reload.complaints[0]
         assert host.generation == 1
         rig.write(TOY_LINE, OTHER_LINE)
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         assert host.last_reload.complaints == ()
         assert registrations(kubelet, TOY) == 1
 
@@ -89,7 +89,7 @@ async def test_links_that_lead_to_each_other_change_nothing_until_there_is_a_fil
         assert host.generation == 1
         rig.config.unlink()
         rig.write(TOY_LINE, OTHER_LINE)
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
 
 
 async def test_a_configmap_swap_of_the_data_link_is_seen(rig, kubelet, tmp_path):
@@ -115,7 +115,7 @@ async def test_a_configmap_swap_of_the_data_link_is_seen(rig, kubelet, tmp_path)
         publish("two")
         rig.config = mount / "devhost.yaml"
         assert target == source
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1}, 10)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         assert registrations(kubelet, TOY) == 1
 
 
@@ -124,8 +124,8 @@ async def test_a_name_taken_over_by_another_backend_is_registered_anew(rig, kube
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.write("name: example.com/toy, backend: other")
-        await kubelet.wait_for(lambda: registrations(kubelet, TOY) == 2, 10)
-        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1}, 10)
+        await kubelet.wait_for(lambda: registrations(kubelet, TOY) == 2)
+        await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
         assert list(host.discoveries) == ["other"]
 
 

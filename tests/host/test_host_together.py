@@ -77,17 +77,17 @@ async def test_sharing_together_or_one_by_one_can_be_changed_while_pods_run(rig,
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         held = (await kubelet.admit("old", "main", TOY, 1)).device_ids[0]
         rig.write(LINE)
-        await kubelet.wait_for(lambda: {d.id for d in kubelet.devices(TOY)} == TOKENS | {held}, 10)
+        await kubelet.wait_for(lambda: {d.id for d in kubelet.devices(TOY)} == TOKENS | {held})
         assert kubelet.healthy(TOY) == set()  # the pod has a device for itself, that each of them would give
         kubelet.release("old")
-        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == TOKENS, 10)
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == TOKENS)
         assert await given(kubelet, "new") == "d0,d1"
         rig.write("name: example.com/toy, backend: toy")
-        await kubelet.wait_for(lambda: {"d0", "d1"} <= {d.id for d in kubelet.devices(TOY)}, 10)
+        await kubelet.wait_for(lambda: {"d0", "d1"} <= {d.id for d in kubelet.devices(TOY)})
         assert kubelet.healthy(TOY) == set()
         await rig.until(lambda: host.ledger.account(TOY).holder("all::0"))
         kubelet.release("new")
-        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"d0", "d1"}, 10)
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"d0", "d1"})
         assert host.services[TOY].registration.standing.registrations == 1
 
 

@@ -60,7 +60,7 @@ async def running(source: Scripted) -> AsyncIterator[tuple[Holders, Inventory]]:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

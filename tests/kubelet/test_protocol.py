@@ -140,13 +140,13 @@ def _upstream_proto(tmp_path: Path, name: str) -> Path:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
     packages = list(tmp_path.glob("*.deb"))
     if fetch.returncode or not packages:
         last = (fetch.stderr.strip().splitlines() or ["no package came"])[-1]
         pytest.skip(f"apt-get cannot fetch {UPSTREAM_PACKAGE} here: {last}")
-    subprocess.run(["dpkg", "-x", packages[0], tmp_path / "package"], check=True, timeout=50)
+    subprocess.run(["dpkg", "-x", packages[0], tmp_path / "package"], check=True, timeout=120)
     return next((tmp_path / "package").rglob(UPSTREAM_PROTOS[name]))
 
 
@@ -178,7 +178,7 @@ def _message_facts(name: str, message: DescriptorProto) -> Iterator[tuple[str, s
 def test_the_protocol_imports_without_a_warning() -> None:
     code = "import devhost.kubelet.api.api_pb2_grpc"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=50
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -31,7 +31,7 @@ from devhost.testing.kubelet import (
 )
 from devhost.testing.kubelet import events as ev
 
-END = 10.0
+END = 60.0
 """Seconds within which a host has to end."""
 
 

@@ -25,7 +25,7 @@ from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
 from devhost.model import Device
 from devhost.plan import Plan, PlannedResource, make_plan, units
 from devhost.report import status
-from devhost.testing.kubelet import UnexpectedAdmissionError
+from devhost.testing.kubelet import Allocation, ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 from devhost.tokens import numbered
 from devhost.worker import MAX_ABANDONED
@@ -33,7 +33,10 @@ from devhost.worker import MAX_ABANDONED
 KEPT = "from before it was shared in this way"
 """What devhost says of a token that waits for those who have its device by an earlier way to share it."""
 
-PATIENCE = 15.0
+LATE = "no answer within"
+"""How devhost says that a backend did not answer in time."""
+
+PATIENCE = 60.0
 """Seconds after which what is not right yet will not come right."""
 
 CALM = 0.3
@@ -256,18 +259,37 @@ async def pods_run(node: Node) -> list[str]:
         if not node.kubelet.healthy(name) - node.kubelet.in_use(name):
             continue
         try:
-            allocation = await node.kubelet.admit("probe", "main", name, 1)
-            await node.kubelet.start_container("probe", "main")
+            allocation = await _probed(node, name)
         except UnexpectedAdmissionError as error:
             wrong.append(f"{name}: a pod is rejected: {error}")
             continue
-        finally:
-            node.kubelet.release("probe")
         (chosen,) = allocation.device_ids
         devices = ",".join(service.inventory.given(chosen))
         if not devices or dict(allocation.response.envs) != {"DEVICES": devices}:
             wrong.append(f"{name}: a pod for {chosen} got {dict(allocation.response.envs)}")
     return wrong + node.complaints
+
+
+async def _probed(node: Node, resource: str) -> Allocation:
+    """What a pod gets, which is gone then. A machine can be too busy for the short deadlines: it asks again.
+
+    Raises:
+        UnexpectedAdmissionError: it is rejected.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + PATIENCE
+    while True:
+        try:
+            allocation = await node.kubelet.admit("probe", "main", resource, 1)
+            await node.kubelet.start_container("probe", "main")
+        except (UnexpectedAdmissionError, ContainerStartError) as error:
+            if LATE not in str(error) or loop.time() > end:
+                raise
+            await asyncio.sleep(CALM)
+        else:
+            return allocation
+        finally:
+            node.kubelet.release("probe")
 
 
 def footprint() -> Mapping[str, int]:

@@ -42,7 +42,7 @@ async def churn(node: Node, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("profile", ["1.36", "1.37"])
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_kubelet_restarts_in_a_row_during_churn_leave_every_resource_right(profile):
     chance = random.Random(RESTARTS)
     before = footprint()

@@ -7,7 +7,7 @@ from soak_run import soak
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_a_disturbed_node_is_right_again_after_every_quiet_period(seed):
     tally = soak(seed, steps=12, lives=3)
     assert tally.findings == []

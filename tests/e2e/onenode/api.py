@@ -9,7 +9,7 @@ from typing import Any
 
 from .namespaces import Namespaces
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 """Seconds for one request; it takes milliseconds, except where the machine is busy with other things."""
 
 Json = dict[str, Any]

@@ -145,7 +145,7 @@ def _cached(name: str) -> Path:
 
 def _version(name: str, path: Path) -> str:
     arguments = () if name in ("cni-ptp", "busybox") else ("--version",)
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=120, check=False)
     lines = (done.stdout + done.stderr).splitlines()
     return lines[0].strip() if lines else "?"
 

@@ -15,7 +15,7 @@ NAME = "devhost-e2e"
 CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
 """What a kubelet insists on. In version 2 a cgroup has those that the one above it gives on."""
 
-EMPTY_LIMIT = 20.0
+EMPTY_LIMIT = 120.0
 """Seconds for processes that were killed to be gone."""
 
 

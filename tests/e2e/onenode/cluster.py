@@ -27,9 +27,9 @@ from .settings import (
     SPECIFICATIONS,
     Settings,
 )
-from .waiting import until
+from .waiting import LIMIT, until
 
-STOP_LIMIT = 20.0
+STOP_LIMIT = 60.0
 """Seconds a process has to end before it is killed."""
 
 
@@ -76,14 +76,14 @@ class Cluster:
         until(
             "containerd answers", lambda: self._ctr("version").returncode == 0, seen=self._say("containerd")
         )
-        done = self._ctr("images", "import", "--local", str(archive), timeout=60)
+        done = self._ctr("images", "import", "--local", str(archive), timeout=120)
         if done.returncode:
             raise RuntimeError(f"the image cannot be imported: {done.stderr.strip()}")
         until("the API server is ready", self._ready, seen=self._say("kube-apiserver"))
         self.start("kube-scheduler")
         self.start("kube-controller-manager")
         self.start("kubelet")
-        until("the node is ready", self._schedulable, limit=120, seen=self._say("kubelet"))
+        until("the node is ready", self._schedulable, limit=300, seen=self._say("kubelet"))
 
     # processes
 
@@ -151,7 +151,7 @@ class Cluster:
         return datetime.fromisoformat(conditions["Ready"]["lastHeartbeatTime"])
 
     def shows(
-        self, resource: str, capacity: int, allocatable: int | None = None, *, limit: float = 60.0
+        self, resource: str, capacity: int, allocatable: int | None = None, *, limit: float = LIMIT
     ) -> None:
         """Waits until the node shows these numbers; ``allocatable`` is as ``capacity`` if it is left out.
 
@@ -172,7 +172,7 @@ class Cluster:
         """Runs a shell script inside a container, under its cgroup and namespaces."""
         return self._ctr("tasks", "exec", "--exec-id", uuid.uuid4().hex, container, "/bin/sh", "-c", script)
 
-    def _ctr(self, *arguments: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
+    def _ctr(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         place = ("--address", CONTAINERD_SOCKET, "--namespace", "k8s.io")
         return self.namespaces.run(self._programs["ctr"], *place, *arguments, timeout=timeout)
 

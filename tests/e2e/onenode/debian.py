@@ -127,7 +127,7 @@ class Packages:
 def _mirror() -> str:
     """The mirror of Debian that this machine itself uses."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
-    targets = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.split()
+    targets = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout.split()
     for uri in targets:
         if uri.rstrip("/").endswith("/debian"):
             return uri
@@ -140,7 +140,7 @@ def runs(program: Path, arguments: Sequence[str]) -> bool:
         return False
     try:
         return not subprocess.run(
-            [program, *arguments], capture_output=True, timeout=30, check=False
+            [program, *arguments], capture_output=True, timeout=120, check=False
         ).returncode
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -53,7 +53,7 @@ def main(address: str, name: str) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=30)
+    subprocess.run(command, check=True, timeout=120)
 
 
 def _cover(file: Path, text: str, place: Path) -> None:

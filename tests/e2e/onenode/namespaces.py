@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-START_LIMIT = 30.0
+START_LIMIT = 120.0
 """Seconds for making the namespaces; some mounts and addresses."""
 
-STOP_LIMIT = 10.0
+STOP_LIMIT = 60.0
 """Seconds for a process that was killed."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -105,7 +105,7 @@ class Namespaces:
         self._children.append(process)
         return process
 
-    def run(self, *command: str | Path, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Runs a command of the node to its end."""
         with self._as_ours("pid"):
             process = subprocess.Popen(

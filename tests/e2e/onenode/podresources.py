@@ -47,7 +47,7 @@ def devices_of_pods(socket: Path) -> dict[tuple[str, str], set[str]]:
             request_serializer=messages["v1.ListPodResourcesRequest"].SerializeToString,
             response_deserializer=messages["v1.ListPodResourcesResponse"].FromString,
         )
-        answer = ask(messages["v1.ListPodResourcesRequest"](), timeout=10)
+        answer = ask(messages["v1.ListPodResourcesRequest"](), timeout=120)
     held: dict[tuple[str, str], set[str]] = {}
     for pod in answer.pods:
         for container in pod.containers:

@@ -17,7 +17,7 @@ from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION, api
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-REGISTER_LIMIT = 30.0
+REGISTER_LIMIT = 120.0
 """Seconds; a kubelet itself gives up after 10."""
 
 

@@ -136,7 +136,7 @@ class Settings:
         )
         key = self.directory / "accounts.key"
         subprocess.run(
-            ["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=60
+            ["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=120
         )
 
     def command(self, name: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LIMIT = 60.0
+LIMIT = 180.0
 """Seconds. Whatever a healthy node does takes a few; the rest is for a busy machine."""
 
 PAUSE = 0.1
