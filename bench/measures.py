@@ -43,6 +43,7 @@ MEMORY_GPU = Measure(
     "memory-gpu", "resident memory, 8 GPUs, with the process for NVML", "MB", {MAX: 64}, (MAX,)
 )
 MEMORY_NETWORK = Measure("memory-network", "resident memory, rdma and sriov active", "MB", {MAX: 72}, (MAX,))
+MEMORY_FPGA = Measure("memory-fpga", "what 8 FPGAs add to resident memory", "MB", {MAX: 2}, (MAX,))
 IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
 
 ISOLATION = {
@@ -93,6 +94,7 @@ MEASURES = (
     GPUS_AGAIN,
     MEMORY_GPU,
     MEMORY_NETWORK,
+    MEMORY_FPGA,
     IDLE,
     *(measure for pair in ISOLATION.values() for measure in pair),
 )

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from devhost import backend, catalog
-from devhost.cli import COMMANDS
-from devhost.config.schema import options_of
+from devhost.cli._root import COMMANDS
+from devhost.config.schema import options_of, resource_options_of
 from devhost.errors import ConfigError
 from devhost.loading import load
 
@@ -80,12 +80,12 @@ EXAMPLES = list(_examples())
 
 @pytest.fixture(scope="module")
 def drop_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the drop-in backend that the tutorial builds, which its example names."""
+    """A directory with the drop-in backends that the tutorial builds, which its examples name."""
     directory = tmp_path_factory.mktemp("examples")
     (directory / "backends").mkdir()
     text = (ROOT / "docs" / "backends" / "writing.md").read_text(encoding="utf-8")
-    program = re.findall(r"(?ms)^```python\n(.*?)^```$", text)[-1]
-    (directory / "backends" / "watchdog.py").write_text(program, encoding="utf-8")
+    _, whole, added = re.findall(r"(?ms)^```python\n(.*?)^```$", text)
+    (directory / "backends" / "watchdog.py").write_text(f"{whole}\n\n{added}", encoding="utf-8")
     return directory
 
 
@@ -123,8 +123,21 @@ def test_every_attribute_and_option_of_a_backend_is_on_its_page(backend_name: st
     assert page.exists(), f"write {name(page)}"
     text = page.read_text(encoding="utf-8")
     kind = INSTALLED[backend_name].backend
-    wanted = set(kind.attributes) | set(_option_keys(options_of(kind)))
+    schemas = [options_of(kind), resource_options_of(kind)]
+    wanted = set(kind.attributes) | set(_option_keys(schemas))
     assert sorted(word for word in wanted if f"`{word}`" not in text) == []
+
+
+@pytest.mark.parametrize("backend_name", sorted(INSTALLED))
+def test_the_page_gives_each_attribute_of_a_backend_its_type_and_its_words(backend_name: str) -> None:
+    text = (ROOT / "docs" / "backends" / f"{backend_name}.md").read_text(encoding="utf-8")
+    types = {str: "text", int: "number", bool: "true/false", list: "list"}
+    for word, attribute in INSTALLED[backend_name].backend.attributes.items():
+        row = re.search(rf"(?m)^\| (?:`[^`]+`, )?`{re.escape(word)}`[, ].*$", text)
+        assert row, f"no row of a table begins with `{word}`"
+        kind = types[attribute.type]
+        assert row[0].split(" | ")[1] == (f"hex {kind}" if attribute.hex else kind), word
+        assert [one for one in attribute.words if f"`{one}`" not in text] == [], word
 
 
 def _option_keys(schema: object) -> Iterator[str]:
@@ -217,7 +230,7 @@ def _tracked() -> list[Path]:
     """The repository's text files: those git knows, or would take."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=30)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError):
         pytest.skip("this is not a git checkout")
     return [ROOT / path for path in done.stdout.decode().split("\0") if path and (ROOT / path).is_file()]

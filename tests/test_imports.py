@@ -42,7 +42,7 @@ LAYERS = (
         "hands",
     ),
     ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks"),
-    ("model", "errors", "pace", "sysfs", "files", "kubelet.api"),
+    ("model", "errors", "pace", "sysfs", "files", "signals", "kubelet.api"),
 )
 """The modules and packages of ``src/devhost`` from the top to the bottom. What stands in one line may not
 import each other, only what stands in a lower line. ``docs/architecture.md`` prints the same table."""

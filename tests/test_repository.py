@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,18 @@ def test_a_plugin_package_is_whole(plugin: Path) -> None:
     assert (ROOT / "docs" / "backends" / f"{plugin.name}.md").exists()
 
 
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_the_table_of_a_package_has_every_module(plugin: Path) -> None:
+    rows = re.findall(r"(?m)^\| `.*?\|", (plugin / "README.md").read_text(encoding="utf-8"))
+    named = set(re.findall(r"`([\w*]+)`", "\n".join(rows))) - {"options"}
+    source = plugin / "src" / f"devhost_{plugin.name}"
+    modules = {file.stem for file in source.glob("*.py")}
+    modules |= {file.parent.name for file in source.glob("*/__init__.py")}
+    modules -= {"__init__", "options"}
+    assert sorted(one for one in modules if not any(fnmatch(one, word) for word in named)) == []
+    assert sorted(word for word in named if not any(fnmatch(one, word) for one in modules)) == []
+
+
 def test_the_host_is_typed_for_others() -> None:
     assert (ROOT / "src" / "devhost" / "py.typed").exists()
 
@@ -133,7 +146,7 @@ def test_scripts_can_be_run_and_parsed(script: str) -> None:
     file = ROOT / script
     assert os.access(file, os.X_OK)
     shell = file.read_text().splitlines()[0].rpartition("/")[2].split()[-1]
-    subprocess.run([shell, "-n", str(file)], check=True, timeout=10)
+    subprocess.run([shell, "-n", str(file)], check=True, timeout=120)
 
 
 def test_dependency_groups_are_read_with_what_they_include() -> None:
@@ -165,7 +178,7 @@ def _setup(checkout: Path, **environment: str) -> subprocess.CompletedProcess[st
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

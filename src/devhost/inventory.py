@@ -115,8 +115,17 @@ class Inventory:
         """Counts tokens, with their devices, as held while it is worked out what a container gets."""
         return self.account.reserved(self.backend, wanted, self._alone(wanted))
 
-    def allocated(self, tokens: Iterable[str], given: Mapping[str, Iterable[Device]] | None = None) -> None:
-        """A container got these tokens, and with each the devices that ``given`` says, or all behind it."""
+    def allocated(
+        self,
+        tokens: Iterable[str],
+        given: Mapping[str, Iterable[Device]] | None = None,
+        options: object = None,
+    ) -> None:
+        """A container got these tokens, and with each the devices that ``given`` says, or all behind it.
+
+        Args:
+            options: the value of the backend's ``ResourceOptions`` that they were given with.
+        """
         entries = self.snapshot.entries
         if given is None:
             given = {
@@ -124,7 +133,7 @@ class Inventory:
                 for name in tokens
             }
         now: Given = {name: tuple(given[name]) for name in tokens}
-        self.account.allocated(self.backend, now, self._alone(now))
+        self.account.allocated(self.backend, now, self._alone(now), options)
         self._handed_out(now)
         self._held()
 

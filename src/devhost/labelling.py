@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 from .backend import Offered
 from .discovery import Discovery
@@ -23,11 +23,13 @@ from .model import Device
 from .pace import Backoff
 from .plan import Plan
 from .telemetry.log import get
+from .telemetry.metrics import Metrics
 from .worker import Lane
 
 log = get(__name__)
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 FILE_DEADLINE = 4.0
 """Seconds one operation may take: the directory may lie on something that hangs."""
@@ -65,6 +67,7 @@ class Labelling:
         plan: the present one.
         changed: called when :attr:`standing` is another.
         tag: as for :class:`FeatureDirectory`.
+        metrics: hears what was written.
         clock: monotonic seconds.
     """
 
@@ -76,6 +79,7 @@ class Labelling:
         plan: Callable[[], Plan],
         changed: Callable[[], None] = lambda: None,
         tag: str = "",
+        metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.standing: dict[str, Standing] = {}
@@ -84,6 +88,8 @@ class Labelling:
         self._plan = plan
         self._changed = changed
         self._tag = tag
+        self._metrics = metrics or Metrics()
+        self._wanted: frozenset[str] = frozenset()
         self._lane = Lane("labels")
         self._clock = clock
         self._resync_at = 0.0
@@ -129,6 +135,11 @@ class Labelling:
             for name, discovery in self._discoveries().items()
             if self._write and discovery.source.labels
         }
+        for name in self._wanted - named.keys():
+            self._metrics.labels_unwanted(name)
+        for name in named.keys() - self._wanted:
+            self._metrics.labels_wanted(name)
+        self._wanted = frozenset(named)
         for name in [name for name in self.standing if name not in named]:
             del self.standing[name]
             self._told.pop(name, None)
@@ -158,11 +169,13 @@ class Labelling:
             return True
         try:
             labels, wrong = sorted_out((await discovery.source.label(devices, offered)).items())
-            await self._file(place.write, name, labels)
+            anew = await self._file(place.write, name, labels)
         except (BackendError, OSError, ValueError) as error:
             reason = one_line(error) if isinstance(error, OSError) else str(error)
+            self._metrics.labels_failed(name)
             self._show(name, Standing(place.path(name), self._count(name), reason))
             return False
+        self._metrics.labels_written(name, len(labels), anew)
         self._told[name] = basis
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         reason = f"no label: {'; '.join(wrong[:3])}{more}" if wrong else ""
@@ -199,13 +212,13 @@ class Labelling:
         self._unswept = ""
         return True
 
-    async def _file(self, call: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    async def _file(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
         Raises:
             BackendTimeout: the directory hangs.
             OSError: it does not let us.
         """
-        await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
+        return await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
 
 
 def _offered(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:

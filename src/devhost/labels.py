@@ -10,6 +10,7 @@ by their names. When they are written is decided in :mod:`devhost.labelling`.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -97,8 +98,8 @@ class FeatureDirectory:
         """The file for one backend's labels."""
         return self.directory / f"{self.prefix}{backend}"
 
-    def write(self, backend: str, labels: Mapping[str, str]) -> None:
-        """Makes a backend's file hold these labels; without any there is none.
+    def write(self, backend: str, labels: Mapping[str, str]) -> bool:
+        """Makes a backend's file hold these labels; without any there is none. True if it was otherwise.
 
         May block, as everything here: not for the event loop.
 
@@ -108,13 +109,16 @@ class FeatureDirectory:
         """
         path, data = self.path(backend), render(labels)
         if not labels:
+            there = os.path.lexists(path)
             path.unlink(missing_ok=True)
-            return
+            return there
         if len(data) > MAX_FILE:
             raise ValueError(f"{len(data)} bytes of labels are more than the {MAX_FILE} that are read")
         make_directory(self.directory)
-        if path.is_symlink() or not holds(path, data):
-            replace_file(path, data, f".{self.prefix}")  # hidden, so that nobody reads the unfinished file
+        if not path.is_symlink() and holds(path, data):
+            return False
+        replace_file(path, data, f".{self.prefix}")  # hidden, so that nobody reads the unfinished file
+        return True
 
     def sweep(self, keep: Collection[str]) -> None:
         """Removes the own files of all but some backends, and what an earlier run left unfinished.

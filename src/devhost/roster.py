@@ -121,9 +121,15 @@ class Roster:
         if name in self.provisioning:
             self.provisioning[name].follow(discovery)
         else:
-            self.provisioning[name] = Provisioning(discovery, self._changed)
+            self.provisioning[name] = Provisioning(discovery, lambda: self._provisioned(name))
+        self._provisioned(name)
         if not self._tasks.named(f"provision {name}"):
             self._tasks.spawn(f"provision {name}", self.provisioning[name].run)
+
+    def _provisioned(self, name: str) -> None:
+        present = self.provisioning[name].condition.state
+        self._metrics.provisioning(name, {state: state is present for state in State})
+        self._changed()
 
     def _dismiss(self, name: str) -> None:
         discovery = self.discoveries.pop(name)

@@ -40,6 +40,12 @@ _NODES = 1 << 16
 
 _NODE = re.compile(r"[bc][0-9]{1,7}:[0-9]{1,7}")
 
+_NODE_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
+"""What drivers call their nodes below ``/dev``, and nothing that would lead out of it."""
+
+_HEADER = 64
+"""Bytes of the configuration space that everybody may read (sysfs-bus-pci, ``config``)."""
+
 
 def prefix_of(root: Path) -> str:
     """What to put before an absolute path so that it lies below ``root``; empty for ``/`` itself.
@@ -280,6 +286,14 @@ class Sysfs:
             known[path] = number
         return number
 
+    def node(self, path: str, usual: str = "") -> str:
+        """Where the kernel wants the node of the device at ``path``: ``/dev/…``, from its ``DEVNAME``.
+
+        ``usual`` where it names none. Whether the node is there, and is that device's, is not looked at.
+        """
+        name = self.uevent(path).get("DEVNAME", "")
+        return f"/dev/{name}" if _NODE_NAME.fullmatch(name) else usual
+
     def hexadecimal(self, path: str) -> str:
         """The digits of a number such as ``0x8086``, in lower case; empty where the file holds none."""
         found = _HEX.fullmatch(self.text(path))
@@ -304,3 +318,15 @@ class Sysfs:
             iommu_group=self.target(f"{path}/iommu_group"),
             physical_function=self.target(f"{path}/physfn"),
         )
+
+    def is_dead(self, path: str) -> bool:
+        """Whether the PCI function at ``path`` answers no more: all of its configuration space reads as ones.
+
+        The first two bytes alone say nothing: those of a virtual function are ones in any case (PCI Express
+        base specification, 9.3.4.1.1). One that sleeps without power (``D3cold``) is not woken up for it, and
+        counts as alive; so does what has no configuration space.
+        """
+        if self.text(f"{path}/power_state") == "D3cold":
+            return False
+        header = read_bytes(f"{self.prefix}{path}/config", _HEADER)
+        return header is not None and len(header) == _HEADER and not header.strip(b"\xff")

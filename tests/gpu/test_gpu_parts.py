@@ -120,7 +120,7 @@ def test_only_make_gpu_uses_a_gpu() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
         cwd=here,
         env={"PATH": "/usr/bin:/bin"},
     )
