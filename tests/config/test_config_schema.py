@@ -150,6 +150,7 @@ class _Odd:
 def test_a_type_that_yaml_cannot_carry_spoils_only_its_own_backend(catalog: Catalog) -> None:
     backend = catalog.get("card")
     assert backend is not None
-    assert options_of(type("Odd", (backend,), {"Options": _Odd})) == {"type": "object"}
+    found = options_of(type("Odd", (backend,), {"Options": _Odd}))
+    assert found == {"title": "Options of backend card", "type": "object"}
     with pytest.raises(TypeError):
         of_dataclass(_Odd)

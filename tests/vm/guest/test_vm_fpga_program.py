@@ -12,6 +12,7 @@ import time
 
 import pytest
 from lab import dfl
+from lab.functions import bind
 from lab.kernel import text
 from lab.node import Node
 from lab.waiting import LIMIT, until
@@ -150,23 +151,32 @@ async def test_nothing_is_programmed_while_another_pod_has_a_port_of_the_card(no
     assert set(engine.done) == {(1, WORD)}
 
 
-async def test_a_bitstream_that_does_not_fit_fails_with_the_kernels_reason_and_a_mended_one_works(
+async def test_a_bitstream_that_does_not_fit_fails_with_the_kernels_reason_until_the_card_is_bound_again(
     node, card, engine, bitstream
 ):
     await node.serve(entry(CRYPTO, "af", {"not": {"afuId": dfl.FUNCTION}}, **program(bitstream(STRANGE))))
     await node.shows(CRYPTO, healthy=1)
-    await node.admit("pod", CRYPTO)
+    (token,) = (await node.admit("pod", CRYPTO)).device_ids
     with pytest.raises(ContainerStartError) as failure:
         await started(node, "pod")
     assert "incompatible" in str(failure.value)
     assert set(engine.done) == {(1, STRANGE)}
-    assert text(card.port(1) / "afu_id") == dfl.OTHER_FUNCTION
 
+    # the kernel leaves the port disabled, and programming it again would not enable it
     engine.forget()
     bitstream()
+    await node.shows(CRYPTO, healthy=0, total=1)
+    assert "bind" in (await node.device(CRYPTO, token))["reason"]
+    with pytest.raises(ContainerStartError, match="bind"):
+        await node.kubelet.start_container("pod", "main")
+    assert set(engine.done) == {(1, STRANGE)}
+    assert text(card.port(0) / "afu_id") == dfl.FUNCTION
+
+    await asyncio.to_thread(bind, card.address, "dfl-pci")
+    await card.ready()
+    await node.shows(CRYPTO, healthy=1)
     await started(node, "pod")
     assert text(card.port(1) / "afu_id") == PROGRAMMED
-    await node.shows(CRYPTO, healthy=1)
 
 
 async def test_a_card_that_went_while_a_pod_has_it_is_programmed_when_it_is_back(
