@@ -91,9 +91,9 @@ def test_rxe_and_siw_can_be_made_and_go_again(links):
 
 
 async def test_a_device_can_be_plugged_and_pulled_from_inside(slots):
-    function = await slots.plug("e1000e", "card", "free0")
+    function = await slots.plug("e1000e", "adapter", "free0")
     await until("its driver has it", lambda: (function / "driver").exists())
-    await slots.pull("card")
+    await slots.pull("adapter")
     assert not function.exists()
 
 

@@ -112,6 +112,8 @@ class Slots:
             Refused: QEMU does not want it.
             TimeoutError: the kernel did not see it.
         """
+        memory = f"{self._address(port)}:"
+        await until(f"QEMU has freed what was in {port}", lambda: memory not in self._memory())
         before = self.present()
         await self._ask("device_add", driver=driver, id=name, bus=port, **properties)
         if not keep:
@@ -153,6 +155,25 @@ class Slots:
             return True
 
         await until(f"QEMU does {command} {arguments}", is_done)
+
+    def _memory(self) -> str:
+        """QEMU's table of memory, which names each device's by the addresses that lead to it.
+
+        A device that was pulled has its memory a little longer, and QEMU aborts when the next one's gets the
+        same name.
+        """
+        table: str = self.monitor("human-monitor-command", **{"command-line": "info ramblock"})
+        return table
+
+    def _address(self, port: str) -> str:
+        """The address of a root port."""
+        (found,) = (
+            f"0000:{one['bus']:02x}:{one['slot']:02x}.{one['function']}"
+            for bus in self.monitor("query-pci")
+            for one in bus["devices"]
+            if one["qdev_id"] == port
+        )
+        return found
 
     def names(self) -> set[str]:
         """The names of all devices that have one."""
