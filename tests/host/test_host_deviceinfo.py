@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -41,8 +42,11 @@ def files(rig, tmp_path):
     def seen():
         if not directory.exists():
             return {}
-        paths = (path for path in directory.iterdir() if not path.name.startswith("."))
-        return {path.name: json.loads(path.read_text()) for path in paths}
+        found = {}
+        for path in directory.iterdir():
+            with suppress(FileNotFoundError):  # it has just been removed
+                found |= {} if path.name.startswith(".") else {path.name: json.loads(path.read_text())}
+        return found
 
     return seen
 

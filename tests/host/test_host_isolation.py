@@ -104,17 +104,21 @@ async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig
 
 @pytest.mark.conformance(43)
 async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang, monkeypatch):
-    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 0.05)
+    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 0.5)
     rig.scripts["toy"].on_allocate = lambda devices: hang()
     rig.write(BOTH[0])
+    refusal = ""
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        for number in range(worker.MAX_ABANDONED):
-            with pytest.raises(UnexpectedAdmissionError, match="no answer within"):
+        for number in range(50):  # a call that no thread took in time does not hang, and is not counted
+            with pytest.raises(UnexpectedAdmissionError) as raised:
                 await kubelet.admit(f"pod-{number}", "main", TOY, 1)
             kubelet.release(f"pod-{number}")
-        with pytest.raises(UnexpectedAdmissionError, match="4 earlier calls still hang"):
-            await kubelet.admit("last", "main", TOY, 1)
+            refusal = str(raised.value)
+            if "no answer within" not in refusal:
+                break
+        assert number >= worker.MAX_ABANDONED
+        assert "4 earlier calls still hang" in refusal
         assert host.discoveries["toy"].source.hung == worker.MAX_ABANDONED
 
 
