@@ -70,13 +70,6 @@ def held(node):
     return [path for path in found if path.startswith("/dev/dfl-")]
 
 
-def complaints(node):
-    """Lines of devhost's log that somebody would have to look at; that a device is ill is none."""
-    lines = node.said().splitlines()
-    bad = [line for line in lines if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
-    return [line for line in bad if " devhost.changes " not in line]
-
-
 async def well(node, resource, wanted):
     """Waits until exactly these devices are healthy."""
     await until(
@@ -187,7 +180,7 @@ async def test_ten_times_leave_nothing_behind(node, card):
     assert node.threads() < threads + 5  # each time leaving one behind would be 10
     (resource,) = (await node.status())["resources"]
     assert (resource["capacity"], resource["registrations"]) == (card.ports, 1)
-    assert complaints(node) == []
+    assert node.complaints() == []
 
 
 async def test_modules_that_are_loaded_later_and_removed_are_followed(node, card):

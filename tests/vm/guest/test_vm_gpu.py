@@ -84,14 +84,6 @@ async def present():
     return address
 
 
-def complaints(node):
-    """Lines of devhost's log that somebody would have to look at; that a device is ill, or slow, is none."""
-    lines = node.said().splitlines()
-    bad = [line for line in lines if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
-    usual = (" devhost.changes ", " devhost.watchdog ", "did not return within")
-    return [line for line in bad if not any(words in line for words in usual)]
-
-
 async def test_attributes_are_those_of_the_machine(node, gpu):
     node.write(RENDERERS, DISPLAYS)
     found = await node.look()
@@ -111,7 +103,7 @@ async def test_a_gpu_that_goes_and_comes_is_listed_and_nothing_else(node, gpu):
     # it is unhealthy for two seconds, and then is no more
     check(await changed(node, RENDER, set, lambda: remove(gpu)), {gpu}, set())
     check(await changed(node, RENDER, lambda: {gpu}, rescan), set(), {gpu})
-    assert complaints(node) == []
+    assert node.complaints() == []
 
 
 async def test_a_display_that_is_pulled_and_plugged_is_listed_and_nothing_else(node, display, slots):
@@ -125,7 +117,7 @@ async def test_a_display_that_is_pulled_and_plugged_is_listed_and_nothing_else(n
     await slots.plug(**SCREEN, keep=True)
     await node.shows(DISPLAY, healthy=1)
     check(shown(node.lists(DISPLAY, since)), set(), {display})
-    assert complaints(node) == []
+    assert node.complaints() == []
 
 
 async def test_a_gpu_whose_driver_is_taken_away_is_back_with_its_driver(node, gpu):
@@ -134,7 +126,7 @@ async def test_a_gpu_whose_driver_is_taken_away_is_back_with_its_driver(node, gp
     unbind = Path("/sys/bus/pci/drivers/virtio-pci/unbind")
     check(await changed(node, RENDER, set, lambda: unbind.write_text(gpu)), {gpu}, set())
     check(await changed(node, RENDER, lambda: {gpu}, lambda: bind(gpu, "")), set(), {gpu})
-    assert complaints(node) == []
+    assert node.complaints() == []
 
 
 async def test_a_container_gets_the_nodes_of_its_gpu_and_a_driver_answers_behind_them(node, gpu):
@@ -216,4 +208,4 @@ async def test_ten_times_leave_nothing_behind(node, gpu, load):
     assert node.threads() < threads + CYCLES  # each time leaving one behind would be as many more
     (resource,) = (await node.status())["resources"]
     assert (resource["capacity"], resource["registrations"]) == (1, 1)
-    assert complaints(node) == []
+    assert node.complaints() == []

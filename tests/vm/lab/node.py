@@ -121,6 +121,13 @@ class Node:
         """devhost's log so far."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
+    def complaints(self) -> list[str]:
+        """Lines of its log that somebody would have to look at; that a device is ill, or slow, is none."""
+        lines = self.said().splitlines()
+        bad = [line for line in lines if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
+        usual = (" devhost.changes ", " devhost.watchdog ", "did not return within")
+        return [line for line in bad if not any(words in line for words in usual)]
+
     async def shows(self, resource: str, *, healthy: int, total: int | None = None) -> None:
         """Waits until the kubelet has a list with so many devices, all of them healthy unless told otherwise.
 
