@@ -167,7 +167,8 @@ class _Builder:
 
     def add_directory(self, directory: Path) -> None:
         if not directory.is_dir():
-            self.refused.append(Refusal(str(directory), "", "the directory does not exist"))
+            what = "it is no directory" if directory.exists() else "the directory does not exist"
+            self.refused.append(Refusal(str(directory), "", what))
             return
         for file in sorted(directory.glob("*.py")):
             if file.name.startswith(("_", ".")):

@@ -59,6 +59,13 @@ def test_discover_of_one_resource_shows_only_that(toys):
     assert "no resource is called 'example.com/nope'" in done.stderr
 
 
+def test_a_file_where_a_resource_belongs_is_pointed_to_its_option(toys):
+    toys.write("name: example.com/all, backend: toy")
+    done = toys.devhost("discover", str(toys.config))
+    assert done.returncode == 2
+    assert f"`devhost discover --config {toys.config}` reads it as the configuration" in done.stderr
+
+
 def test_discover_says_why_a_backend_failed_and_exits_with_1(toys):
     (toys.root / "toys").unlink()
     done = toys.devhost("discover")

@@ -71,6 +71,8 @@ class Card(Backend):
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "vendor": Attribute(str, "Who made it.", "intel"),
         "idVendor": Attribute(str, "USB vendor id.", "1a86", hex=True),
+        "pKey": Attribute(str, "Partition key.", "0x7fff", hex=True),
+        "afuId": Attribute(str, "Accelerator function.", "d8424dc4a4a3c413f89e433683f9040b", hex=True),
         "numaNode": Attribute(int, "NUMA node.", 0),
         "virtual": Attribute(bool, "Whether it is virtual.", False),
         "links": Attribute(list, "Links of the node.", ("/dev/a",)),

@@ -134,7 +134,9 @@ ranges = st.one_of(
 
 PATTERNS: dict[str, st.SearchStrategy[Any]] = {
     "vendor": st.builds(Text, words),
-    "idVendor": st.builds(Text, words.filter(lambda word: not word.lower().startswith("0x")), st.just(True)),
+    "idVendor": st.builds(
+        Text, words.filter(lambda word: "-" not in word and word[:2].lower() != "0x"), st.just(True)
+    ),
     "numaNode": ranges,
     "virtual": st.builds(Flag, st.booleans()),
     "links": st.builds(Text, words),

@@ -102,7 +102,8 @@ def test_a_where_means_what_it_says(read: Read, selection: str, blocks: where.Wh
         ("{vender: x}", 'resources[0].where: backend card has no attribute "vender" (did you mean vendor?)'),
         (
             "{qqqqqq: x}",
-            "(known attributes: ID_*, idVendor, kind, links, modes, numaNode, sysattr.*, vendor, virtual)",
+            "(known attributes: ID_*, afuId, idVendor, kind, links, modes, numaNode, pKey, "
+            "sysattr.*, vendor, virtual)",
         ),
         ("{kind: vfs}", 'kind: "vfs" is none of the values that this attribute can have (did you mean vf?)'),
         ("{kind: VF}", "(did you mean vf?)"),
@@ -124,6 +125,11 @@ def test_a_where_means_what_it_says(read: Read, selection: str, blocks: where.Wh
         ("{vendor: no}", 'must be text, not no, which YAML reads as true or false (put it in quotes: "no")'),
         ("{vendor: 2024-01-01}", "must be text, not the date 2024-01-01"),
         ("{idVendor: '0x1a86'}", "(leave out the 0x)"),
+        ("{pKey: '7fff'}", 'the ids of this attribute begin with 0x, "7fff" does not (write "0x7fff")'),
+        (
+            "{afuId: D8424DC4-A4A3-C413-F89E-433683F9040B}",
+            '(write "D8424DC4A4A3C413F89E433683F9040B")',
+        ),
         ("{vendor: ''}", "empty text matches no device"),
         ("{vendor: }", "must be text, not an empty value"),
         ("{vendor: []}", "resources[0].where.vendor: an empty list can never match"),

@@ -91,6 +91,12 @@ def test_a_missing_directory_is_a_refusal(tmp_path: Path) -> None:
     assert "does not exist" in reasons(catalog.load([tmp_path / "none"]))
 
 
+def test_a_file_in_place_of_a_directory_is_a_refusal_that_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "one.py"
+    file.write_text("")
+    assert "it is no directory" in reasons(catalog.load([file]))
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

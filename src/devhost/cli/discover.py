@@ -57,6 +57,9 @@ def _chosen(found: Survey, resource: str | None) -> list[str]:
         return [resource]
     if any(entry.name == resource for entry in found.settings.resources):
         return []
+    if Path(resource).is_file():
+        hint = f"`devhost discover --config {resource}` reads it as the configuration"
+        raise UsageError(f"{resource} is a file, and not the name of a resource", hint)
     known = ", ".join(sorted(found.plan.resources)) or "none"
     raise UsageError(f"no resource is called {resource!r}", f"there are: {known}")
 

@@ -20,6 +20,7 @@ RANGE: Final = re.compile(r"\s*([0-9]{1,18})?\s*(-)?\s*([0-9]{1,18})?\s*")
 
 _IN_DOMAIN: Final = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """A PCI address as people write it on machines with one domain; the kernel's always have that."""
+_DIGITS: Final = re.compile(r"[0-9a-fA-F]+")
 
 
 def declared(attributes: Mapping[str, Attribute], name: str) -> Attribute | None:
@@ -134,8 +135,14 @@ def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ..
 
 def _odd_id(example: str, text: str) -> tuple[str, str] | None:
     """What is wrong with an id that is not spelled as the attribute's example is, and how to mend it."""
-    if text[:2].lower() == "0x" and not example.lower().startswith("0x"):
+    prefixed = example.lower().startswith("0x")
+    if text[:2].lower() == "0x" and not prefixed:
         return f"the ids of this attribute have no 0x, {shown(text)} does", "leave out the 0x"
+    if prefixed and _DIGITS.fullmatch(text):
+        return f"the ids of this attribute begin with 0x, {shown(text)} does not", f'write "0x{text}"'
+    bare = text.replace("-", "")
+    if bare != text and "-" not in example and _DIGITS.fullmatch(bare) and len(bare) == len(example):
+        return f"the ids of this attribute have no hyphens, {shown(text)} does", f'write "{bare}"'
     if _IN_DOMAIN.fullmatch(example.partition(":")[2]) and _IN_DOMAIN.fullmatch(text.lower()):
         return f"{shown(text)} lacks the domain of a PCI address", f'write "0000:{text}"'
     return None
