@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 import rdma_connectx as connectx
+from devhost_rdma import backend as backend_module
 from devhost_rdma import verbs
 from devhost_rdma.deep import DeepProbe
 from devhost_rdma.options import VerbsProbe
@@ -94,3 +95,11 @@ def test_a_recorded_tree_is_never_asked(looking, pyverbs, tmp_path):
     backend = looking(tmp_path)
     assert backend.probe(backend.discover()) == {}
     assert pyverbs.asked == []
+
+
+def test_a_container_asks_where_it_has_the_nodes_at_their_own_place(looking, pyverbs, tmp_path, monkeypatch):
+    connectx.connectx5_roce(tmp_path)
+    monkeypatch.setattr(backend_module, "OWN_NODES", str(tmp_path / "dev" / "infiniband"))
+    backend = looking(tmp_path)
+    backend.probe(backend.discover())
+    assert pyverbs.asked == [["mlx5_0", "mlx5_1"]]

@@ -294,6 +294,7 @@ async def test_lost_messages_mean_that_anything_may_have_changed(
 async def test_a_socket_that_fails_is_opened_again(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     subscribe = kernel.subscribe
     monkeypatch.setattr(linkwatch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.EIO))
     async with listening(kernel) as seen:
@@ -303,7 +304,8 @@ async def test_a_socket_that_fails_is_opened_again(
         kernel.say(link(2, name="eth0"))
         assert await heard(seen) == LINK
     assert [record.getMessage() for record in caplog.records] == [
-        "listening to link changes failed: Input/output error"
+        "listening to link changes failed: Input/output error",
+        "listening to link changes again",
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 
 from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event, Health
 from devhost.netlink import hears_links
@@ -16,7 +17,7 @@ from .deep import DeepProbe
 from .function import Function, FunctionReader
 from .hearing import silent_ports
 from .linkwatch import LINK, PORT, link_events
-from .nodes import Node, Role, lack, rdma_cm_node, required
+from .nodes import DIRECTORY, Node, Role, lack, rdma_cm_node, required
 from .options import RdmaOptions
 from .place import Kind, Place
 from .presence import Absent, Presence, why_not
@@ -27,6 +28,8 @@ DEVICES_VARIABLES = ("RDMA_DEVICES_{RESOURCE}", "RDMA_DEVICES")
 """What a container learns the names of its RDMA devices from, joined with commas. Only the first is there
 for each resource that it asks for: of a variable that several set, the kubelet keeps one value."""
 
+OWN_NODES = DIRECTORY
+"""Where libibverbs opens nodes, whatever the root is."""
 
 _NARROWED = {LINK: replace(LINK, sys_path=NETWORK), PORT: replace(PORT, sys_path=CLASS)}
 """What changes of ports concern: an event without a path would make the core ask for everything."""
@@ -130,9 +133,9 @@ class Rdma(Backend):
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """What opening each device showed, where pyverbs is installed.
 
-        Nothing where ``context.root`` is not this process's own: libibverbs knows no other.
+        Nothing where the nodes below ``context.root`` are not this process's own: libibverbs knows no other.
         """
-        return {} if self._sysfs.prefix else self._deep.probe(devices, self._names)
+        return self._deep.probe(devices, self._names) if self._has_own_nodes() else {}
 
     async def watch(self) -> AsyncIterator[Event]:
         """Changes of ports, which make no uevent."""
@@ -175,6 +178,15 @@ class Rdma(Backend):
             numa_nodes=_numa_nodes(function),
             pcie_path=pcie_path(away.place.path),
         )
+
+    def _has_own_nodes(self) -> bool:
+        """Whether what libibverbs opens is what was found: a container may have it mounted there."""
+        if not self._sysfs.prefix:
+            return True
+        try:
+            return Path(OWN_NODES).samefile(self._sysfs.prefix + DIRECTORY)
+        except OSError:
+            return False
 
     def _ask_netns_mode(self) -> str | None:
         return netlink.netns_mode() if is_live(self.context.root) else None

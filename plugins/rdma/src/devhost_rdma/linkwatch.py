@@ -154,6 +154,9 @@ class _Watch:
             source.listener = None
 
     def _take(self, source: _Source, datagram: bytes) -> None:
+        if source.broken:
+            source.broken = False
+            self._context.log.info("listening to %s again", source.name)
         if source.matters(datagram):
             self._changed(source.event)
 
@@ -161,7 +164,9 @@ class _Watch:
         source.lost()
         self._changed(ANYTHING)
         if error.errno != errno.ENOBUFS:
-            self._context.log.warning("listening to %s failed: %s", source.name, error.strerror)
+            if not source.broken:
+                self._context.log.warning("listening to %s failed: %s", source.name, error.strerror)
+            source.broken = True
             source.listener = None  # opened again at the next tick
 
     async def _tick(self) -> None:
@@ -176,6 +181,8 @@ class _Watch:
                     self._context.log.warning("reading the state of RDMA ports failed: %s", error)
                 self._poll_failed = True
             else:
+                if self._poll_failed:
+                    self._context.log.info("the state of RDMA ports can be read again")
                 self._poll_failed = False
                 # a port that is new or gone has had its uevent; here only the state counts
                 if any(states.get(path, state) != state for path, state in now.items()):
@@ -209,6 +216,7 @@ class _Source:
         self.needs = needs
         self.listener: Listener | None = None
         self.refused = False
+        self.broken = False
 
     @property
     def there(self) -> bool:

@@ -1,0 +1,77 @@
+{{/*
+The directories of the node that the container sees, as {mounts: [{name, path, at, …}]}. Directories, never files or
+sockets: a file that is mounted goes stale when somebody replaces it.
+
+ writable   read-only without it, and then with everything mounted below it, where the runtime can
+ live       what the node mounts there later shows too
+ type       of the hostPath; a directory that a node may lack is made, so that one DaemonSet fits all nodes
+ also       a second place in the container
+*/}}
+{{- define "devhost.mounts" -}}
+{{- $needs := fromYaml (include "devhost.needs" .) -}}
+{{- $writable := or $needs.virtualFunctions $needs.firmware -}}
+{{- $mounts := list
+  (dict "name" "device-plugins" "path" .Values.kubelet.pluginDirectory "at" "/var/lib/kubelet/device-plugins" "type" "Directory" "writable" true)
+  (dict "name" "pod-resources" "path" (printf "%s/pod-resources" (trimSuffix "/" .Values.kubelet.root)) "at" "/var/lib/kubelet/pod-resources")
+-}}
+{{- if $needs.root -}}
+{{- $mounts = append $mounts (dict "name" "root" "path" "/" "at" "/host" "type" "Directory" "live" true) -}}
+{{- end -}}
+{{- $udev := dict "name" "udev" "path" "/run/udev" "at" "/host/run/udev" -}}
+{{- if $needs.network -}}
+{{- $_ := set $udev "also" "/run/udev" -}}
+{{- end -}}
+{{- $mounts = concat $mounts (list
+  (dict "name" "dev" "path" "/dev" "at" "/host/dev" "type" "Directory")
+  (dict "name" "sys" "path" "/sys" "at" "/host/sys" "type" "Directory" "writable" $writable)
+  (dict "name" "proc" "path" "/proc" "at" "/host/proc" "type" "Directory")
+  $udev) -}}
+{{- $files := $needs.files -}}
+{{- if $needs.nvidiaDriver -}}
+{{- $files = concat $files $needs.driverDirectories -}}
+{{- end -}}
+{{- if $needs.firmware -}}
+{{- $files = append $files "/lib/firmware" -}}
+{{- end -}}
+{{- if not $needs.root -}}
+{{- $seen := list "/dev" "/sys" "/proc" "/run/udev" -}}
+{{- range $file := $files | uniq | sortAlpha -}}
+  {{- $path := trimSuffix "/" $file -}}
+  {{- if not $path -}}
+    {{- fail "config names a file in the node's root directory, which is not mounted in part: set host.root to true" -}}
+  {{- end -}}
+  {{- $covered := false -}}
+  {{- range $seen -}}
+    {{- if hasPrefix (printf "%s/" .) (printf "%s/" $path) -}}{{- $covered = true -}}{{- end -}}
+  {{- end -}}
+  {{- if not $covered -}}
+    {{- $seen = append $seen $path -}}
+    {{- $name := $path | lower | trimPrefix "/" | replace "/" "-" | replace "." "-" | replace "_" "-" | trunc 48 | trimSuffix "-" -}}
+    {{- $mounts = append $mounts (dict "name" (printf "files-%s" $name) "path" $path "at" (printf "/host%s" $path) "live" true) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $needs.verbs -}}
+{{- $mounts = append $mounts (dict "name" "infiniband" "path" "/dev/infiniband" "at" "/dev/infiniband") -}}
+{{- end -}}
+{{- if $needs.virtualFunctions -}}
+{{- $mounts = append $mounts (dict "name" "notes" "path" "/run/devhost" "at" "/host/run/devhost" "writable" true) -}}
+{{- end -}}
+{{- $written := list -}}
+{{- if $needs.cdi -}}{{- $written = append $written $needs.cdiDirectory -}}{{- end -}}
+{{- if $needs.toolkit -}}{{- $written = append $written $needs.toolkitDirectory -}}{{- end -}}
+{{- range $index, $path := $written | uniq -}}
+{{- $mounts = append $mounts (dict "name" (eq $index 0 | ternary "cdi" "cdi-nvidia") "path" $path "at" $path "writable" true) -}}
+{{- end -}}
+{{- if $needs.nodeLabels -}}
+{{- $mounts = append $mounts (dict "name" "node-labels" "path" $needs.labelDirectory "at" $needs.labelDirectory "writable" true) -}}
+{{- end -}}
+{{- if $needs.deviceInfo -}}
+{{- $mounts = append $mounts (dict "name" "device-info" "path" $needs.deviceInfoDirectory "at" $needs.deviceInfoDirectory "writable" true) -}}
+{{- end -}}
+{{- range $index, $extra := .Values.extraHostPaths -}}
+{{- $at := default (printf "/host%s" $extra.path) $extra.mountPath -}}
+{{- $mounts = append $mounts (dict "name" (printf "extra-%d" $index) "path" $extra.path "at" $at "type" (default "DirectoryOrCreate" $extra.type) "live" true "writable" (eq (toString $extra.readOnly) "false")) -}}
+{{- end -}}
+{{- dict "mounts" $mounts | toYaml -}}
+{{- end -}}

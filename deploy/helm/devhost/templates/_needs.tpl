@@ -1,0 +1,83 @@
+{{/*
+What the configuration needs of the node, as YAML. The texts of docs/backends, docs/cdi.md, docs/labels.md and
+docs/device-info.md say why; tests/chart has a case for each.
+*/}}
+
+{{/* The configuration as a map; an empty one where somebody else's ConfigMap has it. */}}
+{{- define "devhost.config" -}}
+{{- if .Values.existingConfigMap -}}
+{}
+{{- else if kindIs "string" .Values.config -}}
+{{- $parsed := fromYaml .Values.config -}}
+{{- if hasKey $parsed "Error" -}}
+{{- fail (printf "config is no YAML: %s" $parsed.Error) -}}
+{{- end -}}
+{{- toYaml $parsed -}}
+{{- else -}}
+{{- toYaml .Values.config -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "devhost.needs" -}}
+{{- $config := fromYaml (include "devhost.config" .) -}}
+{{- $backends := default dict $config.backends -}}
+{{- $gpu := default dict $backends.gpu -}}
+{{- $sriov := default dict $backends.sriov -}}
+{{- $udev := default dict $backends.udev -}}
+{{- $used := dict -}}
+{{- $inject := false -}}
+{{- $programs := false -}}
+{{- $firmware := false -}}
+{{- $files := list -}}
+{{- range $config.resources -}}
+  {{- $_ := set $used .backend true -}}
+  {{- if eq (toString .inject) "cdi" -}}{{- $inject = true -}}{{- end -}}
+  {{- with .program -}}
+    {{- $programs = true -}}
+    {{- $files = append $files (dir .bitstream) -}}
+    {{- if regexMatch "^(/usr)?/lib/firmware/" .bitstream -}}{{- $firmware = true -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- if $sriov.virtualFunctions -}}{{- $_ := set $used "sriov" true -}}{{- end -}}
+{{- $toolkit := false -}}
+{{- if hasKey $used "gpu" -}}
+  {{- $strategies := $gpu.deviceListStrategy -}}
+  {{- if not (kindIs "slice" $strategies) -}}{{- $strategies = list $strategies -}}{{- end -}}
+  {{- if has "cdi" $strategies -}}{{- $toolkit = true -}}{{- end -}}
+  {{- range (list "driverDirectory" "mpsPipeDirectory" "mpsShmDirectory") -}}
+    {{- with get $gpu . -}}{{- $files = append $files . -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- if hasKey $used "udev" -}}
+  {{- range $group := $udev.groups -}}
+    {{- range (concat (default list $group.mounts) (default list $group.members)) -}}
+      {{- $files = append $files (dir (regexReplaceAll "[*?\\[].*" .path "x")) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- $host := .Values.host -}}
+network: {{ include "devhost.wanted" (list .Values.hostNetwork (or (hasKey $used "sriov") (hasKey $used "rdma"))) }}
+cdi: {{ include "devhost.wanted" (list $host.cdi (or $inject $toolkit)) }}
+nodeLabels: {{ include "devhost.wanted" (list $host.nodeLabels (dig "labels" "write" false $config)) }}
+deviceInfo: {{ include "devhost.wanted" (list $host.deviceInfo (and (hasKey $used "sriov") (dig "deviceInfo" "write" true $config))) }}
+virtualFunctions: {{ include "devhost.wanted" (list $host.virtualFunctions (not (empty $sriov.virtualFunctions))) }}
+firmware: {{ include "devhost.wanted" (list $host.firmware $firmware) }}
+nvidiaDriver: {{ include "devhost.wanted" (list $host.nvidiaDriver (hasKey $used "gpu")) }}
+verbs: {{ include "devhost.wanted" (list $host.verbs (and (hasKey $used "rdma") (eq .Values.securityProfile "privileged"))) }}
+root: {{ include "devhost.wanted" (list $host.root $toolkit) }}
+gpu: {{ hasKey $used "gpu" }}
+rdma: {{ hasKey $used "rdma" }}
+programs: {{ $programs }}
+toolkit: {{ $toolkit }}
+cdiDirectory: {{ dig "cdi" "directory" "/var/run/cdi" $config | quote }}
+toolkitDirectory: {{ last (default (list "/var/run/cdi") $gpu.cdiDirectories) | quote }}
+labelDirectory: {{ dig "labels" "directory" "/etc/kubernetes/node-feature-discovery/features.d" $config | quote }}
+deviceInfoDirectory: {{ dig "deviceInfo" "directory" "/var/run/k8s.cni.cncf.io/devinfo/dp" $config | quote }}
+driverDirectories: {{ eq (default "/" $gpu.driverRoot) "/" | ternary (list "/usr") (list $gpu.driverRoot) | concat (eq (default "/" $gpu.devRoot) "/" | ternary list (list $gpu.devRoot)) | toJson }}
+files: {{ $files | toJson }}
+{{- end -}}
+
+{{/* (value, derived): the derived answer where the value is auto. */}}
+{{- define "devhost.wanted" -}}
+{{- if eq (toString (index . 0)) "auto" -}}{{ index . 1 }}{{- else -}}{{ index . 0 }}{{- end -}}
+{{- end -}}

@@ -1,0 +1,77 @@
+"""What the chart makes for Prometheus and Grafana, on request only."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from rendering import CHART, Chart
+
+RULES, DASHBOARD = CHART / "files" / "alerts.yaml", CHART / "files" / "grafana-dashboard.json"
+
+
+def test_nothing_is_made_unasked(chart: Chart) -> None:
+    asked = ("service", "podMonitor", "serviceMonitor", "prometheusRule", "dashboard")
+    values = {key: {"enabled": False} for key in asked}
+    assert chart.render(values).kinds == chart.render().kinds == ["ConfigMap", "DaemonSet"]
+
+
+def test_every_node_has_an_address_of_its_own(chart: Chart) -> None:
+    values = {"service": {"enabled": True, "annotations": {"prometheus.io/scrape": "true"}}}
+    rendered = chart.render(values)
+    service = rendered.only("Service")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["metadata"]["annotations"] == {"prometheus.io/scrape": "true"}
+    pods = rendered.only("DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= pods.items()
+    (port,) = service["spec"]["ports"]
+    assert port["targetPort"] == rendered.container["ports"][0]["name"]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "endpoints"),
+    [
+        ("podMonitor", "PodMonitor", "podMetricsEndpoints"),
+        ("serviceMonitor", "ServiceMonitor", "endpoints"),
+    ],
+)
+def test_prometheus_operator_finds_the_metrics(chart: Chart, key: str, kind: str, endpoints: str) -> None:
+    values = {key: {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}}
+    rendered = chart.render(values)
+    monitor = rendered.only(kind)
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    (endpoint,) = monitor["spec"][endpoints]
+    assert (endpoint["port"], endpoint["interval"]) == ("metrics", "15s")
+    target = (
+        rendered.only("Service")
+        if kind == "ServiceMonitor"
+        else rendered.only("DaemonSet")["spec"]["template"]
+    )
+    assert target["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "devhost", (
+        "alerts look for it in the job"
+    )
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    assert wanted.items() <= target["metadata"]["labels"].items()
+
+
+def test_the_alerts_are_those_of_the_file(chart: Chart) -> None:
+    values = {"prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}}
+    rule = chart.render(values).only("PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(RULES.read_text())
+    assert rule["spec"]["groups"]
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_dashboard_is_that_of_the_file(chart: Chart) -> None:
+    values = {"dashboard": {"enabled": True, "annotations": {"grafana_folder": "Hardware"}}}
+    (found,) = [
+        one
+        for one in chart.render(values).objects
+        if one["kind"] == "ConfigMap" and one["metadata"]["name"] == "devhost-dashboard"
+    ]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["metadata"]["annotations"] == {"grafana_folder": "Hardware"}
+    (text,) = found["data"].values()
+    assert json.loads(text) == json.loads(DASHBOARD.read_text())

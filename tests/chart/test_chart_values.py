@@ -1,0 +1,278 @@
+"""Every value of the chart has the effect that values.yaml promises."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rendering import CHART, PROFILES, Chart, Object, Rendered, Types
+
+from devhost import __version__
+from devhost.telemetry.http import parse_listen
+
+PROGRAMMED = {"name": "example.com/fpga", "backend": "fpga", "program": {"bitstream": "/srv/x.gbs"}}
+
+
+def daemonset(rendered: Rendered) -> Object:
+    return rendered.only("DaemonSet")
+
+
+def template(rendered: Rendered) -> Object:
+    return dict(daemonset(rendered)["spec"]["template"])
+
+
+def test_the_defaults_are_a_daemonset_and_its_configuration(chart: Chart) -> None:
+    rendered = chart.render()
+    assert rendered.kinds == ["ConfigMap", "DaemonSet"]
+    assert rendered.container["image"] == f"devhost:{__version__}"
+    assert rendered.args == ["run", "--root=/host", "--listen=:9400", "--log-format=json"]
+    assert rendered.configuration == chart.render(profile="minimal").configuration
+
+
+def test_it_runs_wherever_there_is_a_kubelet(chart: Chart) -> None:
+    pod = chart.render().pod
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert not pod.keys() & {"nodeSelector", "affinity"}
+
+
+def test_unprivileged_is_root_without_any_capability(chart: Chart) -> None:
+    rendered = chart.render()
+    assert rendered.container["securityContext"] == {
+        "runAsUser": 0,
+        "readOnlyRootFilesystem": True,
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert rendered.pod["automountServiceAccountToken"] is False
+    assert not rendered.pod.keys() & {"hostPID", "hostIPC", "serviceAccountName"}
+
+
+def test_privileged_keeps_the_file_system_read_only(chart: Chart) -> None:
+    security = chart.render({"securityProfile": "privileged"}).container["securityContext"]
+    assert security == {
+        "runAsUser": 0,
+        "readOnlyRootFilesystem": True,
+        "privileged": True,
+        "allowPrivilegeEscalation": True,
+    }
+
+
+def test_a_capability_can_be_given_alone(chart: Chart) -> None:
+    security = chart.render({"capabilities": ["NET_ADMIN"]}).container["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    assert security["privileged"] is False
+
+
+def test_an_edit_of_the_configuration_restarts_nothing(chart: Chart) -> None:
+    """It arrives in the mounted directory: by no subPath, and without a trace of it in the pods' template."""
+    before, after = chart.render(), chart.render({"config": {"resources": []}})
+    assert before.configuration != after.configuration
+    assert template(before) == template(after)
+    mount = before.mounts["/etc/devhost"]
+    assert "subPath" not in mount
+    assert mount["configMap"] == {"name": "devhost"}
+
+
+def test_more_files_lie_beside_the_configuration(chart: Chart) -> None:
+    data = chart.render({"configFiles": {"meter.py": "import os\n"}}).only("ConfigMap")["data"]
+    assert data["meter.py"] == "import os\n"
+    assert set(data) == {"devhost.yaml", "meter.py"}
+
+
+def test_somebody_elses_configmap_is_mounted_and_none_made(chart: Chart) -> None:
+    rendered = chart.render({"existingConfigMap": "theirs"})
+    assert rendered.kinds == ["DaemonSet"]
+    assert rendered.mounts["/etc/devhost"]["configMap"] == {"name": "theirs"}
+
+
+def test_one_kubelet_never_has_two_of_them(chart: Chart) -> None:
+    strategy = daemonset(chart.render({"maxUnavailable": "20%"}))["spec"]["updateStrategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%", "maxSurge": 0}}
+
+
+def test_probes_give_devhost_the_time_it_takes(chart: Chart) -> None:
+    container = chart.render().container
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+    assert container["livenessProbe"]["timeoutSeconds"] > 4
+    assert container["ports"] == [{"name": "metrics", "containerPort": 9400}]
+
+
+@pytest.mark.parametrize(
+    ("address", "argument", "probed"),
+    [
+        ("", "--listen=:9000", None),
+        ("127.0.0.1", "--listen=127.0.0.1:9000", "127.0.0.1"),
+        ("::1", "--listen=[::1]:9000", "::1"),
+        ("$(NODE_IP)", "--listen=$(NODE_IP):9000", None),
+    ],
+)
+def test_it_listens_where_it_is_told_and_is_probed_there(
+    chart: Chart, address: str, argument: str, probed: str | None
+) -> None:
+    rendered = chart.render({"listen": {"address": address, "port": 9000}, "hostNetwork": True})
+    assert argument in rendered.args
+    parse_listen(argument.partition("=")[2].replace("$(NODE_IP)", "192.0.2.1"))
+    assert rendered.container["livenessProbe"]["httpGet"].get("host") == probed
+    assert rendered.container["readinessProbe"]["httpGet"].get("host") == probed
+    assert rendered.container["ports"][0]["containerPort"] == 9000
+
+
+@pytest.mark.parametrize(
+    ("values", "argument"),
+    [
+        ({"logFormat": "text"}, "--log-format=text"),
+        ({"logLevel": "debug"}, "--log-level=debug"),
+        ({"podMetrics": True}, "--pod-metrics"),
+        ({"hidePods": True}, "--hide-pods"),
+    ],
+)
+def test_what_devhost_is_told_on_its_command_line(
+    chart: Chart, values: dict[str, Any], argument: str
+) -> None:
+    assert argument not in chart.render().args
+    assert argument in chart.render(values).args
+
+
+@pytest.mark.parametrize(
+    ("version", "field"), [("1.37", "status.hostIPs"), ("1.31", "status.hostIPs"), ("1.30", "status.hostIP")]
+)
+def test_devhost_knows_the_nodes_addresses_and_name(chart: Chart, version: str, field: str) -> None:
+    rendered = chart.render({}, f"--kube-version={version}")
+    assert rendered.container["env"] == [
+        {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": field}}},
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ({"repository": "registry.local:5000/hw/devhost"}, f"registry.local:5000/hw/devhost:{__version__}"),
+        ({"tag": "0.2.0"}, "devhost:0.2.0"),
+        ({"tag": "0.2.0", "digest": f"sha256:{'0' * 64}"}, f"devhost@sha256:{'0' * 64}"),
+    ],
+)
+def test_the_image_can_be_any(chart: Chart, values: dict[str, Any], image: str) -> None:
+    assert chart.render({"image": values}).container["image"] == image
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("nodeSelector", {"hardware": "gpu"}),
+        ("affinity", {"nodeAffinity": {}}),
+        ("tolerations", [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]),
+        ("imagePullSecrets", [{"name": "registry"}]),
+        ("priorityClassName", "high"),
+        ("serviceAccountName", "devhost"),
+        ("terminationGracePeriodSeconds", 30),
+    ],
+)
+def test_what_pods_have_of_the_values(chart: Chart, key: str, value: object) -> None:
+    assert chart.render({key: value}).pod[key] == value
+
+
+def test_what_the_container_has_of_the_values(chart: Chart) -> None:
+    resources = {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}
+    values = {
+        "resources": resources,
+        "image": {"pullPolicy": "Always"},
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "seLinuxOptions": {"type": "container_device_plugin_t"},
+    }
+    container = chart.render(values).container
+    assert container["resources"]["limits"] == resources["limits"]
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": "64Mi"}
+    assert container["imagePullPolicy"] == "Always"
+    assert container["env"][-1] == {"name": "TZ", "value": "UTC"}
+    assert container["securityContext"]["seLinuxOptions"] == values["seLinuxOptions"]
+
+
+def test_labels_and_annotations(chart: Chart) -> None:
+    values = {"podLabels": {"a": "1"}, "podAnnotations": {"b": "2"}, "annotations": {"c": "3"}}
+    rendered = chart.render(values)
+    assert template(rendered)["metadata"]["labels"]["a"] == "1"
+    assert template(rendered)["metadata"]["annotations"] == {"b": "2"}
+    assert daemonset(rendered)["metadata"]["annotations"] == {"c": "3"}
+
+
+def test_nodes_of_two_kinds_have_a_release_each(chart: Chart) -> None:
+    names = []
+    for release in ("devhost-gpu", "edge"):
+        rendered = chart.render(release=release)
+        one = daemonset(rendered)
+        names.append(one["metadata"]["name"])
+        assert one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == release
+        assert {each["metadata"]["name"] for each in rendered.objects} == {names[-1]}
+    assert names == ["devhost-gpu", "edge-devhost"]
+    assert daemonset(chart.render({"fullnameOverride": "x"}))["metadata"]["name"] == "x"
+    assert daemonset(chart.render({"nameOverride": "y"}, release="edge"))["metadata"]["name"] == "edge-y"
+
+
+def test_a_quota_admits_the_priority_class_where_a_cluster_wants_one(chart: Chart) -> None:
+    quota = chart.render({"priorityQuota": True}).only("ResourceQuota")
+    (one,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    assert one["values"] == ["system-node-critical"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("version", ["1.26", "1.37"])
+def test_kubernetes_knows_every_field(chart: Chart, types: Types, profile: str, version: str) -> None:
+    everything = {
+        "service": {"enabled": True},
+        "dashboard": {"enabled": True},
+        "priorityQuota": True,
+        "capabilities": ["NET_ADMIN"],
+        "extraHostPaths": [{"path": "/srv"}],
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "nodeSelector": {"a": "b"},
+        "affinity": {"nodeAffinity": {}},
+        "imagePullSecrets": [{"name": "x"}],
+        "seLinuxOptions": {"type": "spc_t"},
+    }
+    rendered = chart.render(everything, f"--kube-version={version}", profile=profile)
+    assert types.complaints(rendered.text) == []
+
+
+def test_a_field_that_kubernetes_does_not_know_is_noticed(types: Types) -> None:
+    text = yaml.safe_dump(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"prots": []}}
+    )
+    (complaint,) = types.complaints(text)
+    assert 'unknown field "spec.prots"' in complaint
+
+
+def notes(chart: Chart, helm: Path, directory: Path, values: dict[str, Any], profile: str) -> str:
+    """What Helm tells after an install; without a cluster it does not, so here it is in an object."""
+    copy = directory / "devhost"
+    shutil.copytree(CHART, copy)
+    text = (copy / "templates" / "NOTES.txt").read_text()
+    (copy / "templates" / "_told.tpl").write_text(f'{{{{- define "told" -}}}}\n{text}{{{{- end -}}}}\n')
+    (copy / "templates" / "told.yaml").write_text('kind: Told\ntext: {{ include "told" . | toJson }}\n')
+    return str(Chart(helm, copy).render(values, profile=profile).only("Told")["text"])
+
+
+@pytest.mark.parametrize(
+    ("profile", "values", "told"),
+    [
+        ("gpu", {"securityProfile": "unprivileged"}, ["uses the backend gpu"]),
+        ("full", {"securityProfile": "unprivileged"}, ["uses the backend gpu", "uses the backend rdma"]),
+        ("full", {}, []),
+        ("minimal", {}, []),
+        ("minimal", {"config": {"resources": [PROGRAMMED]}}, ["programs FPGAs"]),
+    ],
+)  # fmt: skip
+def test_the_notes_say_what_the_profile_is_too_narrow_for(
+    chart: Chart, helm: Path, tmp_path: Path, profile: str, values: dict[str, Any], told: list[str]
+) -> None:
+    text = notes(chart, helm, tmp_path, values, profile)
+    assert text.count("NOTE:") == len(told)
+    assert [one for one in told if one not in text] == []
+    assert "kubectl -n devhost exec daemonset/devhost -- devhost status" in text
