@@ -29,6 +29,9 @@ def why_not() -> str:
         return "this kernel has no zram (try modprobe zram)"
     if os.geteuid() != 0:
         return "plugging a zram device needs root"
+    # in a container: reading is enough to plug a device, and then nothing could take it away
+    if not os.access(CONTROL / "hot_remove", os.W_OK):
+        return "/sys is read-only here"
     return ""
 
 

@@ -1,0 +1,1 @@
+"""Builds the wheels and source archives of a release, checks them, and installs them elsewhere."""

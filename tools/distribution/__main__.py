@@ -1,0 +1,87 @@
+"""Makes ``dist/``: wheels and source archives of the host and of every plugin, checked, installed and tried.
+
+    PYTHONPATH=tools python -m distribution
+
+The exit code is 77 where the package index cannot be reached, and 1 where something is wrong.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import checkout
+from running import UNAVAILABLE, Failed, Unavailable, leave_on_sigterm
+
+from . import smoke
+from .build import backend, build, distributions, rebuild, write_sums
+from .checks import complaints
+
+
+def say(text: str) -> None:
+    """One line for whoever waits."""
+    sys.stdout.write(f"dist: {text}\n")
+    sys.stdout.flush()
+
+
+def packages() -> dict[str, Path]:
+    """The source package of each distribution; the host is the first."""
+    found = {"devhost": checkout.ROOT / "src" / "devhost"}
+    for plugin in checkout.plugins():
+        found[f"devhost-{plugin.name}"] = plugin / "src" / f"devhost_{plugin.name}"
+    return found
+
+
+def make(work: Path) -> None:
+    """Builds into a new directory, and puts that in the place of ``dist`` when everything is right."""
+    python, new = backend(checkout.ROOT / "build"), work / "dist"
+    for directory in (checkout.ROOT, *checkout.plugins()):
+        build(python, directory, new)
+    if found := list(complaints(new, packages(), checkout.version())):
+        raise Failed("\n".join(found))
+    write_sums(new)
+    version = checkout.version()
+    say(f"{len(distributions(new))} files of version {version}: named, licensed, typed, whole, pinned")
+    rebuild(python, new, work)
+    say("built again from the source archives: the same bytes")
+
+    needed = work / "needed"
+    smoke.fetch(python, new, needed)
+    said = smoke.everything(work, new, needed)
+    say(f"pip install 'devhost[all]': {said}; every backend is there, check and demo work")
+    smoke.one_plugin(work, new, needed)
+    say("pip install devhost-udev: brings exactly its host")
+    smoke.other_version(python, work, new, needed)
+    say("a plugin of another version: pip refuses it")
+
+    target = checkout.ROOT / "dist"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.move(new, target)
+
+
+def main() -> int:
+    """The exit code."""
+    leave_on_sigterm()
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="devhost-dist-") as work:
+            make(Path(work))
+    except Unavailable as error:
+        say(f"skipped, the package index cannot be reached: {error}")
+        return UNAVAILABLE
+    except Failed as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    for file in distributions(checkout.ROOT / "dist"):
+        say(f"dist/{file.name} {file.stat().st_size / 1000:.0f} kB")
+    say(f"done after {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""A base like ``debian:trixie-slim``, made from Debian's packages where no registry is to be had."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+
+from running import Unavailable, run
+
+from . import access, machine
+from .telling import say
+
+EXCLUDED = ("doc", "groff", "info", "linda", "lintian", "locale", "man")
+"""Directories of /usr/share that Debian's slim images leave out, licences excepted."""
+
+MARKED = 315619200
+"""The time that files of the base bear: one that does not change with devhost, so that the layer does not."""
+
+FRESH = 7 * 24 * 3600.0
+"""Seconds after which a base is made anew, for Debian's updates."""
+
+LIMIT = 600.0
+
+TIDY = """\
+set -eu
+cd "$1"
+rm -f etc/hostname etc/resolv.conf etc/machine-id etc/apt/sources.list etc/apt/sources.list.d/*
+rm -f etc/apt/apt.conf.d/99mmdebstrap var/cache/ldconfig/aux-cache
+find var/log var/cache/debconf -type f \\( -name '*.log' -o -name '*-old' \\) -delete
+"""
+"""What tells of this machine or of the moment goes; mmdebstrap runs it with the directory of the base."""
+
+
+def make(work: Path, *, anew: bool) -> Path:
+    """The base as a tar: the one in the cache, or a new one.
+
+    Args:
+        work: a directory for what is not done yet.
+        anew: also when the one in the cache is young enough.
+
+    Raises:
+        Unavailable: the mirror does not answer, and there is no older base either.
+        Failed: mmdebstrap failed.
+    """
+    tar = machine.cache() / f"base-{access.SUITE}-{os.uname().machine}.tar"
+    if not anew and tar.exists() and time.time() - tar.stat().st_mtime < FRESH:
+        return tar
+    say(f"making the base: Debian {access.SUITE} from {access.mirror()}")
+    try:
+        _make(tar, work)
+    except Unavailable as error:
+        if not tar.exists():
+            raise
+        say(f"{error}; going on with the base that there is")
+    return tar
+
+
+def _make(tar: Path, work: Path) -> None:
+    new, standard, here = work / "base.tar", work / "standard.sources", work / "here.sources"
+    standard.write_text(access.sources(access.MIRROR), encoding="utf-8")
+    sources = access.sources(access.mirror())
+    here.write_text(sources.replace(access.KEYRING_INSIDE, str(machine.KEYRING)), encoding="utf-8")
+    install = 'install -m 644 {} "$1/etc/apt/sources.list.d/debian.sources"'
+    run(
+        [
+            "mmdebstrap",
+            "--mode=root",
+            "--variant=minbase",
+            "--format=tar",
+            # or it would depend on this machine's directories whose some of apt's are in the base
+            '--aptopt=APT::Sandbox::User "root";',
+            *(f"--aptopt={line}" for line in access.apt_settings()),
+            *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in EXCLUDED),
+            "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+            f"--customize-hook={TIDY}",
+            "--customize-hook=" + install.format(shlex.quote(str(standard))),
+            access.SUITE,
+            str(new),
+            str(here),
+        ],
+        limit=LIMIT,
+        environment={**os.environ, "SOURCE_DATE_EPOCH": str(MARKED), "TMPDIR": str(work)},
+    )
+    new.replace(tar)

@@ -1,0 +1,104 @@
+"""Shows that an image does what it is for, in a container like that of the DaemonSet."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import checkout
+from running import Failed, run
+
+from . import machine
+from .archive import Archive
+from .telling import say
+
+LIMIT = 120.0
+"""Seconds for each program; a quick machine needs one."""
+
+LOOK = """\
+import os, pathlib, socket, sys
+import grpc, pynvml, pyroute2, pyudev, pyverbs.device, yaml
+
+status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+assert os.getuid() == os.geteuid() == 0, "not root"
+assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0, "capabilities"
+assert int(status["NoNewPrivs"]) == 1, "it could get privileges"
+assert [name for _, name in socket.if_nameindex()] == ["lo"], "a network"
+assert not sys.executable.startswith("/usr"), "not the environment's own Python"
+for directory in ("/", "/opt/devhost", "/tmp", "/var/lib", "/etc/devhost", "/host/tmp"):
+    try:
+        pathlib.Path(directory, "written").touch()
+    except OSError as error:
+        assert error.errno == 30, f"{directory}: {error}"
+    else:
+        raise AssertionError(f"{directory} can be written")
+pyudev.Context()
+for module in (grpc, pyudev, yaml):
+    assert pathlib.Path(module.__cached__).exists(), f"{module.__name__} was not compiled beforehand"
+print(f"Python {sys.version.split()[0]}, pyverbs from {pathlib.Path(pyverbs.__file__).parent}")
+"""
+"""Runs inside: what the container is like, and that everything the backends import can be imported."""
+
+
+class Container:
+    """Runs programs of an unpacked image, each in namespaces of its own."""
+
+    def __init__(self, root: Path, archive: Archive) -> None:
+        self._root = root
+        self._entry = list(archive.config["Entrypoint"])
+        self._environment = dict(entry.split("=", 1) for entry in archive.config["Env"])
+
+    def devhost(self, *arguments: str) -> str:
+        """What the image's entry point prints.
+
+        Raises:
+            Failed: it failed, or took too long.
+        """
+        return self.run(*self._entry, *arguments)
+
+    def run(self, *command: str) -> str:
+        """What any program of the image prints."""
+        cell, config = Path(__file__).with_name("cell.py"), checkout.ROOT / "config"
+        start = [sys.executable, cell, self._root, config, self._environment["PATH"]]
+        # the demonstration makes a directory for its kubelet; a container has no other place for one
+        environment = {**self._environment, "TMPDIR": "/run/devhost"}
+        outer = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        return run(
+            ["unshare", *machine.NAMESPACES, *start, *command], limit=LIMIT, environment=outer | environment
+        )
+
+
+def prove(root: Path, archive: Archive) -> None:
+    """Returns if the image is right, and says what it saw.
+
+    Raises:
+        Failed: it is not.
+    """
+    container = Container(root, archive)
+    version = container.devhost("--version").strip()
+    if version != f"devhost, version {checkout.version()}":
+        raise Failed(f"devhost --version says {version!r}")
+    say(version)
+    say(container.run("python3", "-c", LOOK).strip())
+    say(f"backends: {', '.join(_backends(container))}; none refused")
+    container.devhost("check", "/etc/devhost/devhost.yaml")
+    say("devhost check: the default configuration is right")
+    container.devhost("discover", "--root=/host", "--config=/etc/devhost/devhost.yaml")
+    say("devhost discover: this machine's devices were looked for through /host")
+    shown = container.devhost("demo").strip().splitlines()
+    say(f"devhost demo: {len(shown)} lines, served to a simulated kubelet")
+
+
+def _backends(container: Container) -> list[str]:
+    """Every backend's name.
+
+    Raises:
+        Failed: not each package in plugins/ gives its one, or one was refused.
+    """
+    plugins = json.loads(container.devhost("plugins", "--output=json"))
+    names = sorted(backend["name"] for backend in plugins["backends"])
+    wanted = [directory.name for directory in checkout.plugins()]
+    if names != wanted or plugins["refused"]:
+        raise Failed(f"the image has the backends {names} and refuses {plugins['refused']}; wanted: {wanted}")
+    return names
