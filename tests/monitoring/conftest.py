@@ -1,0 +1,55 @@
+"""The rules and the dashboard as the chart ships them, and the metrics that devhost has."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+FILES = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "devhost" / "files"
+
+
+@pytest.fixture(scope="session")
+def rules_file() -> Path:
+    return FILES / "alerts.yaml"
+
+
+@pytest.fixture(scope="session")
+def rules(rules_file: Path) -> list[dict[str, Any]]:
+    groups = yaml.safe_load(rules_file.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+@pytest.fixture(scope="session")
+def dashboard() -> dict[str, Any]:
+    return json.loads((FILES / "grafana-dashboard.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every panel, also those in rows that are folded."""
+    return [inner for panel in dashboard["panels"] for inner in (panel, *panel.get("panels", ()))]
+
+
+@pytest.fixture(scope="session")
+def queries(panels: list[dict[str, Any]], dashboard: dict[str, Any]) -> dict[str, str]:
+    """What the dashboard asks Prometheus, by where it stands; Grafana's variables have a value."""
+    found = {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in panels
+        for target in panel.get("targets", ())
+    }
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            metric = re.fullmatch(r"label_values\((.+), *\w+\)", variable["query"]["query"])
+            assert metric, f"variable {variable['name']} is no list of labels"
+            found[f"variable {variable['name']}"] = metric[1]
+    return {where: _filled(expression) for where, expression in found.items()}
+
+
+def _filled(expression: str) -> str:
+    return expression.replace("$__rate_interval", "5m").replace("$node", ".*").replace("$resource", ".*")

@@ -1,0 +1,201 @@
+"""Each alert fires when what it is named for happens, and not while all is well: promtool decides."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+PROMTOOL = shutil.which("promtool")
+
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool (Debian: prometheus)")
+
+MINUTES = 240
+"""How long each series is, at one sample a minute."""
+
+ON = 'job="devhost/devhost",instance="10.0.0.1:9400",node="n1"'
+OTHER = 'job="devhost/devhost",instance="10.0.0.2:9400",node="n2"'
+GPU = 'resource="nvidia.com/gpu"'
+KUBELET = "/var/lib/kubelet/device-plugins"
+
+STEADY = f"x{MINUTES}"
+
+WELL = {
+    f"up{{{ON}}}": f"1+0{STEADY}",
+    f"process_start_time_seconds{{{ON}}}": f"1000+0{STEADY}",
+    f'devhost_build_info{{{ON},version="0.1.0"}}': f"1+0{STEADY}",
+    f'devhost_build_info{{{OTHER},version="0.1.0"}}': f"1+0{STEADY}",
+    f'devhost_problems{{{ON},kind="kubelet"}}': f"0+0{STEADY}",
+    f'devhost_problems{{{ON},kind="device"}}': f"0+0{STEADY}",
+    f"devhost_streams{{{ON},{GPU}}}": f"1+0{STEADY}",
+    f'devhost_devices{{{ON},{GPU},backend="gpu",health="Healthy",reason=""}}': f"8+0{STEADY}",
+    f'devhost_devices{{{ON},{GPU},backend="gpu",health="Unhealthy",reason=""}}': f"0+0{STEADY}",
+    f"devhost_registration_failures_total{{{ON},{GPU}}}": f"1+0{STEADY}",
+    f'devhost_allocation_failures_total{{{ON},{GPU},reason="missing"}}': f"1+0{STEADY}",
+    f'devhost_backend_degraded{{{ON},backend="gpu"}}': f"0+0{STEADY}",
+    f"devhost_config_last_reload_success{{{ON}}}": f"1+0{STEADY}",
+    f'devhost_provisioning{{{ON},backend="sriov",state="failed"}}': f"0+0{STEADY}",
+    f'devhost_provisioning{{{ON},backend="sriov",state="waiting"}}': f"1+0{STEADY}",
+    f'devhost_label_failures_total{{{ON},backend="gpu"}}': f"1+0{STEADY}",
+    f'devhost_observer_paused{{{ON},observer="audit"}}': f"0+0{STEADY}",
+    f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="1.0"}}': f"0+10{STEADY}",
+    f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="5.0"}}': f"0+10{STEADY}",
+    f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="+Inf"}}': f"0+10{STEADY}",
+}
+"""A node on which all is well. A few things have failed once, long ago."""
+
+
+def info(kind: str, subject: str, reason: str) -> dict[str, str]:
+    labels = f'kind="{kind}",subject="{subject}",reason="{reason}"'
+    return {f"devhost_problem_info{{{ON},{labels}}}": f"1+0{STEADY}"}
+
+
+ILL = f'devhost_devices{{{ON},{GPU},backend="gpu",health="Unhealthy",reason="Xid 79"}}'
+
+WRONG: dict[str, dict[str, str | None]] = {
+    "DevhostDown": {f"up{{{ON}}}": f"0+0{STEADY}"},
+    "DevhostAbsent": {name: None for name in WELL if name.startswith("devhost_build_info")},
+    "DevhostRestarting": {f"process_start_time_seconds{{{ON}}}": f"1000+60{STEADY}"},
+    "DevhostKubeletAbsent": {f'devhost_problems{{{ON},kind="kubelet"}}': f"1+0{STEADY}"},
+    "DevhostResourceNotServed": {f"devhost_streams{{{ON},{GPU}}}": f"0+0{STEADY}"},
+    "DevhostTwoStreams": {f"devhost_streams{{{ON},{GPU}}}": f"2+0{STEADY}"},
+    "DevhostTwice": {
+        'devhost_build_info{job="other",instance="n1:9401",node="n1",version="0.1.0"}': f"1+0{STEADY}"
+    },
+    "DevhostRegistrationFailing": {f"devhost_registration_failures_total{{{ON},{GPU}}}": f"0+1{STEADY}"},
+    "DevhostDevicesUnhealthy": {
+        ILL: f"2+0{STEADY}",
+        f'devhost_problems{{{ON},kind="device"}}': f"2+0{STEADY}",
+    },
+    "DevhostDevicesLeft": {f'devhost_devices_left{{{ON},{GPU},reason="is gone"}}': f"1+0{STEADY}"},
+    "DevhostAllocationsFailing": {
+        f'devhost_allocation_failures_total{{{ON},{GPU},reason="missing"}}': f"0+1{STEADY}"
+    },
+    "DevhostBackendDegraded": {
+        f'devhost_backend_degraded{{{ON},backend="gpu"}}': f"1+0{STEADY}",
+        **info("backend", "gpu", "no answer within 10 s"),
+    },
+    "DevhostConfigRefused": {f"devhost_config_last_reload_success{{{ON}}}": f"0+0{STEADY}"},
+    "DevhostProvisioningFailed": {
+        f'devhost_provisioning{{{ON},backend="sriov",state="failed"}}': f"1+0{STEADY}"
+    },
+    "DevhostLabelsFailing": {f'devhost_label_failures_total{{{ON},backend="gpu"}}': f"0+1{STEADY}"},
+    "DevhostObserverPaused": {f'devhost_observer_paused{{{ON},observer="audit"}}': f"1+0{STEADY}"},
+    "DevhostSlowLists": {f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="1.0"}}': f"0+9{STEADY}"},
+    "DevhostProblems": {f'devhost_problems{{{ON},kind="refused"}}': f"1+0{STEADY}"},
+    "DevhostVersionSkew": {
+        f'devhost_build_info{{{OTHER},version="0.1.0"}}': None,
+        f'devhost_build_info{{{OTHER},version="0.2.0"}}': f"1+0{STEADY}",
+    },
+}
+"""What is different where an alert fires."""
+
+BROAD = {"DevhostProblems"}
+"""Alerts that fire beside others, because they are about everything."""
+
+
+def firing(alert: str) -> dict[str, Any]:
+    return {
+        "expr": f'count by (alertname) (ALERTS{{alertname="{alert}",alertstate="firing"}})',
+        "eval_time": f"{MINUTES - 5}m",
+        "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}],
+    }
+
+
+def nothing_but(*alerts: str) -> dict[str, Any]:
+    expected = "|".join((*alerts, *BROAD))
+    return {
+        "expr": f'count(ALERTS{{alertname!~"{expected}",alertstate="firing"}})',
+        "eval_time": f"{MINUTES - 5}m",
+        "exp_samples": [],
+    }
+
+
+def promtool(tmp_path: Path, rules_file: Path, series: dict[str, str | None], **asked: Any) -> None:
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items() if values],
+        **asked,
+    }
+    document = {"rule_files": [str(rules_file)], "evaluation_interval": "1m", "tests": [test]}
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump(document))
+    assert PROMTOOL is not None
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_the_rules_are_rules(rules_file):
+    assert PROMTOOL is not None
+    subprocess.run([PROMTOOL, "check", "rules", str(rules_file)], check=True, timeout=240)
+
+
+@needs_promtool
+def test_while_all_is_well_no_alert_fires(tmp_path, rules_file):
+    promtool(tmp_path, rules_file, dict(WELL), promql_expr_test=[nothing_but()])
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", WRONG)
+def test_an_alert_fires_for_what_it_is_named_for_and_no_other_does(tmp_path, rules_file, alert):
+    promtool(tmp_path, rules_file, WELL | WRONG[alert], promql_expr_test=[firing(alert), nothing_but(alert)])
+
+
+@needs_promtool
+def test_a_device_that_no_other_pod_may_share_is_no_alert(tmp_path, rules_file):
+    promtool(tmp_path, rules_file, WELL | {ILL: f"2+0{STEADY}"}, promql_expr_test=[nothing_but()])
+
+
+@needs_promtool
+def test_a_short_outage_is_no_alert(tmp_path, rules_file):
+    short = f"1+0x{MINUTES - 9} 0+0x3 1+0x20"
+    series = WELL | {f"up{{{ON}}}": short, f"devhost_streams{{{ON},{GPU}}}": short}
+    promtool(tmp_path, rules_file, series, promql_expr_test=[nothing_but()])
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    ("alert", "labels", "summary", "description"),
+    [
+        (
+            "DevhostBackendDegraded",
+            {"backend": "gpu"},
+            "backend gpu is degraded on n1",
+            "Backend gpu on n1 fails or hangs, and its last good list is offered. no answer within 10 s.",
+        ),
+        (
+            "DevhostDevicesUnhealthy",
+            {"resource": "nvidia.com/gpu"},
+            "2 of nvidia.com/gpu on n1 are unhealthy",
+            "2 devices of nvidia.com/gpu on n1 cannot be given to pods. 2 of them: Xid 79.",
+        ),
+    ],
+)
+def test_an_alert_names_the_node_and_has_the_reason_that_devhost_gives(
+    tmp_path, rules_file, rules, alert, labels, summary, description
+):
+    rule = next(rule for rule in rules if rule["alert"] == alert)
+    where = {"instance": "10.0.0.1:9400", "node": "n1", **rule["labels"]}
+    if alert == "DevhostBackendDegraded":
+        where["job"] = "devhost/devhost"
+    expected = {
+        "exp_labels": {**where, **labels},
+        "exp_annotations": {
+            "summary": summary,
+            "description": description,
+            "runbook": rule["annotations"]["runbook"],
+        },
+    }
+    asked = {"alertname": alert, "eval_time": "30m", "exp_alerts": [expected]}
+    promtool(tmp_path, rules_file, WELL | WRONG[alert], alert_rule_test=[asked])
+
+
+def test_every_alert_has_a_case_here(rules):
+    assert [rule["alert"] for rule in rules] == list(WRONG)

@@ -1,0 +1,117 @@
+"""The rules and the dashboard ask only for what devhost has, and every alert is explained."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from devhost.telemetry.prometheus import PrometheusMetrics
+
+README = Path(__file__).resolve().parents[2] / "deploy" / "monitoring" / "README.md"
+
+SCRAPED = {"job", "instance", "node"}
+"""Labels that Prometheus itself puts on what it scrapes."""
+
+SELECTOR = re.compile(r"(?<![\w$\"{:])((?:devhost|process)_\w+|up)\b(?:\{([^{}]*)\})?")
+MATCHER = re.compile(r"(\w+) *(?:=~|!~|!=|=)")
+GROUPED = re.compile(r"\b(?:by|on|group_left) *\(([^)]*)\)")
+TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+@pytest.fixture(scope="module")
+def series() -> dict[str, set[str]]:
+    """The labels of every series that devhost can have, by the series' name."""
+    metrics = PrometheusMetrics()
+    metrics.resource_added("r", "b")
+    metrics.devices("r", 1, {"is gone": 1})
+    metrics.backend_added("b")
+    metrics.provisioning("b", {"ok": True, "failed": False})
+    metrics.labels_wanted("b")
+    metrics.labels_written("b", 1, True)
+    metrics.observer_added("o")
+    metrics.planned({"name": 1})
+    metrics.config_loaded(1)
+    metrics.name_holders(lambda: [("r", "d", ("n", "p", "c"))])
+    metrics.name_problems(
+        lambda: ({"backend": 1}, [("backend", "b", "no answer")]), lambda: [("r", "is gone")]
+    )
+    found: dict[str, set[str]] = {"up": set()}
+    for family in text_string_to_metric_families(asyncio.run(metrics.render()).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def wrong_names(expression: str, series: dict[str, set[str]]) -> list[str]:
+    """Metrics and labels of an expression that devhost does not have."""
+    wrong, labels = [], set()
+    for metric, matchers in SELECTOR.findall(expression):
+        if metric not in series:
+            wrong.append(metric)
+            continue
+        known = series[metric] | SCRAPED
+        labels |= known
+        wrong += [
+            f"{metric}{{{name}}}" for name in MATCHER.findall(TEXT.sub('""', matchers)) if name not in known
+        ]
+    for group in GROUPED.findall(TEXT.sub('""', expression)):
+        wrong += [f"by ({name})" for name in re.findall(r"\w+", group) if name not in labels]
+    return wrong
+
+
+def test_a_name_that_devhost_does_not_have_is_found(series):
+    assert wrong_names("sum by (resource) (devhost_streams) > 0", series) == []
+    assert wrong_names('devhost_streams{backend="x"}', series) == ["devhost_streams{backend}"]
+    assert wrong_names("sum by (backend) (devhost_streams)", series) == ["by (backend)"]
+    assert wrong_names("rate(devhost_stream[5m])", series) == ["devhost_stream"]
+
+
+def test_the_rules_ask_for_what_there_is(rules, series):
+    assert {rule["alert"]: wrong for rule in rules if (wrong := wrong_names(rule["expr"], series))} == {}
+
+
+def test_what_an_alert_says_comes_from_what_there_is(rules, series):
+    """Labels in the text are those of the expression, and the queries in it are right."""
+    wrong = []
+    for rule in rules:
+        text = " ".join(rule["annotations"].values())
+        known = {label for metric, _ in SELECTOR.findall(rule["expr"]) for label in series[metric]} | SCRAPED
+        wrong += [
+            f"{rule['alert']}: {name}" for name in re.findall(r"\$labels\.(\w+)", text) if name not in known
+        ]
+        for query in re.findall(r'(?:printf|query) "((?:[^"\\]|\\.)*)"', text):
+            if "devhost_" in query:
+                asked = query.replace('\\"', '"').replace("%q", '"x"')
+                wrong += [f"{rule['alert']}: {name}" for name in wrong_names(asked, series)]
+    assert wrong == []
+
+
+def test_the_dashboard_asks_for_what_there_is(queries, series):
+    assert {where: wrong for where, asked in queries.items() if (wrong := wrong_names(asked, series))} == {}
+
+
+def test_the_dashboard_shows_every_metric_of_devhost(queries, series):
+    shown = {metric for asked in queries.values() for metric, _ in SELECTOR.findall(asked)}
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series if name.startswith("devhost_")}
+    assert families - {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} == set()
+
+
+def test_every_alert_has_a_severity_and_says_what_and_where(rules):
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("info", "warning", "critical"), rule["alert"]
+        annotations = rule["annotations"]
+        assert annotations.keys() == {"summary", "description", "runbook"}, rule["alert"]
+        if "sum by" not in rule["expr"] and "(devhost_build_info)" in rule["expr"]:
+            continue  # of the whole cluster
+        assert "$labels.node" in annotations["summary"], rule["alert"]
+
+
+def test_every_alert_is_explained_and_nothing_else(rules):
+    explained = re.findall(r"^### (Devhost\w+)$", README.read_text(), re.MULTILINE)
+    assert explained == [rule["alert"] for rule in rules]
+    links = [rule["annotations"]["runbook"] for rule in rules]
+    assert links == [f"deploy/monitoring/README.md#{name.lower()}" for name in explained]

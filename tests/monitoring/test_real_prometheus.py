@@ -1,0 +1,182 @@
+"""A real Prometheus reads a real devhost, and is asked all that rules and dashboard ask."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROMETHEUS = shutil.which("prometheus")
+
+pytestmark = [
+    pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus (Debian: prometheus)"),
+    pytest.mark.timeout(300),
+]
+
+PATIENCE = 90.0
+"""Seconds until something has come about."""
+
+TOY = """
+from devhost.backend import Attribute, Backend, Device, Edits, hookimpl, unhealthy
+
+
+class Toy(Backend):
+    name = "toy"
+    attributes = {"model": Attribute(str, "model", "x100")}
+
+    def discover(self):
+        for name in ("one", "two"):
+            yield Device(id=name, attributes={"model": "x"}, claims=frozenset({"node:/dev/" + name}))
+        yield Device(id="ill", attributes={"model": "x"}, health=unhealthy("it is broken"))
+
+    def allocate(self, devices):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Toy]
+"""
+
+SHOWN = {
+    "Nodes A",
+    "Resources A",
+    "Healthy A",
+    "Unhealthy A",
+    "Not served A",  # there is no kubelet
+    "Problems A",
+    "Problems now A",
+    "Problems by kind A",
+    "Unhealthy, by reason A",
+    "List streams A",
+    "Degraded A",
+    "Time of a look A",
+    "Configuration A",
+    "Configuration B",
+    "Configuration C",
+    "Versions A",
+    "Memory A",
+    "Open files and starts A",
+    "variable node",
+    "variable resource",
+}
+"""What has data while a devhost runs without a kubelet and with a device that is broken."""
+
+Ask = Callable[[str], list[dict[str, Any]]]
+
+
+def until(look: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            if found := look():
+                return found
+        except OSError:
+            pass
+        time.sleep(0.1)
+    pytest.fail(f"not within {PATIENCE:.0f} s: {what}")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a devhost with three devices tells its metrics."""
+    home = tmp_path_factory.mktemp("devhost")
+    (home / "backends").mkdir()
+    (home / "backends" / "toy.py").write_text(TOY)
+    config = home / "devhost.yaml"
+    config.write_text(
+        "version: 1\nbackendPaths: [backends]\nresources: [{name: example.com/toy, backend: toy}]\n"
+    )
+    command = [sys.executable, "-m", "devhost", "run", "--config", str(config), "--root", str(home)]
+    command += ["--kubelet-dir", str(home / "kubelet"), "--listen", "127.0.0.1:0"]
+    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(home / "run")}
+    with (home / "log").open("w") as log, subprocess.Popen(command, stderr=log, env=environment) as process:
+        try:
+            said = until(
+                lambda: re.search(r"listening.* address=(\S+)", (home / "log").read_text()), "listening"
+            )
+            yield said[1].removeprefix("http://")
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def ask(address: str, rules_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """Asks a Prometheus that has read devhost several times. It evaluates the rules, too."""
+    home = tmp_path_factory.mktemp("prometheus")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    job = {
+        "job_name": "devhost",
+        "static_configs": [{"targets": [address], "labels": {"node": "n1"}}],
+    }
+    settings = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config = home / "prometheus.yml"
+    config.write_text(
+        json.dumps({"global": settings, "rule_files": [str(rules_file)], "scrape_configs": [job]})
+    )
+    assert PROMETHEUS is not None
+    command = [PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}"]
+    command.append(f"--web.listen-address={listen}")
+
+    def ask(expression: str) -> list[dict[str, Any]]:
+        url = f"http://{listen}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            document = json.load(answer)
+        assert document["status"] == "success", expression
+        return document["data"]["result"]
+
+    with (home / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            until(
+                lambda: ask('count_over_time(devhost_problem_info{kind="kubelet"}[5m]) > 3'), "four scrapes"
+            )
+            yield ask
+        finally:
+            process.kill()
+
+
+def test_every_expression_of_the_rules_is_understood(ask, rules):
+    for rule in rules:
+        ask(rule["expr"])
+
+
+def test_every_query_of_the_dashboard_is_understood_and_shows_what_there_is(ask, queries):
+    assert queries.keys() >= SHOWN
+    assert {where for where in SHOWN if not ask(queries[where])} == set()
+    for where in queries.keys() - SHOWN:
+        ask(queries[where])
+
+
+def test_what_is_wrong_has_the_same_words_there(ask):
+    [ill] = ask('devhost_problem_info{kind="device"}')
+    assert ill["metric"]["subject"] == "example.com/toy ill"
+    assert ill["metric"]["reason"] == "it is broken"
+    [counted] = ask('devhost_devices{reason="it is broken"}')
+    assert counted["value"][1] == "1"
+
+
+def test_the_alert_for_it_waits_its_time(ask):
+    def pending() -> set[str]:
+        return {alert["metric"]["alertname"] for alert in ask('ALERTS{alertstate="pending"}')}
+
+    expected = {
+        "DevhostDevicesUnhealthy",
+        "DevhostKubeletAbsent",
+        "DevhostResourceNotServed",
+        "DevhostProblems",
+    }
+    until(lambda: pending() >= expected, "alerts that wait")

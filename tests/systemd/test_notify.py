@@ -1,0 +1,202 @@
+"""What systemd hears: the messages themselves, through a real datagram socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from servicemanager import Listener
+
+from devhost.notify import Notify, line
+
+
+@pytest.fixture(params=["path", "abstract"])
+def listener(request, tmp_path: Path) -> Iterator[Listener]:
+    address = str(tmp_path / "notify") if request.param == "path" else f"@devhost-test-{os.getpid()}"
+    listener = Listener(address)
+    yield listener
+    listener.close()
+
+
+class Service:
+    """What :class:`Notify` asks of a host."""
+
+    def __init__(self) -> None:
+        self.planned = False
+        self.line = "1 resource, no problems"
+        self.leaving = asyncio.Event()
+
+    async def stopped(self) -> None:
+        await self.leaving.wait()
+
+
+@pytest.fixture
+def logged(caplog) -> Callable[[str], list[str]]:
+    """The lines of the log with this message."""
+    caplog.set_level(logging.INFO, "devhost")
+    return lambda message: [text for text in caplog.messages if message in text]
+
+
+@asynccontextmanager
+async def told(notify: Notify, service: Service) -> AsyncIterator[Service]:
+    task = asyncio.create_task(notify.run(lambda: service.planned, lambda: service.line, service.stopped))
+    try:
+        yield service
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def notify(listener: Listener, **environment: str) -> Notify:
+    return Notify({"NOTIFY_SOCKET": listener.address, **environment})
+
+
+async def test_ready_is_said_once_the_first_plan_is_made_and_not_before(listener):
+    async with told(said := notify(listener), Service()) as service:
+        first = await listener.next()
+        assert "READY" not in first
+        assert first["STATUS"] == "looking for devices"
+        service.planned = True
+        said.changed()
+        assert (await listener.next())["READY"] == "1"
+
+
+async def test_the_status_line_follows_what_is_wrong(listener):
+    async with told(said := notify(listener), Service()) as service:
+        service.planned = True
+        said.changed()
+        await listener.until(STATUS="1 resource, no problems")
+        service.line = "1 resource, 1 problem; first: toy:\nREADY=0"
+        said.changed()
+        message = await listener.until(STATUS="1 resource, 1 problem; first: toy: READY=0")
+        assert message["READY"] == "1"
+
+
+async def test_reading_the_configuration_again_is_reloading_and_then_ready(listener):
+    async with told(said := notify(listener), Service()) as service:
+        with said.reloading():
+            pass  # before it is ready nothing may sound like ready
+        service.planned = True
+        said.changed()
+        await listener.until(READY="1")
+        assert not any("RELOADING" in message for message in listener.heard)
+        with said.reloading():
+            message = await listener.next()
+            assert message["RELOADING"] == "1"
+            assert int(message["MONOTONIC_USEC"]) > 0
+            said.changed()
+        assert (await listener.until(READY="1")).keys() <= {"READY", "STATUS", "WATCHDOG"}
+
+
+async def test_stopping_is_said_at_once_and_never_taken_back(listener):
+    async with told(said := notify(listener, WATCHDOG_USEC="100000"), Service()) as service:
+        service.planned = True
+        said.changed()
+        await listener.until(READY="1")
+        service.leaving.set()
+        await listener.until(STOPPING="1")
+        with said.reloading():
+            pass
+        for _ in range(3):
+            message = await listener.next()
+            assert message["STOPPING"] == "1"
+            assert "READY" not in message
+
+
+async def test_the_watchdog_hears_of_a_loop_that_turns(listener):
+    async with told(notify(listener, WATCHDOG_USEC="200000", WATCHDOG_PID=str(os.getpid())), Service()):
+        for _ in range(3):
+            await listener.until(WATCHDOG="1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "beat"),
+    [
+        ({"WATCHDOG_USEC": "20000000"}, 10.0),
+        ({"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": str(os.getpid())}, 10.0),
+        ({"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": "1"}, 30.0),
+        ({"WATCHDOG_USEC": "600000000"}, 30.0),
+        ({"WATCHDOG_USEC": "0"}, 30.0),
+        ({"WATCHDOG_USEC": "soon"}, 30.0),
+        ({}, 30.0),
+    ],
+)
+def test_a_beat_comes_at_half_of_what_the_watchdog_of_this_process_waits(environment, beat):
+    assert Notify({"NOTIFY_SOCKET": "/nowhere", **environment}).beat == beat
+
+
+async def test_no_program_that_is_started_inherits_the_socket():
+    environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "PATH": "/bin"}
+    Notify(environment)
+    assert environment == {"PATH": "/bin"}
+
+
+async def test_without_systemd_nothing_runs():
+    async with asyncio.timeout(60):
+        await Notify({}).run(lambda: True, lambda: "never asked", Service().stopped)
+
+
+@pytest.mark.parametrize("address", ["vsock:2:9999", "relative"])
+async def test_an_address_of_another_kind_is_said_and_left_alone(address, logged):
+    async with asyncio.timeout(60):
+        await Notify({"NOTIFY_SOCKET": address}).run(lambda: True, lambda: "", Service().stopped)
+    assert logged("unknown kind of NOTIFY_SOCKET")
+
+
+async def test_a_socket_that_nobody_reads_is_complained_of_once(tmp_path, logged):
+    said = Notify({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "20000"})
+    async with told(said, Service()) as service:
+        service.planned = True
+        while not logged("cannot tell systemd"):
+            await asyncio.sleep(0.01)
+        back = Listener(str(tmp_path / "gone"))
+        try:
+            await back.until(READY="1")  # and it goes on trying
+        finally:
+            back.close()
+    assert len(logged("cannot tell systemd")) == 1
+
+
+async def test_a_full_socket_holds_nothing_up_and_misses_nothing(tmp_path):
+    listener = Listener(str(tmp_path / "notify"))
+    filler = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        with pytest.raises(BlockingIOError):
+            for _ in range(100_000):
+                filler.sendto(b"FULL=1", listener.address)
+        async with told(Notify({"NOTIFY_SOCKET": listener.address}), Service()) as service:
+            service.planned = True
+            await asyncio.sleep(0)  # the first message finds no room
+            await listener.until(READY="1")
+    finally:
+        filler.close()
+        listener.close()
+
+
+async def test_a_line_that_cannot_be_made_stops_no_heartbeat(listener, logged):
+    def broken() -> str:
+        raise RuntimeError("a bug")
+
+    task = asyncio.create_task(notify(listener).run(lambda: True, broken, Service().stopped))
+    assert (await listener.next())["WATCHDOG"] == "1"
+    assert logged("cannot say how the service stands")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("resources", "problems", "first", "said"),
+    [
+        (0, 0, "", "no resources, no problems"),
+        (1, 1, "gpu: no driver", "1 resource, 1 problem; first: gpu: no driver"),
+        (14, 2, "gpu: no driver", "14 resources, 2 problems; first: gpu: no driver"),
+    ],
+)
+def test_the_line_counts_resources_and_problems_and_names_the_first(resources, problems, first, said):
+    assert line(resources, problems, first) == said

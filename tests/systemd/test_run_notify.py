@@ -1,0 +1,124 @@
+"""``devhost run`` as systemd starts it: the process itself, and a service manager's socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from servicemanager import Listener
+
+# A backend that writes down whether a program it starts could speak to the service manager.
+TOY = """
+import os
+import subprocess
+import sys
+from devhost.backend import Attribute, Backend, Device, Edits, hookimpl
+
+ASK = "import os; print('NOTIFY_SOCKET' in os.environ or 'WATCHDOG_USEC' in os.environ)"
+
+
+class Toy(Backend):
+    name = "toy"
+    attributes = {"model": Attribute(str, "model", "x100")}
+
+    def discover(self):
+        told = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=60)
+        (self.context.root / "inherited").write_text(told.stdout)
+        yield Device(id="one", attributes={"model": "x"}, claims=frozenset({"node:/dev/toys/one"}))
+
+    def allocate(self, devices):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Toy]
+"""
+
+RESOURCE = "  - {name: example.com/toy, backend: toy}\n"
+
+
+class Running:
+    """The process, its configuration, and what it says."""
+
+    def __init__(self, directory: Path, listener: Listener) -> None:
+        self.listener = listener
+        self.directory = directory
+        self.config = directory / "devhost.yaml"
+        self.write(RESOURCE)
+        (directory / "backends").mkdir()
+        (directory / "backends" / "toy.py").write_text(TOY)
+        command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
+        command += ["--root", str(directory), "--kubelet-dir", str(directory / "no kubelet")]
+        environment = {
+            **os.environ,
+            "NOTIFY_SOCKET": listener.address,
+            "WATCHDOG_USEC": "2000000",
+            "DEVHOST_RUNTIME_DIR": str(directory / "run"),
+        }
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def write(self, resources: str) -> None:
+        new = self.config.with_suffix(".new")
+        new.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{resources}")
+        new.replace(self.config)
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    listener = Listener(str(tmp_path / "notify"))
+    running = Running(tmp_path, listener)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        await asyncio.to_thread(running.process.communicate, timeout=120)
+        listener.close()
+
+
+async def test_it_is_ready_without_a_kubelet_and_says_what_is_wrong(running):
+    await running.listener.until(READY="1")
+    assert not (running.directory / "no kubelet").exists()
+    await running.listener.until("; first: ")
+    assert str(running.directory / "no kubelet") in running.listener.heard[-1]["STATUS"]
+
+
+async def test_the_watchdog_is_told_for_as_long_as_the_loop_turns_and_not_while_it_stands(running):
+    await running.listener.until(READY="1")
+    await running.listener.until(WATCHDOG="1")
+    running.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        while True:  # what was sent before may still lie there
+            await asyncio.wait_for(running.listener.next(), 3)
+    running.process.send_signal(signal.SIGCONT)
+    await running.listener.until(WATCHDOG="1")
+
+
+async def test_a_reload_is_announced_and_ends_also_when_the_file_is_wrong(running):
+    await running.listener.until(READY="1")
+    running.process.send_signal(signal.SIGHUP)
+    await running.listener.until(RELOADING="1")
+    await running.listener.until(READY="1")
+    running.write("  - {name: example.com/toy, backend: toyy}\n")
+    running.process.send_signal(signal.SIGHUP)
+    await running.listener.until(RELOADING="1")
+    await running.listener.until(READY="1")
+    await running.listener.until("devhost.yaml:4")
+
+
+async def test_stopping_is_announced_before_the_process_ends_with_0(running):
+    await running.listener.until(READY="1")
+    running.process.terminate()
+    await running.listener.until(STOPPING="1")
+    assert await asyncio.to_thread(running.process.wait, 120) == 0
+
+
+async def test_what_a_backend_starts_cannot_speak_for_devhost(running):
+    await running.listener.until(READY="1")
+    assert (running.directory / "inherited").read_text().strip() == "False"

@@ -1,0 +1,127 @@
+"""The unit file and its examples, judged by systemd's own tools."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from machine import UNIT
+
+ANALYZE = shutil.which("systemd-analyze")
+EXAMPLES = sorted((UNIT.parent / "devhost.service.d.examples").glob("*.conf"))
+README = UNIT.parent / "README.md"
+
+THRESHOLD = 20
+"""Ten times the exposure that the unit may have."""
+
+
+def _version() -> int:
+    if ANALYZE is None:
+        return 0
+    told = subprocess.run([ANALYZE, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    found = re.match(r"systemd (\d+)", told.stdout)
+    return int(found[1]) if found else 0
+
+
+needs_analyze = pytest.mark.skipif(_version() < 250, reason="no systemd-analyze of systemd 250 or newer")
+
+
+def settings(file: Path) -> list[tuple[str, str]]:
+    lines = (line for line in file.read_text().splitlines() if "=" in line and not line.startswith("#"))
+    return [(key, value) for key, _, value in (line.partition("=") for line in lines)]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The unit in a root of its own, where what it calls exists."""
+    for program in ("opt/devhost/bin/devhost", "bin/mkdir", "bin/kill"):
+        file = tmp_path / program
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("#!/bin/sh\n")
+        file.chmod(0o755)
+    directory = tmp_path / "etc" / "systemd" / "system"
+    directory.mkdir(parents=True)
+    shutil.copy(UNIT, directory)
+    for target in ("sysinit", "basic", "shutdown", "multi-user", "local-fs"):
+        (directory / f"{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
+    for slice_ in ("-", "system"):
+        (directory / f"{slice_}.slice").write_text("[Unit]\nDefaultDependencies=no\n")
+    return tmp_path
+
+
+def verify(root: Path) -> str:
+    assert ANALYZE is not None
+    done = subprocess.run(
+        [ANALYZE, "verify", f"--root={root}", "--man=no", "devhost.service"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@needs_analyze
+def test_systemd_finds_nothing_wrong_with_the_unit(installed):
+    assert verify(installed) == ""
+
+
+@needs_analyze
+def test_what_is_wrong_would_be_found(installed):
+    unit = installed / "etc" / "systemd" / "system" / "devhost.service"
+    unit.write_text(unit.read_text() + "\n[Service]\nProtectSytem=strict\n")
+    assert "ProtectSytem" in verify(installed)
+
+
+@needs_analyze
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
+def test_systemd_finds_nothing_wrong_with_an_example(installed, example):
+    directory = installed / "etc" / "systemd" / "system" / "devhost.service.d"
+    directory.mkdir()
+    shutil.copy(example, directory)
+    assert verify(installed) == ""
+
+
+@needs_analyze
+def test_the_exposure_is_at_most_what_the_guide_says():
+    assert ANALYZE is not None
+    done = subprocess.run(
+        [ANALYZE, "security", "--offline=true", f"--threshold={THRESHOLD}", str(UNIT)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    measured = re.search(r"Overall exposure level for devhost.service: ([\d.]+) OK", done.stdout)
+    assert measured, done.stdout
+    promised = re.search(r"Overall exposure level for devhost.service: ([\d.]+) OK", README.read_text())
+    assert promised, "the guide has no result of systemd-analyze"
+    assert (
+        float(measured[1]) <= float(promised[1]) + 0.3
+    )  # other versions of systemd weigh a little otherwise
+
+
+def test_it_is_up_before_every_kubelet_and_waits_for_none():
+    values = dict(settings(UNIT))
+    assert "kubelet.service" in values["Before"].split()
+    assert not {"Requires", "Wants", "BindsTo", "PartOf"} & values.keys()
+
+
+def test_what_is_let_through_the_sandbox_is_made_before():
+    """``-`` lets a path that is missing pass, and it would stay read-only for as long as the service runs."""
+    for file in (UNIT, *EXAMPLES):
+        made = [word for key, value in settings(file) if key == "ExecStartPre" for word in value.split()]
+        paths = [word for key, value in settings(file) if key == "ReadWritePaths" for word in value.split()]
+        assert {path.removeprefix("-") for path in paths} <= set(made), file.name
+
+
+def test_every_example_says_what_it_is_for_and_is_in_the_guide():
+    text = README.read_text()
+    for file in EXAMPLES:
+        assert file.read_text().startswith("# "), file.name
+        assert f"`{file.name}`" in text
