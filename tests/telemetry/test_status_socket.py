@@ -49,6 +49,7 @@ class Source:
             "observers": [],
             "held": [],
             "refusals": [],
+            "problems": [],
         }
 
 
@@ -197,8 +198,18 @@ async def test_a_runtime_directory_that_cannot_be_made_is_one_clear_line(
         await serve(Source())
 
 
-async def test_a_runtime_directory_others_can_write_is_refused(serve: Serve, runtime: Path) -> None:
+async def test_an_empty_runtime_directory_others_can_write_is_closed(serve: Serve, runtime: Path) -> None:
+    """An emptyDir volume of Kubernetes is one."""
     runtime.mkdir()
+    runtime.chmod(0o777)
+    await serve(Source())
+    assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
+    assert await ask.find()
+
+
+async def test_a_runtime_directory_others_can_have_written_to_is_refused(serve: Serve, runtime: Path) -> None:
+    runtime.mkdir()
+    (runtime / "x.sock").touch()
     runtime.chmod(0o777)
     with pytest.raises(EnvironmentFailure, match="can be written by other users"):
         await serve(Source())
@@ -451,5 +462,5 @@ def test_every_key_of_the_document_is_documented() -> None:
     text = DOC.read_text()
     kinds = [kind for kind in vars(document).values() if hasattr(kind, "__required_keys__")]
     keys = {key for kind in kinds for key in kind.__required_keys__}
-    assert len(kinds) == 16
+    assert len(kinds) == 18
     assert sorted(key for key in keys if f"`{key}" not in text) == []

@@ -33,12 +33,18 @@ from ._lean import import_without_openssl
     "--listen",
     default="",
     metavar="HOST:PORT",
-    help="Serve /metrics, /healthz and /readyz there, e.g. :9400.  [default: off]",
+    help="Serve the status page at /, and /status.json, /metrics, /healthz and /readyz there, e.g. :9400."
+    "  [default: off]",
 )
 @click.option(
     "--pod-metrics",
     is_flag=True,
     help="Say in /metrics which pod holds which device; the names of pods become labels.",
+)
+@click.option(
+    "--hide-pods",
+    is_flag=True,
+    help="Name no pods on the status page and in /status.json; `devhost status` still does.",
 )
 @click.option(
     "--status-socket",
@@ -67,6 +73,7 @@ def command(
     root: Path,
     listen: str,
     pod_metrics: bool,
+    hide_pods: bool,
     status_socket: Path | None,
     log_format: log.Format,
     log_level: log.Level,
@@ -91,5 +98,6 @@ def command(
         status_socket,
         pod_resources,
         pod_metrics,
+        hide_pods,
     )
     asyncio.run(daemon.serve(options))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
 from .log import Log
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+_SEND_BUFFER = 65536
+"""Bytes the kernel may hold for a watcher: more would fill up with states that are out of date."""
 
 
 class Connections:
@@ -64,6 +68,29 @@ class Connections:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # closed transports let go of their descriptors in the loop's next turn
+
+
+async def while_present(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pushing: Coroutine[None, None, None]
+) -> None:
+    """Runs ``pushing``, which writes to a watcher, until it ends or the watcher has left.
+
+    A watcher that leaves is noticed at once, not at the next change. What it still sends is dropped.
+    """
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            leaving = tasks.create_task(_left(reader))
+            task = tasks.create_task(pushing)
+            leaving.add_done_callback(lambda _: task.cancel())
+            task.add_done_callback(lambda _: leaving.cancel())
+    except* (ConnectionError, TimeoutError):
+        writer.transport.abort()  # it left, or stopped reading, while a state was on its way
+
+
+async def _left(reader: asyncio.StreamReader) -> None:
+    while await reader.read(4096):
+        pass
 
 
 async def farewell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

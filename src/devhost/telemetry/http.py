@@ -1,8 +1,8 @@
-"""Metrics and probes over HTTP, in the event loop itself.
+"""Metrics, probes and the status page over HTTP, in the event loop itself.
 
 A server in a thread would go on answering "healthy" while the loop is stuck; this one cannot. It speaks
-as much HTTP/1.1 as scrapers and probes need: GET and HEAD of a few fixed paths, one request a
-connection, everything bounded in size and time.
+as much HTTP/1.1 as scrapers, probes and browsers need: GET and HEAD of a few fixed paths, one request a
+connection, everything bounded in size, number and time.
 """
 
 from __future__ import annotations
@@ -10,25 +10,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from devhost import __version__
 from devhost.errors import EnvironmentFailure, UsageError
 
 from . import log
-from .connections import Connections, farewell
+from .connections import Connections, farewell, while_present
 from .printable import printable
 
 MAX_HEAD = 8192
 """Bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500."""
 MAX_CONNECTIONS = 32
+MAX_STREAMS = 8
+"""Connections that answers without end may take: a page left open must not keep out probes and scrapers."""
 HEAD_DEADLINE = 5.0
 """Seconds a client has to send its request."""
 BODY_DEADLINE = 10.0
 """Seconds a client has to take the answer."""
+STREAM_DEADLINE = 30.0
+"""Seconds a client has to take each part of an answer without end."""
 
 _log = log.get(__name__)
 
@@ -71,42 +74,63 @@ def parse_listen(text: str) -> Listen:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a path answers."""
+    """What a path answers; ``headers`` come beside those that every answer has."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self, *, head_only: bool = False) -> bytes:
         """The bytes of the whole answer; without the body for HEAD."""
-        allow = "Allow: GET, HEAD\r\n" if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
-        head = (
-            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
-            f"Content-Type: {self.content_type}\r\n"
-            f"Content-Length: {len(self.body)}\r\n"
-            f"{allow}"
-            "Cache-Control: no-store\r\n"
-            "X-Content-Type-Options: nosniff\r\n"
-            "Connection: close\r\n\r\n"
-        )
-        return head.encode("ascii") + (b"" if head_only else self.body)
+        own = {"Content-Length": str(len(self.body)), **self.headers}
+        return _head(self.status, self.content_type, own) + (b"" if head_only else self.body)
 
 
-Route = Callable[[], Awaitable[Response]]
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer without end: what ``parts`` gives, until the client leaves or the server stops.
+
+    ``parts`` is called only for a client that is served. It can be slow: whoever makes the parts must not
+    queue them.
+    """
+
+    parts: Callable[[], AsyncGenerator[bytes, None]]
+    content_type: str
+
+    def head(self) -> bytes:
+        """What goes before the parts."""
+        return _head(HTTPStatus.OK, self.content_type, {})
+
+
+def _head(status: HTTPStatus, content_type: str, headers: Mapping[str, str]) -> bytes:
+    lines = {
+        "Content-Type": content_type,
+        **headers,
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Connection": "close",
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"HTTP/1.1 {status.value} {status.phrase}\r\n{head}\r\n".encode("ascii")
+
+
+Answer = Response | Stream
+Route = Callable[[], Awaitable[Answer]]
 Verdict = tuple[bool, str]
 """Whether all is well, and the reason if not."""
 Check = Callable[[], Verdict | Awaitable[Verdict]]
 """Tells whether all is well; may take its time, which is to be bounded."""
 
 
-def _plain(status: HTTPStatus, text: str = "") -> Response:
-    return Response(f"{text or status.phrase}\n".encode(), status=status)
+def _plain(status: HTTPStatus, text: str = "", **headers: str) -> Response:
+    return Response(f"{text or status.phrase}\n".encode(), status=status, headers=headers)
 
 
 def probe(check: Check) -> Route:
     """A path that answers 200 ``ok`` or 503 with the reason."""
 
-    async def answer() -> Response:
+    async def answer() -> Answer:
         said = check()
         ok, reason = await said if isinstance(said, Awaitable) else said
         if ok:
@@ -119,21 +143,22 @@ def probe(check: Check) -> Route:
 def page(render: Callable[[], Awaitable[bytes]], content_type: str) -> Route:
     """A path that answers 200 with what ``render`` returns."""
 
-    async def answer() -> Response:
+    async def answer() -> Answer:
         return Response(await render(), content_type)
 
     return answer
 
 
 class HttpServer:
-    """Serves ``routes``, a mapping of path to route, and an index of them at ``/``.
+    """Serves ``routes``, a mapping of path to route.
 
     ``start`` binds and returns the address that is really used, ``stop`` ends every connection.
     """
 
     def __init__(self, listen: Listen, routes: Mapping[str, Route]) -> None:
         self._listen = listen
-        self._routes = {"/": self._index, **routes}
+        self._routes = dict(routes)
+        self._streams = 0
         self._connections = Connections(
             self._serve,
             limit=MAX_CONNECTIONS,
@@ -178,14 +203,29 @@ class HttpServer:
         await self._connections.end()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        response, head_only = await self._answer(reader)
+        answer, head_only = await self._answer(reader)
+        if isinstance(answer, Stream) and not head_only:
+            if self._streams < MAX_STREAMS:
+                await self._stream(answer, reader, writer)
+                return
+            answer = _streams_taken()
+        data = answer.head() if isinstance(answer, Stream) else answer.encode(head_only=head_only)
         async with asyncio.timeout(BODY_DEADLINE):
-            writer.write(response.encode(head_only=head_only))
+            writer.write(data)
             await writer.drain()
-        if 400 <= response.status < 500:
+        if isinstance(answer, Response) and 400 <= answer.status < 500:
             await farewell(reader, writer)
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
+    async def _stream(
+        self, stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._streams += 1
+        try:
+            await while_present(reader, writer, _push(stream, writer))
+        finally:
+            self._streams -= 1
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[Answer, bool]:
         try:
             async with asyncio.timeout(HEAD_DEADLINE):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -202,10 +242,10 @@ class HttpServer:
             return _plain(HTTPStatus.BAD_REQUEST), False
         method, target, _ = words
         if method not in ("GET", "HEAD"):
-            return _plain(HTTPStatus.METHOD_NOT_ALLOWED), False
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET, HEAD"), False
         return await self._route(target.partition("?")[0]), method == "HEAD"
 
-    async def _route(self, path: str) -> Response:
+    async def _route(self, path: str) -> Answer:
         route = self._routes.get(path)
         if route is None:
             return _plain(HTTPStatus.NOT_FOUND)
@@ -215,9 +255,19 @@ class HttpServer:
             _log.exception("request failed", path=path)
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    async def _index(self) -> Response:
-        paths = "".join(f"{path}\n" for path in self._routes if path != "/")
-        return Response(f"devhost {__version__}\n\n{paths}".encode())
+
+async def _push(stream: Stream, writer: asyncio.StreamWriter) -> None:
+    writer.write(stream.head())
+    async with aclosing(stream.parts()) as parts:
+        async for part in parts:
+            writer.write(part)
+            async with asyncio.timeout(STREAM_DEADLINE):
+                await writer.drain()
+
+
+def _streams_taken() -> Response:
+    text = f"{MAX_STREAMS} others are watching already; ask for the document instead"
+    return _plain(HTTPStatus.SERVICE_UNAVAILABLE, text, **{"Retry-After": "5"})
 
 
 def _every_address(port: int) -> socket.socket:

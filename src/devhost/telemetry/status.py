@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
+import math
+from contextlib import aclosing
 from pathlib import Path
 
 from devhost.errors import EnvironmentFailure
 
 from . import log, rundir
-from .connections import Connections
+from .connections import Connections, while_present
 from .document import Source
+from .newest import INTERVAL, Newest
 
 MAX_CLIENTS = 16
 MAX_REQUEST = 4096
 """Bytes of a request line."""
 DEADLINE = 5.0
 """Seconds a client has to send its request."""
-INTERVAL = 0.25
-"""Seconds between two documents to one watching client."""
-_SEND_BUFFER = 65536
-"""Bytes the kernel may hold for a client: more would fill up with documents that are out of date."""
 
 _log = log.get(__name__)
 
@@ -52,10 +50,7 @@ class StatusServer:
         self._document = document
         self._kubelet_dir = kubelet_dir
         self._path = socket
-        self._interval = interval
-        self._changes = 0
-        self._changed = asyncio.Event()
-        self._latest: tuple[int, bytes] = (-1, b"")
+        self._lines = Newest(lambda: _line(document()), interval=interval, stale=math.inf)
         self._server: asyncio.Server | None = None
         self._file = (0, 0)
         busy = _line({"error": f"more than {MAX_CLIENTS} clients at a time"})
@@ -100,9 +95,7 @@ class StatusServer:
 
     def changed(self) -> None:
         """The document would now read otherwise: watching clients get the new one. Costs next to nothing."""
-        self._changes += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._lines.changed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -114,41 +107,16 @@ class StatusServer:
             return  # somebody looked whether we are alive
         want = _want(request)
         if want == "watch":
-            await self._watch(reader, writer)
+            await while_present(reader, writer, self._push(writer))
         elif want == "status":
             await _send(writer, _line(self._document()))
         else:
             await _send(writer, _line({"error": 'expected {"want": "status"} or {"want": "watch"}'}))
 
-    async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("socket")
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                pushing = tasks.create_task(self._push(writer))
-                # A client that leaves is noticed at once, not at the next change
-                while await reader.read(MAX_REQUEST):
-                    pass
-                pushing.cancel()
-        except* ConnectionError:
-            writer.transport.abort()  # the client left while a document was on its way
-
     async def _push(self, writer: asyncio.StreamWriter) -> None:
-        loop = asyncio.get_running_loop()
-        seen = -1
-        while True:
-            while self._changes == seen:
-                await self._changed.wait()
-            seen, line = self._current()
-            next_time = loop.time() + self._interval
-            await _send(writer, line)
-            await asyncio.sleep(next_time - loop.time())
-
-    def _current(self) -> tuple[int, bytes]:
-        """The newest document, put together once for all who watch."""
-        if self._latest[0] != self._changes:
-            self._latest = (self._changes, _line(self._document()))
-        return self._latest
+        async with aclosing(self._lines.follow()) as lines:
+            async for line in lines:
+                await _send(writer, line)
 
 
 async def _send(writer: asyncio.StreamWriter, line: bytes) -> None:

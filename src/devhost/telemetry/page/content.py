@@ -1,0 +1,333 @@
+"""A status document as HTML: all of the page that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from devhost.sysfs import natural
+from devhost.telemetry.document import (
+    BackendStatus,
+    HostStatus,
+    ProblemStatus,
+    ResourceStatus,
+    StatusDocument,
+)
+from devhost.telemetry.wording import UNKNOWN_POD, container, few
+
+from .devices import MOST, anchor, devices, health, more
+from .hiding import HIDDEN
+from .markup import Content, Html, Row, joined, since, table, tag
+
+LINKS = ("/metrics", "/healthz", "/readyz", "/status.json")
+"""What else the listener answers."""
+
+_SAID = {"device": "unhealthy: ", "backend": "degraded: ", "refused": "refused: ", "observer": "paused: "}
+"""What a problem of a kind is called when it is read out; the reasons of other kinds say it themselves."""
+
+
+def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = True) -> Html:
+    """What stands between skip link and script. ``pods`` is whether the document names them."""
+    main = (
+        _verdict(document),
+        _problems(document, now),
+        _resources(document, now),
+        devices(document, now, pods),
+        _backends(document["backends"], now),
+        _observers(document, now),
+        _held(document, pods),
+        _refusals(document),
+    )
+    return joined(
+        (
+            _header(document, node, now),
+            tag("main", *main, id="main", tabindex="-1"),
+            _footer(document["devhost"]["version"], now),
+        )
+    )
+
+
+def verdict(document: StatusDocument) -> str:
+    """One line: whether all is well."""
+    count = len(document["problems"])
+    return f"{count} problem{'s' if count > 1 else ''}" if count else "All is well"
+
+
+def _header(document: StatusDocument, node: str, now: datetime) -> Html:
+    host, kubelet = document["devhost"], document["kubelet"]
+    absent = None if kubelet["socket"] == "present" else tag("strong", "ABSENT", class_="state bad")
+    facts: list[tuple[str, Content]] = [
+        ("devhost", host["version"]),
+        ("Up", since(host["startedAt"], now)),
+        ("Config", host["config"]),
+        ("Generation", host["generation"]),
+        ("Last reload", _reload(host, now)),
+        ("Kubelet", joined([kubelet["dir"], " " if absent else None, absent])),
+    ]
+    items = (tag("div", tag("dt", name), tag("dd", value)) for name, value in facts)
+    say = f"generation {host['generation']} of the configuration took effect"
+    parts = tag("h1", node), tag("dl", *items, class_="facts")
+    return tag("header", *parts, data_news="generation", data_say=say)
+
+
+def _reload(host: HostStatus, now: datetime) -> Html:
+    last = host["lastReload"]
+    if last["result"] == "ok":
+        return joined(["loaded ", since(last["at"], now, " ago")])
+    rejected = tag("strong", "REJECTED", class_="state bad")
+    return joined([rejected, " ", since(last["at"], now, " ago"), f", generation {host['generation']} stays"])
+
+
+def _verdict(document: StatusDocument) -> Html:
+    resources = document["resources"]
+    total = sum(resource["capacity"] for resource in resources)
+    well = sum(resource["allocatable"] for resource in resources)
+    used = sum(_used(resource) for resource in resources)
+    healthy = f"{well:,} of {_count(total, 'device')} healthy"
+    line = f"{_count(len(resources), 'resource')}, {healthy}, {used:,} in use"
+    said = verdict(document)
+    looks = "bad" if document["problems"] else "good"
+    parts = tag("h2", said, id="verdict"), tag("p", line)
+    news = {"data-news": "verdict", "data-say": said}
+    return tag(
+        "section", *parts, class_=f"verdict {looks}", aria_labelledby="verdict", data_key="verdict", **news
+    )
+
+
+def _problems(document: StatusDocument, now: datetime) -> Html | None:
+    problems = document["problems"]
+    resources = {resource["name"] for resource in document["resources"]}
+    rows = [_problem(problem, resources, now) for problem in problems[:MOST]]
+    if not rows:
+        return None
+    headers = ("Subject", "Kind", "Reason", "Since")
+    listed = table("Problems", headers, rows, wide=("Reason",), looks="problems", headed=True)
+    return _section("Problems", "problems", listed, more(len(problems) - len(rows), "problems"))
+
+
+def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) -> Row:
+    key = f"{problem['kind']} {problem['subject']}"
+    subject: Content = problem["subject"]
+    name, _, device = problem["subject"].partition(" ")
+    if name in resources:
+        subject = joined([tag("a", name, href=f"#{anchor(name)}"), *([" ", device] if device else [])])
+    say = f"{problem['subject'] or problem['kind']}: {_SAID.get(problem['kind'], '')}{problem['reason']}"
+    if problem["kind"] == "config":  # one for each complaint, and all of one file
+        key = f"{key} {problem['reason']}"
+    return Row(
+        (
+            subject,
+            tag("span", problem["kind"], class_="kind"),
+            problem["reason"],
+            since(problem["since"], now),
+        ),
+        {"data-key": key, "data-news": f"problem {key}", "data-say": say, "data-over": _over(problem)},
+    )
+
+
+def _over(problem: ProblemStatus) -> str:
+    end = "healthy again" if problem["kind"] == "device" else "no longer a problem"
+    return f"{problem['subject'] or problem['kind']}: {end}"
+
+
+def _resources(document: StatusDocument, now: datetime) -> Html:
+    found = document["resources"]
+    if not found:
+        return _section("Resources", "resources", tag("p", "No resources yet.", class_="nothing"))
+    rows = [
+        Row(
+            (
+                tag("a", resource["name"], href=f"#{anchor(resource['name'])}"),
+                resource["backend"],
+                joined([f"{resource['allocatable']}/{resource['capacity']}", _bar(resource)]),
+                _used(resource),
+                health(resource["state"]),
+                resource["streams"],
+                since(resource["lastRegistration"], now, " ago"),
+                resource["lastError"],
+            ),
+            {
+                "data-key": resource["name"],
+                "data-news": f"resource {resource['name']}",
+                "data-say": _say(resource),
+            },
+        )
+        for resource in found
+    ]
+    headers = ("Resource", "Backend", "Healthy", "In use", "State", "Streams", "Registered", "Error")
+    return _section(
+        "Resources",
+        "resources",
+        table("Resources", headers, rows, wide=("Error",), optional=("Error",), headed=True),
+    )
+
+
+def _say(resource: ResourceStatus) -> str:
+    healthy = f"{resource['allocatable']} of {resource['capacity']} healthy"
+    return f"{resource['name']}: {resource['state']}, {healthy}"
+
+
+def _used(resource: ResourceStatus) -> int:
+    return sum(device["allocated"] for device in resource["devices"])
+
+
+def _bar(resource: ResourceStatus) -> Html | None:
+    """Healthy and unhealthy of the capacity, drawn; the numbers beside it say the same."""
+    if not resource["capacity"]:
+        return None
+    share = round(100 * resource["allocatable"] / resource["capacity"], 1)
+    well = tag("rect", class_="well", width=share, height=6)
+    ill = tag("rect", class_="ill", x=share, width=round(100 - share, 1), height=6) if share < 100 else None
+    return tag(
+        "svg", well, ill, viewBox="0 0 100 6", preserveAspectRatio="none", class_="bar", aria_hidden="true"
+    )
+
+
+def _backends(backends: Sequence[BackendStatus], now: datetime) -> Html | None:
+    if not backends:
+        return None
+    rows = [
+        Row(
+            (
+                backend["name"],
+                health(backend["state"]),
+                since(backend["since"], now),
+                backend["devices"],
+                since(backend["lastDiscovery"], now, " ago"),
+                _took(backend["lastDiscoverySeconds"]),
+                len(backend["refusedDevices"]) or None,
+                _provisioning(backend, now),
+                _labels(backend),
+                backend["reason"],
+            ),
+            {"data-key": backend["name"], "class": "ill" if backend["state"] == "degraded" else None},
+        )
+        for backend in backends
+    ]
+    headers = (
+        *("Backend", "State", "Since", "Devices", "Discovered", "Took", "Refused"),
+        *("Provisioning", "Labels", "Reason"),
+    )
+    wide = ("Provisioning", "Labels", "Reason")
+    refused = [(backend["name"], one) for backend in backends for one in backend["refusedDevices"]]
+    unusable = [
+        Row((one["device"], name, one["reason"]), {"data-key": f"{name} {one['device']}"})
+        for name, one in refused[:MOST]
+    ]
+    caption = "Devices that a backend reported in a form that cannot be used"
+    return _section(
+        "Backends",
+        "backends",
+        table(
+            "Backends", headers, rows, wide=wide, optional=("Refused", *wide), looks="backends", headed=True
+        ),
+        table(caption, ("Refused device", "Backend", "Reason"), unusable, wide=("Reason",))
+        if unusable
+        else None,
+        more(len(refused) - len(unusable), "refused devices"),
+    )
+
+
+def _took(seconds: float | None) -> Html | None:
+    return None if seconds is None else tag("span", f"{seconds * 1000:.1f}ms", class_="figure")
+
+
+def _provisioning(backend: BackendStatus, now: datetime) -> Html | None:
+    found = backend["provisioning"]
+    if found is None:
+        return None
+    reason = f": {found['reason']}" if found["reason"] else ""
+    return joined([health(found["state"]), " ", since(found["since"], now), reason])
+
+
+def _labels(backend: BackendStatus) -> Content:
+    found = backend["labels"]
+    if found is None:
+        return None
+    return f"{found['count']} in {found['file']}" + (f": {found['reason']}" if found["reason"] else "")
+
+
+def _observers(document: StatusDocument, now: datetime) -> Html | None:
+    rows = [
+        Row(
+            (
+                observer["name"],
+                health(observer["state"]),
+                since(observer["since"], now),
+                observer["calls"],
+                observer["failures"],
+                observer["waiting"],
+                observer["dropped"],
+                observer["reason"],
+            ),
+            {"data-key": observer["name"]},
+        )
+        for observer in document["observers"]
+    ]
+    headers = ("Observer", "State", "Since", "Calls", "Failed", "Waiting", "Dropped", "Reason")
+    if not rows:
+        return None
+    return _section(
+        "Observers", "observers", table("Observers", headers, rows, wide=("Reason",), headed=True)
+    )
+
+
+def _held(document: StatusDocument, pods: bool) -> Html | None:
+    unnamed = UNKNOWN_POD if pods else HIDDEN
+    found = sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
+    rows = [
+        Row(
+            (
+                held["id"],
+                held["resource"],
+                container(held["holder"], unnamed),
+                few(held["devices"]),
+                held["reason"],
+            ),
+            {"data-key": f"{held['resource']} {held['id']}"},
+        )
+        for held in found[:MOST]
+    ]
+    if not rows:
+        return None
+    headers = ("Not listed", "Resource", "Held by", "Devices", "Reason")
+    listed = table(
+        "What pods hold and no resource lists", headers, rows, wide=("Held by", "Devices", "Reason")
+    )
+    return _section("Held, not listed", "held", listed, more(len(found) - len(rows), "of what is held"))
+
+
+def _refusals(document: StatusDocument) -> Html | None:
+    found = sorted(document["refusals"], key=lambda one: (one["backend"], natural(one["device"])))
+    rows = [
+        Row(
+            (one["device"], one["backend"], tag("span", one["kind"], class_="kind"), one["reason"]),
+            {"data-key": f"{one['backend']} {one['device']} {one['reason']}"},
+        )
+        for one in found[:MOST]
+    ]
+    if not rows:
+        return None
+    headers = ("Refused device", "Backend", "Kind", "Reason")
+    listed = table(
+        "Devices that the plan gives to no resource that wants them", headers, rows, wide=("Reason",)
+    )
+    return _section("Refusals", "refusals", listed, more(len(found) - len(rows), "refused devices"))
+
+
+def _footer(version: str, now: datetime) -> Html:
+    links = (tag("li", tag("a", link, href=link[1:])) for link in LINKS)
+    at = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return tag(
+        "footer",
+        tag("nav", tag("ul", *links), aria_label="Other answers of this listener"),
+        tag("p", f"devhost {version}, as of ", tag("span", f"{now:%Y-%m-%d %H:%M:%S} UTC", data_now=at)),
+    )
+
+
+def _section(title: str, name: str, *parts: Html | None) -> Html:
+    return tag("section", tag("h2", title, id=name), *parts, aria_labelledby=name, data_key=name)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

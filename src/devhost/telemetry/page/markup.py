@@ -1,0 +1,111 @@
+"""HTML as Python values: text that did not come from :func:`tag` is escaped when it becomes part of it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from devhost.telemetry.printable import printable
+from devhost.telemetry.wording import age
+
+_VOID = {"link", "meta"}
+"""Elements without an end."""
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Content = Html | str | int | None
+"""``None`` and the empty string are nothing at all."""
+
+
+def escaped(text: object) -> str:
+    """``text`` as it may stand between tags and within an attribute's quotes, and in one line."""
+    return text if isinstance(text, Html) else html.escape(printable(str(text)))
+
+
+def tag(name: str, /, *content: Content, **attributes: object) -> Html:
+    """One element. In names of attributes ``_`` stands for ``-``; ``None`` and ``False`` leave one out."""
+    written = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escaped(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if name in _VOID:
+        return Html(f"<{name}{written}>")
+    return Html(f"<{name}{written}>{joined(content)}</{name}>")
+
+
+def joined(parts: Iterable[Content]) -> Html:
+    """The parts one after another."""
+    return Html("".join(escaped(part) for part in parts if part is not None))
+
+
+def since(time: str | None, now: datetime, after: str = "") -> Html | None:
+    """How long ago ``time`` was, for the page's script to keep fresh; ``after`` follows it."""
+    if not time:
+        return None
+    shown = tag("time", age(time, now), datetime=time, title=time)
+    return joined([shown, after]) if after else shown
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table; its first cell is its heading. ``attributes`` are the row's own."""
+
+    cells: Sequence[Content]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+
+def table(
+    caption: str,
+    headers: Sequence[str],
+    rows: Sequence[Row],
+    *,
+    wide: Sequence[str] = (),
+    optional: Sequence[str] = ("Reason",),
+    looks: str | None = None,
+    headed: bool = False,
+) -> Html:
+    """A table; of the ``optional`` columns one in which no row has anything is left out.
+
+    On a narrow screen each row is a card: the columns in ``wide`` take its whole width there. Roles are
+    said although the elements have them, because browsers forget them once CSS makes cards of the rows.
+
+    Args:
+        looks: a class of the style sheet.
+        headed: whether a heading says the same as the caption, which then is for those who cannot see.
+    """
+    filled = {n for row in rows for n, cell in enumerate(row.cells) if cell not in (None, "")}
+    columns = [n for n, header in enumerate(headers) if n in filled or header not in optional]
+    head = (
+        tag("th", headers[n], scope="col", role="columnheader", class_="wide" if headers[n] in wide else None)
+        for n in columns
+    )
+    body = (tag("tr", *_cells(row, columns, headers, wide), role="row", **row.attributes) for row in rows)
+    return tag(
+        "table",
+        tag("caption", caption, class_="unseen" if headed else None),
+        tag("thead", tag("tr", *head, role="row"), role="rowgroup"),
+        tag("tbody", *body, role="rowgroup"),
+        role="table",
+        class_=looks,
+        data_key=caption,
+    )
+
+
+def _cells(row: Row, columns: Sequence[int], headers: Sequence[str], wide: Sequence[str]) -> Iterable[Html]:
+    for n in columns:
+        cell = row.cells[n]
+        if n == 0:
+            yield tag("th", cell, scope="row", role="rowheader")
+        elif cell in (None, ""):
+            yield tag("td", role="cell", class_="none")
+        else:
+            classes = "wide" if headers[n] in wide else None
+            yield tag("td", cell, role="cell", data_label=headers[n], class_=classes)

@@ -1,0 +1,79 @@
+"""The routes of the status page: the page, the document as JSON, and the stream that keeps the page fresh."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from devhost.telemetry.document import Source
+from devhost.telemetry.http import Answer, Response, Route, Stream
+from devhost.telemetry.newest import INTERVAL, Newest
+
+from .hiding import without_pods
+from .skeleton import headers, render, whole
+
+STALE = 1.0
+"""Seconds within which everybody who asks gets the same answer, as long as no change is told."""
+REFRESH = 15.0
+"""Seconds after which a stream says something although nothing has happened: a page that hears nothing for
+three times as long takes its connection for lost. It also brings what changes without being told, such as
+the last discovery."""
+
+OWN = {"Cross-Origin-Resource-Policy": "same-origin"}
+"""Keeps the answer out of other sites' pages."""
+
+
+class StatusPage:
+    """The page of one host.
+
+    Args:
+        document: describes the host now; it is asked only when somebody wants to see.
+        node: what the page calls the machine.
+        pods: whether pods are named.
+        interval: seconds between two renderings that one page gets.
+    """
+
+    def __init__(
+        self, document: Source, *, node: str | None = None, pods: bool = True, interval: float = INTERVAL
+    ) -> None:
+        source = document if pods else lambda: without_pods(document())
+        name = node or node_name()
+        self._live = Newest(
+            lambda: render(source(), name, datetime.now(UTC), pods=pods),
+            interval=interval,
+            stale=STALE,
+            refresh=REFRESH,
+        )
+        self._json = Newest(lambda: json.dumps(source(), separators=(",", ":")).encode() + b"\n", stale=STALE)
+
+    def changed(self) -> None:
+        """The document would now read otherwise: open pages follow. Costs next to nothing."""
+        self._live.changed()
+        self._json.changed()
+
+    def routes(self) -> Mapping[str, Route]:
+        """What the HTTP server is to serve."""
+        return {"/": self._page, "/status.json": self._document, "/events": self._events}
+
+    async def _page(self) -> Answer:
+        return Response(whole(self._live.now()), "text/html; charset=utf-8", headers=headers())
+
+    async def _document(self) -> Answer:
+        return Response(self._json.now(), "application/json", headers=OWN)
+
+    async def _events(self) -> Answer:
+        return Stream(self._parts, "text/event-stream")
+
+    async def _parts(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._live.follow()) as renderings:
+            async for rendering in renderings:
+                yield b"data: %b\n\n" % rendering.part.encode()
+
+
+def node_name() -> str:
+    """``$NODE_NAME``, which a DaemonSet can set (a pod's host name is the pod's), else the host name."""
+    return os.environ.get("NODE_NAME") or socket.gethostname()

@@ -1,0 +1,110 @@
+"""The page around its content: head, style and script, and the policy that lets nothing else run in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote
+
+from devhost.telemetry.document import StatusDocument
+
+from .content import content
+from .markup import Html, joined, tag
+
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
+    '<rect width="16" height="16" rx="4" fill="{}"/>'
+    '<path d="{}" fill="none" stroke="#fff" stroke-width="2.4" stroke-linecap="round"/></svg>'
+)
+_WELL = _ICON.format("#0a6b3d", "M4 8.5l2.8 2.8L12 5.5")
+_ILL = _ICON.format("#b3261e", "M8 3.5v5.5M8 12.3v.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """The part of the page that changes, in one line, and what the browser's frame shows of it."""
+
+    part: Html
+    title: str
+    icon: str
+
+
+def render(document: StatusDocument, node: str, now: datetime, *, pods: bool = True) -> Rendering:
+    """A document as HTML.
+
+    Args:
+        node: what the page calls the machine.
+        now: the time from which ages are told.
+        pods: whether the document names pods.
+    """
+    count = len(document["problems"])
+    title = f"({count}) {node} · devhost" if count else f"{node} · devhost"
+    icon = f"data:image/svg+xml,{quote(_ILL if count else _WELL)}"
+    part = tag(
+        "div",
+        content(document, node, now, pods=pods),
+        id="page",
+        data_title=title,
+        data_icon=icon,
+        data_build=_policy_and_build()[1],
+    )
+    return Rendering(part, title, icon)
+
+
+def whole(rendering: Rendering) -> bytes:
+    """The page as it is first sent; complete without its script."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("title", rendering.title),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="robots", content="noindex"),
+        tag("link", rel="icon", id="icon", href=rendering.icon),
+        tag("style", Html(_asset("page.css"))),
+    )
+    without = "Without JavaScript this page does not follow what happens: reload it."
+    body = tag(
+        "body",
+        tag("a", "Skip to the status", href="#main", class_="skip"),
+        tag("noscript", tag("p", without, class_="notice")),
+        tag("aside", id="lost", class_="notice", hidden=True, aria_label="Connection lost"),
+        rendering.part,
+        tag("aside", id="mode", hidden=True, aria_label="How this page follows"),
+        tag("div", id="announcements", role="log", aria_live="polite", class_="unseen"),
+        tag("script", Html(_asset("page.js"))),
+    )
+    return joined([Html("<!doctype html>"), tag("html", head, body, lang="en")]).encode()
+
+
+def headers() -> Mapping[str, str]:
+    """What a browser is told with the page: only its own style and script, talk to nobody else."""
+    return {
+        "Content-Security-Policy": _policy_and_build()[0],
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    }
+
+
+@cache
+def _policy_and_build() -> tuple[str, str]:
+    style, script = _digest("page.css"), _digest("page.js")
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return policy, (script + style)[::4]
+
+
+def _digest(name: str) -> str:
+    return base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()
+
+
+@cache
+def _asset(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

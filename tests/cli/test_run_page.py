@@ -1,0 +1,69 @@
+"""``devhost run`` as a process: the status page, and whose names are on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from devhost.testing.kubelet import KubeletSimulator
+
+
+@contextmanager
+def listening(toys, kubelet_dir, *arguments):
+    """A running devhost; yields the address that it says it listens on."""
+    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
+    command += ["--kubelet-dir", str(kubelet_dir), "--listen", "127.0.0.1:0", *arguments]
+    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if " listening address=" in line)
+        yield line.rpartition("=")[2].strip()
+    finally:
+        process.kill()
+        process.communicate(timeout=120)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--hide-pods",)], ids=["named", "hidden"])
+async def test_the_page_names_pods_unless_they_are_hidden(toys, tmp_path, arguments):
+    def get(address: str, path: str) -> str:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
+            return answer.read().decode()
+
+    (toys.root / "dev").mkdir(exist_ok=True)
+    (toys.root / "dev" / "null").touch()
+    async with KubeletSimulator(tmp_path / "kubelet", pod_resources=tmp_path / "pod-resources") as kubelet:
+        with listening(toys, kubelet.directory, *arguments) as address:
+            await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/toy") == 2)
+            await kubelet.admit("train-7", "main", "example.com/toy", 1)
+            told = "a pod</td>" if arguments else "default/train-7/main"
+            async with asyncio.timeout(60):
+                while told not in (page := await asyncio.to_thread(get, address, "/")):
+                    await asyncio.sleep(0.05)
+            assert f"<h1>{os.environ.get('NODE_NAME') or socket.gethostname()}</h1>" in page
+            everything = page + await asyncio.to_thread(get, address, "/status.json")
+            assert ("train-7" in everything) is not bool(arguments)
+            assert "example.com/toy" in everything
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--hide-pods"], "--hide-pods has no page to hide them from (add --listen HOST:PORT)"),
+        (
+            ["--hide-pods", "--pod-metrics", "--listen", "127.0.0.1:0"],
+            "--pod-metrics and --hide-pods contradict each other (leave one of them out)",
+        ),
+    ],
+)
+def test_hiding_pods_where_it_cannot_be_is_one_clear_line(toys, arguments, complaint):
+    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (2, f"devhost: {complaint}\n")

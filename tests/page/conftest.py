@@ -1,0 +1,8 @@
+"""What the tests of the page share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))  # for what several test modules share

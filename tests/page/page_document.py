@@ -1,0 +1,185 @@
+"""Status documents for tests of the page: one of a busy node, and parts to make others of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from devhost.telemetry.document import (
+    BackendStatus,
+    DepartedStatus,
+    DeviceStatus,
+    HolderStatus,
+    PlanRefusal,
+    ProblemStatus,
+    ResourceStatus,
+    StatusDocument,
+)
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+"""When the documents are made."""
+NODE = "gpu-node-07"
+LOST = "XID 79: the GPU has fallen off the bus"
+
+
+def ago(**past: float) -> str:
+    """A time before :data:`NOW`, as documents have it; arguments as for ``timedelta``."""
+    return (NOW - timedelta(**past)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def device(
+    id_: str, reason: str = "", holder: str = "", numa: int | None = None, **past: float
+) -> DeviceStatus:
+    """One device: with a ``reason`` it is Unhealthy; ``holder`` is ``namespace/pod/container``."""
+    return {
+        "id": id_,
+        "device": id_.partition("::")[0],
+        "health": "Unhealthy" if reason else "Healthy",
+        "reason": reason,
+        "since": ago(**(past or {"days": 8})),
+        "numaNodes": [] if numa is None else [numa],
+        "allocated": bool(holder),
+        "given": [id_.partition("::")[0]] if holder else [],
+        "holder": _holder(holder),
+    }
+
+
+def _holder(text: str) -> HolderStatus | None:
+    if not text:
+        return None
+    namespace, pod, container = text.split("/")
+    return {"namespace": namespace, "pod": pod, "container": container}
+
+
+def resource(name: str, backend: str, devices: Iterable[DeviceStatus], **more: object) -> ResourceStatus:
+    """A registered resource with these devices; ``more`` are keys that differ from what all is well says."""
+    listed = list(devices)
+    made: ResourceStatus = {
+        "name": name,
+        "backend": backend,
+        "entry": "resources[0]",
+        "capacity": len(listed),
+        "allocatable": sum(one["health"] == "Healthy" for one in listed),
+        "revision": 4,
+        "socket": "dh-5c1d-8a3f.sock",
+        "state": "registered",
+        "streams": 1,
+        "registrations": 1,
+        "lastRegistration": ago(days=8),
+        "lastError": "",
+        "devices": listed,
+        "together": [],
+        "departed": [],
+    }
+    return made | more  # type: ignore[return-value]
+
+
+def backend(name: str, count: int, **more: object) -> BackendStatus:
+    """A backend that is well."""
+    made: BackendStatus = {
+        "name": name,
+        "state": "ok",
+        "reason": "",
+        "since": ago(days=8),
+        "devices": count,
+        "lastDiscovery": ago(seconds=12),
+        "lastDiscoverySeconds": 0.0031,
+        "refusedDevices": [],
+        "provisioning": None,
+        "labels": None,
+    }
+    return made | more  # type: ignore[return-value]
+
+
+def problem(kind: str, subject: str, reason: str, **past: float) -> ProblemStatus:
+    """One problem; nobody noted since when unless ``past`` says so."""
+    since = ago(**past) if past else None
+    return {"kind": kind, "subject": subject, "reason": reason, "since": since}  # type: ignore[typeddict-item]
+
+
+def document(*resources: ResourceStatus, **more: object) -> StatusDocument:
+    """A document of a node with these resources where nothing is wrong."""
+    made: StatusDocument = {
+        "devhost": {
+            "version": "0.1.0",
+            "pid": 4711,
+            "startedAt": ago(days=8, hours=3),
+            "config": "/etc/devhost/devhost.yaml",
+            "generation": 3,
+            "lastReload": {"at": ago(minutes=42), "result": "ok", "complaints": []},
+        },
+        "kubelet": {
+            "dir": "/var/lib/kubelet/device-plugins",
+            "socket": "present",
+            "podResources": {"socket": "", "known": True, "reason": "", "listed": ago(seconds=4)},
+        },
+        "resources": list(resources),
+        "held": [],
+        "backends": [],
+        "observers": [],
+        "refusals": [],
+        "problems": [],
+    }
+    return made | more  # type: ignore[return-value]
+
+
+def _gpus() -> ResourceStatus:
+    holders = ["ml/train-llama-0/trainer", "ml/train-llama-0/trainer", "", "team-a/notebook-17/main"]
+    ids = [f"GPU-{start}c0de-91f0-4d5e-b1c6-7f3a9d{start}e4" for start in ("1a2b", "2c3d", "84c5", "a8e9")]
+    gpus = [
+        device(id_, holder=holder, numa=n // 2)
+        for n, (id_, holder) in enumerate(zip(ids, holders, strict=True))
+    ]
+    gpus[2] = device(ids[2], LOST, numa=1, minutes=23)
+    return resource("nvidia.com/gpu", "gpu", gpus)
+
+
+def _functions() -> ResourceStatus:
+    users = {0: "telco/upf-0/upf", 1: "telco/upf-1/upf"}
+    functions = (device(f"0000:5e:02.{n}", holder=users.get(n, ""), numa=1) for n in range(6))
+    return resource("intel.com/sriov_dpdk", "sriov", functions)
+
+
+def busy_node() -> StatusDocument:
+    """A node with devices of five kinds: one device is ill, one has left, one is refused, pods hold some."""
+    gpus = _gpus()
+    ill = next(one for one in gpus["devices"] if one["reason"])
+    departed: DepartedStatus = {"device": "FT9ZB1C7", "reason": "it was unplugged", "at": ago(minutes=6)}
+    refusal: PlanRefusal = {
+        "backend": "sriov",
+        "device": "0000:5e:02.7",
+        "kind": "claimed",
+        "reason": "resources[2]: pci:0000:5e:02.7 is already used by 0000:5e:02.7 of backend rdma",
+    }
+    labels = "/etc/kubernetes/node-feature-discovery/features.d/devhost-gpu"
+    provisioning = {"state": "ok", "reason": "", "since": ago(days=8)}
+    return document(
+        resource(
+            "example.com/serial",
+            "udev",
+            [device("FT4XK2Q0", holder="plant/meter-0/reader", hours=5), device("FT7QW0L2", hours=5)],
+            departed=[departed],
+        ),
+        resource("intel.com/fpga", "fpga", [device(f"0000:d8:00.{n}", numa=1) for n in range(2)]),
+        _functions(),
+        gpus,
+        resource(
+            "rdma/hca",
+            "rdma",
+            (
+                device(f"0000:3b:00.0::{n}", holder="ml/train-llama-0/trainer" if n < 2 else "", numa=0)
+                for n in range(4)
+            ),
+        ),
+        backends=[
+            backend("fpga", 2),
+            backend(
+                "gpu", 4, lastDiscoverySeconds=0.0184, labels={"file": labels, "count": 14, "reason": ""}
+            ),
+            backend("rdma", 2, lastDiscoverySeconds=0.0022),
+            backend("sriov", 8, provisioning=provisioning, lastDiscoverySeconds=0.0067),
+            backend("udev", 2),
+        ],
+        refusals=[refusal],
+        problems=[problem("device", f"nvidia.com/gpu {ill['id']}", LOST, minutes=23)],
+    )

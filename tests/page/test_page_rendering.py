@@ -1,0 +1,275 @@
+"""From a status document to HTML: what must be there, and what must never be."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import page_document as made
+import pytest
+
+from devhost.hands import Hands
+from devhost.holding import Held, Holder
+from devhost.model import Device
+from devhost.telemetry.document import StatusDocument
+from devhost.telemetry.page import devices
+from devhost.telemetry.page.hiding import without_pods
+from devhost.telemetry.page.skeleton import headers, render, whole
+
+EVIL = "<script>alert(1)</script>\"'&\n\x1b[31m\u202e"
+
+
+class Reading(HTMLParser):
+    """What a page says: its text, and its elements with the elements around them; all of them well nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.around: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.around == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs), [name for name, _ in self.around]))
+        if tag not in ("meta", "link"):
+            self.around.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.around.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.around and self.around[-1][0] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def attributes(self, tag: str, within: str = "") -> list[dict[str, str | None]]:
+        """Those of every element of a kind, or only of those within another kind."""
+        return [a for name, a, around in self.elements if name == tag and (not within or within in around)]
+
+
+def shown(document: StatusDocument, *, pods: bool = True) -> Reading:
+    return Reading(render(document, made.NODE, made.NOW, pods=pods).part)
+
+
+def listed(document: StatusDocument) -> list[str | None]:
+    """The ids of devices on the page, in its order."""
+    found = shown(document).attributes("tr", within="details")
+    return [row["data-key"] for row in found if "data-key" in row]
+
+
+def many(count: int, ill: int = 0) -> StatusDocument:
+    found = [made.device(f"d{n}", "it is broken" if n >= count - ill else "") for n in range(count)]
+    return made.document(made.resource("example.com/toy", "toy", found))
+
+
+def test_the_page_says_all_that_is_known_in_the_words_of_the_command() -> None:
+    text = shown(made.busy_node()).text
+    for words in (
+        "gpu-node-07",
+        "devhost 0.1.0 Up 8d Config /etc/devhost/devhost.yaml Generation 3 Last reload loaded 42m ago",
+        "1 problem 5 resources, 17 of 18 devices healthy, 8 in use",
+        f"device {made.LOST} 23m",
+        "nvidia.com/gpu gpu 3/4 3 registered 1 8d ago",
+        f"Unhealthy 23m 1 {made.LOST}",
+        "FT4XK2Q0 Healthy 5h plant/meter-0/reader",
+        "Left example.com/serial lately Left lately Ago Reason FT9ZB1C7 6m it was unplugged",
+        "14 in /etc/kubernetes/node-feature-discovery/features.d/devhost-gpu",
+        "claimed resources[2]: pci:0000:5e:02.7 is already used by",
+        "/metrics /healthz /readyz /status.json",
+    ):
+        assert words in text
+
+
+def test_what_is_not_there_takes_no_place() -> None:
+    text = shown(made.document()).text
+    assert "All is well" in text
+    assert "No resources yet." in text
+    for heading in ("Problems", "Devices", "Backends", "Observers", "Held, not listed", "Refusals", "Reason"):
+        assert heading not in text
+
+
+def test_a_rejected_configuration_and_an_absent_kubelet_are_told_at_the_top() -> None:
+    document = made.document()
+    document["devhost"]["lastReload"]["result"] = "rejected"
+    document["kubelet"]["socket"] = "absent"
+    text = shown(document).text
+    assert "REJECTED 42m ago, generation 3 stays" in text
+    assert "/var/lib/kubelet/device-plugins ABSENT" in text
+
+
+def test_nothing_that_hardware_says_becomes_markup() -> None:
+    names = made.device("x", EVIL, "a/b/c")
+    names["id"] = names["device"] = EVIL
+    assert names["holder"] is not None
+    names["holder"]["pod"] = EVIL
+    held = {"resource": EVIL, "id": EVIL, "devices": [EVIL], "holder": names["holder"], "reason": EVIL}
+    refused = [{"device": EVIL, "reason": EVIL}]
+    left = {"device": EVIL, "reason": EVIL, "at": made.ago()}
+    waits = {"state": "waiting", "reason": EVIL, "since": EVIL}
+    labels = {"file": EVIL, "count": 1, "reason": EVIL}
+    document = made.document(
+        made.resource(EVIL, EVIL, [names], lastError=EVIL, departed=[left], together=[names]),
+        held=[held],
+        backends=[
+            made.backend(EVIL, 1, reason=EVIL, refusedDevices=refused, provisioning=waits, labels=labels)
+        ],
+        refusals=[{"backend": EVIL, "device": EVIL, "kind": EVIL, "reason": EVIL}],
+        problems=[made.problem("device", f"{EVIL} {EVIL}", EVIL)],
+    )
+    document["devhost"]["config"] = EVIL
+    document["kubelet"]["dir"] = EVIL
+    rendering = render(document, EVIL, made.NOW)
+    page = whole(rendering).decode()
+    reading = Reading(page)
+    assert len(reading.attributes("script")) == 1
+    assert all(not name.startswith("on") for _, attributes, _ in reading.elements for name in attributes)
+    assert reading.words.count("<script>alert(1)</script>\"'&\\n\\x1b[31m\\u202e") >= 15
+    assert "\n" not in rendering.part
+    assert not {"\x1b", "\u202e"} & set(page)
+
+
+def test_every_table_tells_what_it_is_and_what_its_cells_belong_to() -> None:
+    reading = shown(made.busy_node())
+    assert len(reading.attributes("table")) == len(reading.attributes("caption")) == 10
+    assert all(header.get("scope") == "col" for header in reading.attributes("th", within="thead"))
+    assert all(header.get("scope") == "row" for header in reading.attributes("th", within="tbody"))
+
+
+def test_headings_follow_each_other_in_order() -> None:
+    levels = [
+        int(name[1]) for name, _, _ in shown(made.busy_node()).elements if name in ("h1", "h2", "h3", "h4")
+    ]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_ids_are_unique_and_links_within_the_page_lead_somewhere() -> None:
+    reading = Reading(whole(render(made.busy_node(), made.NODE, made.NOW)).decode())
+    ids = [attributes["id"] for _, attributes, _ in reading.elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    targets = [str(link["href"])[1:] for link in reading.attributes("a") if str(link["href"]).startswith("#")]
+    assert targets and set(targets) <= set(ids)
+
+
+def test_the_title_counts_the_problems() -> None:
+    assert render(made.busy_node(), "n1", made.NOW).title == "(1) n1 · devhost"
+    assert render(made.document(), "n1", made.NOW).title == "n1 · devhost"
+
+
+def test_ages_are_those_of_the_moment_it_was_made_and_name_the_time() -> None:
+    document = made.document()
+    part = render(document, made.NODE, made.NOW + timedelta(minutes=18)).part
+    at = document["devhost"]["lastReload"]["at"]
+    assert f'<time datetime="{at}" title="{at}">60m</time>' in part
+
+
+def test_of_many_devices_the_unhealthy_come_first_and_the_rest_is_counted() -> None:
+    document = many(10_000, ill=3)
+    assert listed(document)[:5] == ["d9997", "d9998", "d9999", "d0", "d1"]
+    assert len(listed(document)) == devices.MOST
+    assert "9,800 more healthy devices: /status.json" in shown(document).text
+
+
+def test_more_unhealthy_devices_than_there_is_room_for_are_counted() -> None:
+    document = many(1000, ill=1000)
+    assert len(listed(document)) == devices.MOST
+    assert "800 more devices: /status.json" in shown(document).text
+
+
+def test_many_resources_share_the_room() -> None:
+    one = many(300)["resources"][0]
+    document = made.document(*[made.resource(f"example.com/r{n}", "toy", one["devices"]) for n in range(100)])
+    assert len(listed(document)) == 100 * (devices.IN_ALL // 100)
+
+
+def test_resources_unfold_where_there_is_little_to_see_or_something_wrong() -> None:
+    assert "open" in shown(many(2)).attributes("details")[0]
+    assert "open" not in shown(many(300)).attributes("details")[0]
+    assert "open" in shown(many(300, ill=1)).attributes("details")[0]
+
+
+def test_devices_handed_out_together_are_listed_behind_their_tokens() -> None:
+    members = [
+        {"device": "0000:5e:00.0", "health": "Unhealthy", "reason": "port 1 is down", "numaNodes": [0, 1]},
+        {"device": "0000:3b:00.0", "health": "Healthy", "reason": "", "numaNodes": []},
+    ]
+    token = made.device("all::0", holder="default/train-0/main")
+    token["given"] = ["0000:3b:00.0", "0000:5e:00.0"]
+    text = shown(made.document(made.resource("rdma/hca", "rdma", [token], together=members))).text
+    assert "default/train-0/main with 0000:3b:00.0, 0000:5e:00.0" in text
+    assert "0000:5e:00.0 Unhealthy 0, 1 port 1 is down" in text
+
+
+def test_what_is_held_and_not_listed_and_observers_have_their_place() -> None:
+    document = made.document(
+        held=[{"resource": "a/b", "id": "d1", "devices": ["d1"], "holder": None, "reason": "it left"}],
+        observers=[
+            {
+                **{"name": "pager", "origin": "pager", "version": "1", "hooks": [], "state": "paused"},
+                **{"reason": "it hung", "since": made.ago(minutes=3), "calls": 9, "failures": 1},
+                **{"waiting": 2, "dropped": 4},
+            }
+        ],
+    )
+    text = shown(document).text
+    assert "d1 a/b a pod, unknown which d1 it left" in text
+    assert "pager paused 3m 9 1 2 4 it hung" in text
+
+
+def test_a_problem_is_read_out_when_it_comes_and_when_it_goes() -> None:
+    document = made.document(problems=[made.problem("device", "example.com/serial usb-1", "it hangs")])
+    row = shown(document).attributes("tr", within="tbody")[0]
+    assert row["data-say"] == "example.com/serial usb-1: unhealthy: it hangs"
+    assert row["data-over"] == "example.com/serial usb-1: healthy again"
+
+
+@pytest.mark.parametrize("reason", ["it hangs", ""])
+def test_state_is_told_in_words_beside_its_colour(reason: str) -> None:
+    document = made.document(made.resource("a/b", "toy", [made.device("d1", reason)]))
+    assert f"d1 {'Unhealthy' if reason else 'Healthy'}" in shown(document).text
+
+
+def in_use(container: str) -> str:
+    """What the plan says of a device that meets what a container has."""
+    mine, other = (Device(id=name, attributes={}, claims=frozenset({"pci:x"})) for name in ("d1", "d2"))
+    held = Held("a/b", "d1", "gpu", mine, True, Holder(*container.split("/")))
+    return Hands([held]).objection(("rdma", "d2"), other, "c/d", True)
+
+
+def test_hidden_pods_are_nowhere() -> None:
+    document = made.busy_node()
+    holding = "ml/train-llama-0/trainer"
+    document["refusals"][0]["reason"] = f"resources[1]: {in_use(holding)}"
+    document["resources"][1]["devices"][0]["reason"] = f"{holding} has it as d1::2, from before"
+    document["problems"][0]["reason"] = f"{holding} holds it through a/b until it ends"
+    document["held"] = [
+        {
+            **{"resource": "a/b", "id": "d1", "devices": [], "reason": ""},
+            "holder": document["resources"][3]["devices"][0]["holder"],
+        }
+    ]
+    hidden = without_pods(document)
+    text = shown(hidden, pods=False).text + str(hidden)
+    for name in ("train-llama-0", "trainer", "telco", "upf-0", "notebook-17", "reader"):
+        assert name not in text
+    assert "resources[1]: pci:x is in use: a pod holds d1 of backend gpu through a/b" in text
+    assert "unknown which" not in text
+    assert "train-llama-0" in str(document)  # what others get is as it was
+
+
+def test_the_policy_lets_nothing_run_but_the_page_itself() -> None:
+    policy = headers()["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy and "http" not in policy
+    for rule in ("script-src 'sha256-", "style-src 'sha256-", "connect-src 'self'", "frame-ancestors 'none'"):
+        assert rule in policy
+    page = whole(render(made.busy_node(), made.NODE, made.NOW)).decode()
+    reading = Reading(page)
+    assert all("style" not in attributes for _, attributes, _ in reading.elements)
+    assert "<noscript>" in page and '<html lang="en">' in page

@@ -1,0 +1,234 @@
+"""The page over a socket: what is answered, who may watch, and when a stream ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, cast
+
+import page_document as made
+import pytest
+
+from devhost.telemetry import http, newest
+from devhost.telemetry.document import StatusDocument
+from devhost.telemetry.http import HttpServer, Listen, probe
+from devhost.telemetry.page.serving import StatusPage, node_name
+
+
+class Slow(NamedTuple):
+    """A client that is slow until it resumes reading."""
+
+    reader: asyncio.StreamReader
+    transport: asyncio.Transport
+
+
+class Scene:
+    """A server with the page of a document that tests change."""
+
+    def __init__(self) -> None:
+        self.document = made.busy_node()
+        self.asked = 0
+        self.page = StatusPage(self._now, node=made.NODE, interval=0)
+        routes = {**self.page.routes(), "/healthz": probe(lambda: (True, ""))}
+        self.server = HttpServer(Listen("127.0.0.1", 0), routes)
+        self.address = Listen("", 0)
+
+    def _now(self) -> StatusDocument:
+        self.asked += 1
+        return self.document
+
+    def change(self, reason: str) -> None:
+        self.document["refusals"][0]["reason"] = reason
+        self.page.changed()
+
+    async def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        async with self.connected(path, method) as (reader, _):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return int(first.split()[1]), headers, body
+
+    @asynccontextmanager
+    async def connected(
+        self, path: str, method: str = "GET"
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection(self.address.host, self.address.port, limit=1 << 24)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+            await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[asyncio.StreamReader]:
+        """A stream whose first event has come."""
+        async with self.connected("/events") as (reader, _):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ") and b"text/event-stream" in head
+            await event(reader)
+            yield reader
+
+    @asynccontextmanager
+    async def slow(self) -> AsyncIterator[Slow]:
+        """A stream whose client takes the first event and then no more, with little room for what comes."""
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect((self.address.host, self.address.port))
+        reader, writer = await asyncio.open_connection(sock=peer, limit=1 << 24)
+        writer.write(b"GET /events HTTP/1.1\r\n\r\n")
+        await reader.readuntil(b"\n\n")
+        transport = cast("asyncio.Transport", writer.transport)
+        transport.pause_reading()
+        yield Slow(reader, transport)
+        transport.abort()
+        await asyncio.sleep(0)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def event(reader: asyncio.StreamReader) -> str:
+    text = (await reader.readuntil(b"\n\n")).decode()
+    assert text.startswith("data: <div ") and text.count("\n") == 2
+    return text
+
+
+@pytest.fixture
+async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    monkeypatch.setattr(newest, "REST", 0)
+    scene = Scene()
+    async with asyncio.timeout(120):
+        scene.address = await scene.server.start()
+        yield scene
+        await scene.server.stop()
+
+
+async def test_the_page_is_html_that_may_run_nothing_else_and_sets_no_cookie(scene: Scene) -> None:
+    status, headers, body = await scene.get("/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert body.startswith(b'<!doctype html><html lang="en">') and made.LOST.encode() in body
+    assert headers["content-security-policy"].startswith("default-src 'none'")
+    assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    assert headers["cache-control"] == "no-store"
+    assert "set-cookie" not in headers and "access-control-allow-origin" not in headers
+
+
+async def test_one_answer_is_the_whole_page(scene: Scene) -> None:
+    body = (await scene.get("/"))[2].decode()
+    for part in ("prefers-color-scheme", "EventSource", '<link rel="icon" id="icon" href="data:'):
+        assert part in body
+    assert (
+        "src=" not in body
+        and 'rel="stylesheet"' not in body
+        and "http://" not in body.replace("http://www.w3.org", "")
+    )
+
+
+async def test_the_document_is_served_as_it_is(scene: Scene) -> None:
+    status, headers, body = await scene.get("/status.json")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert json.loads(body) == scene.document
+
+
+async def test_head_answers_without_a_body_and_takes_no_stream(scene: Scene) -> None:
+    for path in ("/", "/status.json", "/events"):
+        status, _, body = await scene.get(path, "HEAD")
+        assert (status, body) == (200, b"")
+
+
+async def test_a_change_reaches_everybody_who_watches_and_is_rendered_once(scene: Scene) -> None:
+    async with scene.watching() as one, scene.watching() as other:
+        before = scene.asked
+        scene.change("quite another reason")
+        assert "quite another reason" in await event(one)
+        assert "quite another reason" in await event(other)
+        assert scene.asked == before + 1
+
+
+async def test_nothing_is_rendered_when_nobody_watches(scene: Scene) -> None:
+    async with scene.watching():
+        pass
+    await scene.until(lambda: scene.server._streams == 0)
+    before = scene.asked
+    for n in range(5):
+        scene.change(f"reason {n}")
+    await scene.get("/healthz")
+    assert scene.asked == before
+
+
+async def test_a_slow_reader_gets_the_newest(scene: Scene) -> None:
+    scene.document["refusals"] *= 200
+    async with scene.slow() as slow, scene.watching() as quick:
+        for n in range(50):
+            scene.change(f"reason {n}.")
+            while f"reason {n}." not in await event(quick):
+                pass
+        slow.transport.resume_reading()
+        got = 1
+        while "reason 49." not in await event(slow.reader):
+            got += 1
+        assert got < 50
+
+
+async def test_a_reader_that_stops_reading_loses_its_stream(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "STREAM_DEADLINE", 0.05)
+    async with scene.slow():
+        n = 0
+        while scene.server._streams:
+            scene.change(f"{n} " + "x" * 100_000)
+            n += 1
+            await asyncio.sleep(0.001)
+
+
+async def test_streams_never_take_the_connections_of_probes(scene: Scene) -> None:
+    assert http.MAX_STREAMS < http.MAX_CONNECTIONS / 2
+    watching = [scene.watching() for _ in range(http.MAX_STREAMS)]
+    for one in watching:
+        await one.__aenter__()
+    status, headers, body = await scene.get("/events")
+    assert (status, headers["retry-after"]) == (503, "5")
+    assert body == b"8 others are watching already; ask for the document instead\n"
+    assert (await scene.get("/healthz"))[0] == (await scene.get("/"))[0] == 200
+    await watching[0].__aexit__(None, None, None)
+    await scene.until(lambda: scene.server._streams < http.MAX_STREAMS)
+    async with scene.watching():
+        pass
+    for one in watching[1:]:
+        await one.__aexit__(None, None, None)
+
+
+async def test_stop_ends_every_stream(scene: Scene) -> None:
+    async with scene.watching() as one, scene.watching() as other:
+        await scene.server.stop()
+        for reader in (one, other):
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await event(reader)
+    assert scene.server._streams == 0
+
+
+async def test_hidden_pods_are_in_no_answer() -> None:
+    page = StatusPage(made.busy_node, node=made.NODE, pods=False)
+    server = HttpServer(Listen("127.0.0.1", 0), page.routes())
+    scene = Scene()
+    scene.address = await server.start()
+    async with asyncio.timeout(60):
+        answers = (await scene.get("/"))[2] + (await scene.get("/status.json"))[2]
+        async with scene.connected("/events") as (reader, _):
+            answers += await reader.readuntil(b"\n\n")
+    await server.stop()
+    assert b"nvidia.com/gpu" in answers
+    assert b"train-llama" not in answers and b"upf-0" not in answers
+
+
+def test_the_node_has_the_name_that_a_manifest_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "worker-3")
+    assert node_name() == "worker-3"
+    monkeypatch.delenv("NODE_NAME")
+    assert node_name()
