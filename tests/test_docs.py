@@ -28,7 +28,7 @@ INSTALLED = catalog.load().installed
 
 
 def _pages() -> list[Path]:
-    found = [*ROOT.glob("*.md"), *ROOT.glob("plugins/*/README.md")]
+    found = [*ROOT.glob("*.md"), *ROOT.glob("plugins/*/README.md"), *ROOT.glob("examples/*/README.md")]
     for directory in ("docs", "deploy", "config", "bench"):
         found += (ROOT / directory).rglob("*.md")
     return sorted(found)
@@ -58,13 +58,15 @@ def _blocks(page: Path) -> Iterator[Example]:
             yield Example(page, text.count("\n", 0, found.start()) + 1, body)
 
 
-def _config_maps() -> Iterator[Example]:
-    """Configurations inside the ConfigMaps of deploy/."""
-    for file in sorted((ROOT / "deploy").rglob("*.yaml")):
-        for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
-            if document and document.get("kind") == "ConfigMap":
-                for text in document["data"].values():
-                    yield Example(file, 1, text)
+def _deployed() -> Iterator[Example]:
+    """Configurations that the manifests of deploy/ come with: of overlays, and in values of the chart."""
+    deploy = ROOT / "deploy"
+    for file in sorted((deploy / "kustomize").rglob("devhost.yaml")):
+        yield Example(file, 1, file.read_text(encoding="utf-8"))
+    chart = deploy / "helm" / "devhost"
+    for file in (chart / "values.yaml", *sorted((chart / "profiles").glob("*.yaml"))):
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        yield Example(file, 1, yaml.safe_dump(values["config"]))
 
 
 def _examples() -> Iterator[Example]:
@@ -72,7 +74,7 @@ def _examples() -> Iterator[Example]:
         yield from _blocks(page)
     for file in sorted((ROOT / "config").rglob("*.yaml")):
         yield Example(file, 1, file.read_text(encoding="utf-8"))
-    yield from _config_maps()
+    yield from _deployed()
 
 
 EXAMPLES = list(_examples())
@@ -84,7 +86,7 @@ def drop_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("examples")
     (directory / "backends").mkdir()
     text = (ROOT / "docs" / "backends" / "writing.md").read_text(encoding="utf-8")
-    _, whole, added = re.findall(r"(?ms)^```python\n(.*?)^```$", text)
+    _, whole, added, _ = re.findall(r"(?ms)^```python\n(.*?)^```$", text)
     (directory / "backends" / "watchdog.py").write_text(f"{whole}\n\n{added}", encoding="utf-8")
     return directory
 

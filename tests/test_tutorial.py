@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,9 @@ import pytest
 
 from devhost.testing.serving import Node
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "backends" / "writing.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "backends" / "writing.md"
+PACKAGE = ROOT / "examples" / "watchdog"
 
 
 class Block(NamedTuple):
@@ -24,9 +27,10 @@ class Block(NamedTuple):
 BLOCKS = [
     Block(*found) for found in re.findall(r"(?ms)^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
 ]
-SMALLEST, WHOLE, ADDED = (block.text for block in BLOCKS if block.language == "python")
+SMALLEST, WHOLE, ADDED, TESTS = (block.text for block in BLOCKS if block.language == "python")
 CONFIG, TOLD = (block.text for block in BLOCKS if block.language == "yaml")
 SESSION = next(block.text for block in BLOCKS if block.language == "console")
+PROJECT = next(block.text for block in BLOCKS if block.language == "toml")
 STEPS = re.findall(r"(?m)^\$ (.+)\n((?:(?!\$ ).*\n)*)", SESSION)
 
 
@@ -42,12 +46,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def devhost(command: str, directory: Path) -> str:
+def devhost(command: str, directory: Path, **environment: str) -> str:
     assert command.startswith("devhost ")
     done = subprocess.run(
         [sys.executable, "-m", *command.split()],
         cwd=directory,
-        env=os.environ | {"COLUMNS": "200"},
+        env=os.environ | {"COLUMNS": "200"} | environment,
         capture_output=True,
         text=True,
         timeout=120,
@@ -79,7 +83,52 @@ def test_the_smallest_backend_works_too(workplace: Path, tmp_path: Path) -> None
 
 
 def test_the_whole_backend_is_short() -> None:
-    assert len(WHOLE.splitlines()) < 80
+    assert len([line for line in WHOLE.splitlines() if line]) < 80
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("src/devhost_watchdog/__init__.py", WHOLE),
+        ("tests/test_watchdog_backend.py", TESTS),
+        ("pyproject.toml", PROJECT),
+    ],
+)
+def test_the_page_shows_the_package_as_it_is(file: str, shown: str) -> None:
+    assert (PACKAGE / file).read_text(encoding="utf-8") == shown
+
+
+def test_the_package_passes_its_tests_as_the_page_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE)],
+        cwd=PACKAGE,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    promised = re.search(r"(?m)^\d+ passed$", PAGE.read_text(encoding="utf-8"))
+    assert promised is not None
+    assert promised[0] in done.stdout
+
+
+def test_devhost_finds_the_package_by_its_entry_point(tmp_path: Path) -> None:
+    """What pip would write beside the module is made here: no environment is changed, and no index asked."""
+    about = tomllib.loads(PROJECT)["project"]
+    (tmp_path / "devhost_watchdog").symlink_to(PACKAGE / "src" / "devhost_watchdog")
+    written = tmp_path / f"devhost_watchdog-{about['version']}.dist-info"
+    written.mkdir()
+    (written / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n"
+    )
+    found = "".join(f"{name} = {where}\n" for name, where in about["entry-points"]["devhost"].items())
+    (written / "entry_points.txt").write_text(f"[devhost]\n{found}")
+    environment = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert "watchdog 1.0.0 from devhost-watchdog\n" in devhost("devhost plugins", tmp_path, **environment)
+    config = PACKAGE / "devhost.yaml"
+    assert "ok (2 resources, 1 backend)" in devhost(f"devhost check {config}", tmp_path, **environment)
 
 
 async def test_what_an_entry_says_reaches_its_containers_and_no_others(

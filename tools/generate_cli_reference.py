@@ -41,7 +41,7 @@ MORE = {
     "kubelet": "Commands on standard input, events and the library: [simulator.md](simulator.md).",
     "plugins": "Backends and where they come from: [backends](backends/writing.md).",
     "record": "What is in the tree and what is not: [record.md](record.md).",
-    "run": "Metrics and probes are in [metrics.md](metrics.md).",
+    "run": "What `--listen` serves: [metrics and probes](metrics.md), [the status page](page.md).",
     "schema": "How an editor uses it: [configuration.md](configuration.md#editors).",
     "status": "States and the JSON document: [status.md](status.md).",
 }

@@ -10,7 +10,16 @@ from typing import Any
 import click
 
 from devhost import catalog
-from devhost.backend import CanInform, CanLabel, CanLink, CanNotice, CanPrepare, CanProbe, CanWatch
+from devhost.backend import (
+    CanInform,
+    CanLabel,
+    CanLink,
+    CanNotice,
+    CanPrepare,
+    CanProbe,
+    CanProvision,
+    CanWatch,
+)
 from devhost.config import backend_paths
 from devhost.config.complaints import one_line
 from devhost.config.schema import options_of, plain, resource_options_of
@@ -19,6 +28,7 @@ _OPTIONAL = {
     "watch": CanWatch,
     "probe": CanProbe,
     "prepare": CanPrepare,
+    "provision": CanProvision,
     "links": CanLink,
     "notice": CanNotice,
     "device_info": CanInform,

@@ -1,0 +1,40 @@
+from devhost_watchdog import Watchdog, WatchdogOptions
+
+from devhost.testing.contract import BackendContract
+from devhost.testing.serving import Node
+from devhost.testing.trees import Tree
+
+
+def timers(root):
+    """A chip on the PCI bus, one of the firmware that has lost its node, and one in software."""
+    tree = Tree(root)
+    places = ("pci0000:00/0000:00:1f.4", "platform/wdat_wdt", "virtual")
+    for number, (place, timeout) in enumerate(zip(places, ("30", "300", "60"), strict=True)):
+        name = f"watchdog{number}"
+        files = {"identity": f"timer {number}", "timeout": timeout, "nowayout": "0"}
+        tree.device(f"{place}/watchdog/{name}", "watchdog", name, f"246:{number}", files)
+    (root / "dev/watchdog1").unlink()
+    return tree
+
+
+class TestWatchdog(BackendContract):
+    backend = Watchdog
+    options = WatchdogOptions()
+
+    def tree(self, root):
+        timers(root)
+
+
+async def test_a_pod_finds_its_timer_where_the_options_say(tmp_path):
+    async with Node(tmp_path, Watchdog) as node:
+        timers(node.root)
+        node.configure(
+            "backends: {watchdog: {containerPath: /dev/timer}}\n"
+            "resources: [{name: example.com/watchdog, backend: watchdog, where: {timeout: '-30'}}]"
+        )
+        async with node.served():
+            await node.offers({"example.com/watchdog": 1})
+            started = await node.container({"example.com/watchdog": 1})
+            assert [(one.host_path, one.container_path) for one in started.devices] == [
+                ("/dev/watchdog0", "/dev/timer")
+            ]

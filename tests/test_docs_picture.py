@@ -1,0 +1,71 @@
+"""The picture of the demo in the README shows what the demo prints; only the machine may be another."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = sorted((ROOT / "docs" / "images").glob("*.svg"))
+
+FORMS = {
+    "what is shown": r"A kubelet \(simulated, 1\.\d+\) and devhost with \S+/devhost\.yaml:",
+    "headers": r"RESOURCE +HEALTHY +NUMA +DEVICES",
+    "a resource": r"[a-z.]+/\S+ +\d+/\d+ +[\d,-]+ +\S.*",
+    "what is missing": r"Not on this machine: \S.*",
+    "a pod": r"A pod with these limits:",
+    "a limit": r"  [a-z.]+/\S+: 1",
+    "its container": r"gets in its container:",
+    "an edit": r"  (device|mount|env|annotation|cdi) +\S.*",
+    "no news": r"No hot-plug shown: \S.*",
+    "news": r"\w+ (un)?plugged: the kubelet had the new list after [\d.]+ ms",
+}
+NEEDED = {"what is shown", "headers", "a resource", "a pod", "a limit", "its container", "an edit"}
+
+
+@pytest.fixture(scope="module")
+def picture() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module("generate_picture")
+    finally:
+        sys.path.pop(0)
+
+
+def _forms(lines: list[str]) -> set[str]:
+    """The form of each line; one that has none fails the test."""
+    found = set()
+    for line in filter(None, lines):
+        forms = [name for name, pattern in FORMS.items() if re.fullmatch(pattern, line)]
+        assert forms, f"a line of no known form: {line!r}"
+        found.add(forms[0])
+    return found
+
+
+def test_the_picture_shows_what_the_demo_prints(picture: ModuleType) -> None:
+    shown = picture.text(picture.PICTURE.read_text(encoding="utf-8"))
+    assert _forms(shown) >= NEEDED
+    printed = picture.demo()
+    if not any(re.fullmatch(FORMS["a resource"], line) for line in printed):
+        pytest.skip("this machine has nothing that the default configuration offers")
+    assert _forms(printed) >= NEEDED
+
+
+def test_a_picture_keeps_the_text_it_is_made_of(picture: ModuleType) -> None:
+    lines = ["one <two> & three", "x" * 250, "  device  /dev/fuse (rw)"]
+    assert picture.text(picture.draw(lines)) == lines
+
+
+@pytest.mark.parametrize("file", PICTURES, ids=lambda file: file.name)
+def test_a_picture_is_whole_needs_nothing_else_and_has_words_for_who_cannot_see_it(file: Path) -> None:
+    root = ET.parse(file).getroot()
+    assert root.get("role") == "img"
+    assert root.get("aria-label") or root.find("{http://www.w3.org/2000/svg}title") is not None
+    text = file.read_text(encoding="utf-8")
+    assert not re.search(r"(href|src)=|url\((?!#)|@import|<script", text)

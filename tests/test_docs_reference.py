@@ -1,0 +1,71 @@
+"""The generated pages of the reference are what the code says now, and leave nothing out."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from devhost import backend, catalog, observe
+from devhost.config.annotation import keys
+from devhost.config.language import Cdi, DeviceInfo, File, Labels, Override, Resource, Sharing
+from devhost.config.schema import options_of, resource_options_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / "docs" / "reference"
+OURS = sorted(project.parent.name for project in ROOT.glob("plugins/*/pyproject.toml"))
+NAMES = ["backends.md", "configuration.md", "plugin-api.md"]
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module("generate_reference")
+    finally:
+        sys.path.pop(0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_is_up_to_date(generator: ModuleType, name: str) -> None:
+    assert (PLACE / name).read_text(encoding="utf-8") == generator.PAGES[name](), "run `make docs`"
+
+
+def test_every_page_of_the_reference_is_generated(generator: ModuleType) -> None:
+    assert sorted(file.name for file in PLACE.iterdir()) == sorted(generator.PAGES) == NAMES
+
+
+@pytest.mark.parametrize("cls", [File, Resource, Sharing, Override, Cdi, DeviceInfo, Labels])
+def test_every_key_of_a_configuration_has_a_row(cls: type) -> None:
+    text = (PLACE / "configuration.md").read_text(encoding="utf-8")
+    assert [key for key in keys(cls) if f"| `{key}` |" not in text and f".{key}` |" not in text] == []
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_word_of_a_backend_has_a_row(name: str) -> None:
+    text = (PLACE / "backends.md").read_text(encoding="utf-8").partition(f"\n## {name}\n")[2]
+    text = text.partition("\n## ")[0]
+    kind = catalog.load().installed[name].backend
+    words = [*kind.attributes, *_properties(options_of(kind)), *_properties(resource_options_of(kind))]
+    assert [word for word in words if f"| `{word}` |" not in text and f".{word}` |" not in text] == []
+
+
+def _properties(schema: Mapping[str, Any]) -> list[str]:
+    """Every key of an object, at any depth."""
+    found = list(schema.get("properties", {}))
+    for value in schema.values():
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, Mapping):
+                found += _properties(inner)
+    return found
+
+
+def test_every_public_name_of_the_api_is_told_of() -> None:
+    text = (PLACE / "plugin-api.md").read_text(encoding="utf-8")
+    news = [name for name in observe.__all__ if name not in ("AttributeValue", "Device", "Health", "Holder")]
+    assert [name for name in (*backend.__all__, *news) if f"`{name}" not in text] == []

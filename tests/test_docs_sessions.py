@@ -1,0 +1,65 @@
+"""The pages that quote devhost quote what it says: each session is played again, on a node of files."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _tool(name: str) -> ModuleType:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+PLAYS = _tool("plays").PLAYS
+sessions = _tool("generate_sessions")
+
+
+def _page(name: str) -> dict[str, str]:
+    return dict(sessions.blocks((ROOT / name).read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    ("page", "play"),
+    [
+        pytest.param(page, play, id=f"{Path(page).stem}-{play.__name__}")
+        for page, plays in PLAYS.items()
+        for play in plays
+    ],
+)
+def test_a_page_shows_what_devhost_says(page: str, play: object) -> None:
+    shown = _page(page)
+    for point, text in sessions.printed(page, play):
+        assert sessions.form(shown[point]) == sessions.form(text), f"{point}: run `make docs`"
+
+
+@pytest.mark.parametrize("page", PLAYS)
+def test_every_session_of_a_page_is_played(page: str) -> None:
+    text = "".join((ROOT / "tools" / "plays.py").read_text(encoding="utf-8").split())
+    assert [point for point in _page(page) if f'yield"{point}"' not in text] == []
+
+
+def test_what_changes_each_time_makes_no_difference() -> None:
+    one = "07:24:32.272  list  dh-d91c4086-a03338.sock  up 5s   0.8ms"
+    other = "17:04:01.002  list  dh-00000000-ffffff.sock up 12s 11.4ms"
+    assert sessions.form(one) == sessions.form(other)
+    assert sessions.form("1 healthy") != sessions.form("2 healthy")
+
+
+def test_a_page_is_written_anew_only_where_it_says_something_else(tmp_path: Path) -> None:
+    page = (
+        "<!-- play: a -->\n```text\n1.2ms old\n```\n\n<!-- play: b -->\n```console\n$ devhost status\n```\n"
+    )
+    assert sessions.blocks(page) == {"a": "1.2ms old\n", "b": "$ devhost status\n"}
+    assert sessions.renewed(page, {"a": "3.4ms old\n", "b": "$ devhost status\nnew\n"}) == page.replace(
+        "status\n", "status\nnew\n"
+    )

@@ -1,0 +1,74 @@
+"""What the README shows of commands is what they print, as far as machines are alike."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SESSIONS = {
+    found[1]: found[2] for found in re.finditer(r"(?ms)^```console\n\$ devhost ([^\n]+)\n(.*?)^```$", README)
+}
+
+
+def session(command: str) -> tuple[str, str]:
+    """What the README shows of a command, and what it prints here."""
+    line = next(line for line in SESSIONS if line.split()[0] == command)
+    done = subprocess.run(
+        [sys.executable, "-m", "devhost", *line.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return SESSIONS[line], done.stdout
+
+
+def test_the_check_it_shows_is_exact() -> None:
+    shown, printed = session("check")
+    assert shown == printed
+
+
+def test_the_list_it_shows_has_the_form_of_this_machines() -> None:
+    shown, printed = session("discover")
+    headers, *rows, rest = shown.splitlines()
+    assert headers.split() == printed.splitlines()[0].split()
+    assert all(re.fullmatch(r"devhost\.dev/\S+ +\S+ +Healthy +\S+ +\d+", row) for row in rows)
+    if not printed.splitlines()[-1].endswith("tells why)"):
+        pytest.skip("every device of this machine is in a resource")
+    assert re.sub(r"\d+", "N", printed.splitlines()[-1]) == re.sub(r"\d+", "N", rest)
+
+
+def test_the_explanation_it_shows_is_exact_as_far_as_it_goes() -> None:
+    if not Path("/sys/devices/virtual/mem/null").exists():
+        pytest.skip("this machine shows no /dev/null in sysfs")
+    shown, printed = session("explain")
+    beginning, _, _ = shown.partition("…")
+    assert printed.startswith(beginning)
+
+
+def test_its_two_commands_are_targets_of_make() -> None:
+    targets = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"(?m)^make (\w+)", README):
+        assert re.search(rf"(?m)^{target}:", targets), target
+
+
+def test_the_figures_beside_other_plugins_are_those_of_their_page() -> None:
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "tools/generate_readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.renewed(README, tool.COMPARISON.read_text(encoding="utf-8")) == README, "run `make docs`"
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\b(?:deploy|config|plugins)/[\w./-]+\w", README))))
+def test_every_path_it_names_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
