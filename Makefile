@@ -10,7 +10,7 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 BIN := $(VENV)/bin
 PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
 
-.PHONY: help setup run test test-root test-all check bench e2e vm gpu soak proto docs format clean
+.PHONY: help setup run test test-root test-all check bench peers chart e2e vm gpu page soak image dist proto docs format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -42,14 +42,25 @@ check: setup ## formatting, lint, types, import direction, documentation
 bench: setup ## measure speed and size, print one table
 	@$(BIN)/python -m bench
 
+# Builds the peers from their Go modules the first time: docs/comparison.md.
+peers: setup ## as root: other device plugins, asked the same as devhost on the same machine; prints one table
+	@timeout --foreground --kill-after=60s 90m $(BIN)/python -m bench.peers
+
 # The seed is drawn and printed; DEVHOST_SOAK_SEED=N repeats a run, DEVHOST_SOAK_SECONDS=N changes its length.
 soak: setup ## 50 kubelet restarts in a row, then 10 minutes of random disturbances of everything at once
 	@DEVHOST_SOAK_RESTARTS=50 $(BIN)/pytest -q tests/soak/test_kubelet_restarts.py
 	@$(BIN)/python tests/soak
 
+# HELM=…, KUSTOMIZE=… use other programs.
+chart: setup ## build Helm and Kustomize if missing, test the manifests with them, pack the chart in build/chart
+	@PYTHONPATH=tests/chart $(BIN)/python -m programs
+	@$(BIN)/pytest -q tests/chart
+	@PYTHONPATH=tests/chart $(BIN)/python -m packing build/chart
+
 # KUBELET=…, CONTAINERD=… and so on use other programs, KUBERNETES=v1.36.3 another release: docs/e2e.md.
 e2e: setup ## as root: a real kubelet, scheduler and container runtime on real devices
 	@PYTHONPATH=tests/e2e $(BIN)/python -m onenode.binaries
+	@PYTHONPATH=tests/e2e $(BIN)/python -m onenode.shipped
 	@DEVHOST_E2E=1 timeout --foreground --kill-after=60s 60m $(BIN)/pytest -v tests/e2e
 
 # TESTS="tests/vm/guest/test_vm_udev.py -k plugged" runs some of them; VM_SHELL=1 gives a shell in the machine: docs/vm.md.
@@ -61,12 +72,29 @@ vm: setup ## as root: a virtual machine with real RDMA, SR-IOV, NVMe, DRM and FP
 gpu: setup ## the GPUs of NVIDIA's that this machine has, with their driver; prints one table
 	@PYTHONPATH=tests/gpu timeout --foreground --kill-after=60s 30m $(BIN)/python -m realgpu $(TESTS)
 
+# SCREENSHOTS=1 also takes the pictures of docs/images; TESTS="-k keyboard" runs some of it: docs/page.md.
+page: setup ## the status page in a headless Chromium
+	@DEVHOST_PAGE=1 DEVHOST_SCREENSHOTS=$(SCREENSHOTS) timeout --foreground --kill-after=60s 15m \
+	  $(BIN)/pytest tests/page $(TESTS)
+
+# BASE=… names an image to build on, FRESH=1 makes everything anew: docs/image.md.
+image: setup ## as root: the DaemonSet's image, built without a daemon and tried in a container
+	@PYTHONPATH=tools timeout --foreground --kill-after=60s 45m $(BIN)/python -m image
+	@DEVHOST_IMAGE=1 $(BIN)/pytest -q tests/image
+
+dist: setup ## wheels and source archives of the host and of every plugin, installed and tried elsewhere
+	@PYTHONPATH=tools timeout --foreground --kill-after=60s 30m $(BIN)/python -m distribution
+	@$(BIN)/pytest -q tests/distribution
+
 proto: setup ## regenerate the code of the kubelet's protocols from the .proto files
 	@$(BIN)/python tools/generate_protocol.py
 
-docs: setup ## regenerate docs/cli.md from the commands and docs/conformance.md from the tests
+docs: setup ## regenerate what is generated: docs/cli.md, conformance.md, reference, sessions in pages
 	@$(BIN)/python tools/generate_cli_reference.py
 	@$(BIN)/python tools/generate_conformance.py
+	@$(BIN)/python tools/generate_reference.py
+	@$(BIN)/python tools/generate_sessions.py
+	@$(BIN)/python tools/generate_readme.py
 
 format: setup ## format the code and mend what ruff can mend
 	@$(BIN)/ruff format .

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from devhost import __version__
-from devhost.settings import DEVICE_INFO_DIRECTORY
 
 ROOT = Path(__file__).resolve().parents[1]
+DAEMONSET = ROOT / "deploy" / "kustomize" / "base" / "daemonset.yaml"
 PLUGINS = sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 LONGEST = 500
@@ -32,7 +32,7 @@ def _sources(*directories: str) -> list[Path]:
 
 
 LIBRARY = _sources("src", *(f"plugins/{plugin.name}/src" for plugin in PLUGINS))
-EVERYTHING = sorted({*LIBRARY, *_sources("tests", "tools", "bench", "plugins")})
+EVERYTHING = sorted({*LIBRARY, *_sources("tests", "tools", "bench", "plugins", "examples")})
 
 
 def name(path: Path) -> str:
@@ -86,8 +86,10 @@ def test_test_files_have_names_of_their_own() -> None:
 
 def test_the_host_says_one_version_everywhere() -> None:
     assert project(ROOT)["version"] == __version__
-    image = re.findall(r"devhost:([0-9][\w.]*)", (ROOT / "deploy" / "daemonset.yaml").read_text())
+    image = re.findall(r"devhost:([0-9][\w.]*)", DAEMONSET.read_text())
     assert set(image) == {__version__}
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "devhost" / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
 
 def test_there_is_a_plugin_package() -> None:
@@ -240,7 +242,7 @@ def test_an_interrupted_set_up_is_done_again_and_a_finished_one_is_not(tmp_path:
 
 
 def test_the_daemonset_takes_no_more_than_it_needs() -> None:
-    daemonset = yaml.safe_load((ROOT / "deploy" / "daemonset.yaml").read_text())
+    daemonset = yaml.safe_load(DAEMONSET.read_text())
     pod = daemonset["spec"]["template"]["spec"]
     container = pod["containers"][0]
     security = container["securityContext"]
@@ -249,9 +251,13 @@ def test_the_daemonset_takes_no_more_than_it_needs() -> None:
     assert security["capabilities"] == {"drop": ["ALL"]}
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert "subPath" not in mounts["/etc/devhost"]
-    assert mounts["/host"]["readOnly"] is True
-    assert "/var/lib/kubelet/device-plugins" in mounts
-    assert "readOnly" not in mounts[str(DEVICE_INFO_DIRECTORY)]
+    assert {path for path, mount in mounts.items() if not mount.get("readOnly")} == {
+        "/run/devhost",
+        "/var/lib/kubelet/device-plugins",
+    }
+    below = {path for path in mounts if path.startswith("/host")}
+    assert below == {"/host/dev", "/host/sys", "/host/proc", "/host/run/udev"}
+    assert pod["hostNetwork"] is False
     assert not pod.keys() & {"hostPID", "hostIPC"}
     grace = pod["terminationGracePeriodSeconds"]
     assert grace > 4

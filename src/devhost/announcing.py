@@ -101,6 +101,8 @@ class DeviceInfos:
             try:
                 if not all([await self._clear(place) for place in list(self._places.values())]):
                     wait = UNDECIDED
+                if self._unremoved:
+                    log.info("device-info files can be removed again")
                 self._unremoved = ""
                 backoff.reset()
             except EnvironmentFailure as error:

@@ -76,6 +76,8 @@ class Clearing:
                 log.warning("stale CDI specifications may be left", reason=str(error))
             self._told = str(error)
             return False
+        if self._told:
+            log.info("stale CDI specifications can be removed again")
         self._told = ""
         for path in removed:
             log.info("removed a CDI specification that nobody needs any more", path=str(path))

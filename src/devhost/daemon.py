@@ -15,7 +15,9 @@ from .host import Host, on_signals
 from .kubelet.api import PLUGIN_DIRECTORY
 from .kubelet.ownsockets import OwnSockets
 from .loading import DEFAULT, load
+from .notify import Notify, line
 from .pace import Backoff
+from .problems import problems
 from .report import holders, status
 from .telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from .telemetry.log import get
@@ -23,7 +25,9 @@ from .telemetry.status import StatusServer
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from .telemetry.prometheus import Held, PrometheusMetrics
+    from .telemetry.page.serving import StatusPage
+    from .telemetry.prometheus import PrometheusMetrics
+    from .telemetry.scraped import Held, Left, Wrong
 
 log = get(__name__)
 
@@ -39,7 +43,7 @@ never rests takes about 12 ms, with this less than half of it (``docs/performanc
 class Options:
     """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP.
 
-    ``pod_metrics`` is whether metrics may name pods.
+    ``pod_metrics`` is whether metrics may name pods, ``hide_pods`` whether the status page may not.
     """
 
     config: Path = DEFAULT
@@ -49,6 +53,7 @@ class Options:
     status_socket: Path | None = None
     pod_resources: Path | None = None
     pod_metrics: bool = False
+    hide_pods: bool = False
 
 
 async def serve(options: Options) -> None:
@@ -56,19 +61,28 @@ async def serve(options: Options) -> None:
 
     Raises:
         ConfigError: the configuration is wrong.
-        UsageError: ``listen`` cannot be read, or there is none for the metrics that are asked for.
+        UsageError: ``listen`` cannot be read or is missing where it is needed, or options contradict.
         EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used.
     """
+    notify = Notify()
     sys.setswitchinterval(SWITCH)
     listen = parse_listen(options.listen) if options.listen else None
-    if options.pod_metrics and listen is None:
-        raise UsageError("--pod-metrics has no metrics to add to", "add --listen HOST:PORT")
+    _check_pods(options)
     loaded = load(options.config)
-    metrics = None
+    metrics, status_page = None, None
     if listen is not None:
+        from .telemetry.page.serving import StatusPage
         from .telemetry.prometheus import PrometheusMetrics  # 3 MB, only where somebody reads them
 
         metrics = PrometheusMetrics()
+        status_page = StatusPage(lambda: status(host), pods=not options.hide_pods)
+
+    def changed() -> None:
+        status_server.changed()
+        notify.changed()
+        if status_page is not None:
+            status_page.changed()
+
     host = Host(
         options.config,
         loaded,
@@ -76,9 +90,12 @@ async def serve(options: Options) -> None:
         options.kubelet_dir,
         options.root,
         metrics,
-        lambda: status_server.changed(),
+        changed,
         options.pod_resources,
+        notify.reloading,
     )
+    if metrics is not None:
+        metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
     if metrics is not None and options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
     status_server = StatusServer(
@@ -86,15 +103,34 @@ async def serve(options: Options) -> None:
     )
     on_signals(host)
     async with AsyncExitStack() as stack:
-        if listen is not None and metrics is not None:
-            http = _http(listen, metrics, host)
+        if listen is not None and metrics is not None and status_page is not None:
+            http = _http(listen, metrics, status_page, host)
             stack.push_async_callback(http.stop)
             log.info("listening", address=str(await http.start()))
         showing = asyncio.create_task(_show(status_server))
         stack.push_async_callback(status_server.stop)
         stack.callback(showing.cancel)
         stack.enter_context(Watchdog())
+        telling = notify.run(lambda: host.planned, lambda: _line(host), host.stopped)
+        stack.callback(asyncio.create_task(telling).cancel)
         await host.run()
+
+
+def _wrong(host: Host) -> Wrong:
+    found = problems(host)
+    return found.counts, [(problem.kind, problem.subject, problem.reason) for problem in found.shown]
+
+
+def _left(host: Host) -> Iterator[Left]:
+    for name, service in host.services.items():
+        for departed in service.departures.lately():
+            yield name, departed.reason
+
+
+def _line(host: Host) -> str:
+    found = problems(host)
+    first = next((f"{problem.subject}: {problem.reason}" for problem in found.shown), "")
+    return line(len(host.services), sum(found.counts.values()), first)
 
 
 def _held(host: Host) -> Iterator[Held]:
@@ -102,12 +138,31 @@ def _held(host: Host) -> Iterator[Held]:
         yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
 
 
-def _http(listen: Listen, metrics: PrometheusMetrics, host: Host) -> HttpServer:
+def _check_pods(options: Options) -> None:
+    if not options.listen:
+        for asked, option, what in (
+            (options.pod_metrics, "--pod-metrics", "no metrics to add to"),
+            (options.hide_pods, "--hide-pods", "no page to hide them from"),
+        ):
+            if asked:
+                raise UsageError(f"{option} has {what}", "add --listen HOST:PORT")
+    if options.pod_metrics and options.hide_pods:
+        raise UsageError("--pod-metrics and --hide-pods contradict each other", "leave one of them out")
+
+
+def _http(listen: Listen, metrics: PrometheusMetrics, status_page: StatusPage, host: Host) -> HttpServer:
     from .telemetry.prometheus import CONTENT_TYPE
 
+    own_sockets = OwnSockets(host.serving)
+
+    async def alive() -> tuple[bool, str]:
+        usable, reason = host.kubelet.usable()
+        return await own_sockets.answer() if usable else (False, reason)
+
     routes = {
+        **status_page.routes(),
         "/metrics": page(metrics.render, CONTENT_TYPE),
-        "/healthz": probe(OwnSockets(host.serving).answer),
+        "/healthz": probe(alive),
         "/readyz": probe(host.ready),
     }
     return HttpServer(listen, routes)
@@ -126,4 +181,6 @@ async def _show(server: StatusServer) -> None:
                 said = str(error)
             await asyncio.sleep(backoff.delay())
         else:
+            if said:
+                log.info("status socket is open")
             return

@@ -26,6 +26,10 @@ class Delivery(Protocol):
     ready: asyncio.Event
     """Set once there may be a list at all."""
 
+    @property
+    def trouble(self) -> str:
+        """Why something cannot be made ready, in the words of the log; empty while all can."""
+
     def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
         """The resource has these devices now; those that are healthy are made ready."""
 
@@ -45,6 +49,11 @@ class Direct:
     def __init__(self) -> None:
         self.ready = asyncio.Event()
         self.ready.set()
+
+    @property
+    def trouble(self) -> str:
+        """Nothing can be wrong."""
+        return ""
 
     def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
         """Nothing has to be made ready."""

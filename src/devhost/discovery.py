@@ -25,6 +25,7 @@ from .pace import Backoff, Pacer
 from .probing import Probing, Trouble
 from .soundness import RefusedDevice, sound_devices
 from .source import Source
+from .telemetry.episode import Episode
 from .telemetry.log import get
 from .telemetry.metrics import BackendFailure, Metrics
 
@@ -41,6 +42,9 @@ STALE_AFTER = 30.0
 
 EVENT_LIMIT = 1000
 """Events remembered for one look; past it the backend is told that anything may have changed."""
+
+NAMED = 20
+"""Refused devices that the log names at most after one look."""
 
 ANYTHING = Event()
 """The event that says only that something may have changed."""
@@ -102,6 +106,8 @@ class Discovery:
         self._backoff = Backoff(0.5, 30.0)
         self._pacer = Pacer()
         self._trouble = Trouble()
+        self._degraded = Episode()
+        self._deaf = Episode()
         self._full = False
         self._resynced_at = clock()
         self._probing = Probing(source.probe, self._probed, RESYNC, clock) if source.probes else None
@@ -113,10 +119,16 @@ class Discovery:
         """
         self.devices = self._seen = before.devices
         self.ward = before.ward
+        self._degraded, self._deaf = before._degraded, before._deaf
         if self._probing and before._probing:
             self._probing.succeed(before._probing)
         else:
             self.ward.probed({})
+
+    @property
+    def listed(self) -> bool:
+        """Whether a list of devices, its own or that of its forerunner, is known."""
+        return self._listed or bool(self.devices)
 
     def concerns(self, event: Event) -> bool:
         """Whether the backend wants to hear of this event."""
@@ -181,14 +193,18 @@ class Discovery:
                 if events is None:
                     return
                 await self._follow(events, backoff)
-                log.warning("event source ended", backend=self.source.name)
+                reason = "it ended"
             except Exception as error:  # noqa: BLE001 - a vendor's code may raise anything
-                log.warning("event source failed", backend=self.source.name, error=one_line(error))
+                reason = one_line(error)
+            if self._deaf.news(reason):
+                log.warning("event source failed", backend=self.source.name, reason=reason)
             await asyncio.sleep(backoff.delay())
 
     async def _follow(self, events: AsyncIterator[Event], backoff: Backoff) -> None:
         async for event in events:
             backoff.reset()
+            if self._deaf.over():
+                log.info("event source is back", backend=self.source.name)
             self.look(event)
 
     async def look_once(self) -> bool:
@@ -278,22 +294,43 @@ class Discovery:
         stale = (trouble.reason for trouble in troubles if now - trouble.since >= STALE_AFTER)
         self.ward.stale = next(stale, "")
         if state is not condition.state:
-            if state is State.DEGRADED:
-                log.error("backend is degraded", backend=self.source.name, reason=condition.reason)
-            elif condition.state is State.DEGRADED:
+            if self._degraded.over():
                 log.info("backend is back", backend=self.source.name, devices=len(self.devices))
             condition.state, condition.since = state, time.time()
+        if state is State.DEGRADED:
+            another = bool(self._degraded)
+            if self._degraded.news(condition.reason):
+                fields = {"backend": self.source.name, "reason": condition.reason}
+                if another:
+                    log.error("backend is degraded for another reason", **fields)
+                else:
+                    log.error("backend is degraded", **fields)
         self._metrics.backend_degraded(self.source.name, state is State.DEGRADED)
         return before != (condition.state, condition.reason, self.ward.stale)
 
     def _validated(self, devices: Iterable[object]) -> Mapping[str, Device]:
         """The devices by id; what cannot be one is left out, noted, and logged once."""
         good, refused = sound_devices(devices, self.source.kind.attributes, self._seen)
-        for refusal in set(refused).difference(self.condition.refused):
-            name, reason = refusal.device, refusal.reason
-            log.error("device refused", backend=self.source.name, device=name, reason=reason)
+        self._tell_refused(self.condition.refused, refused)
         self.condition.refused = refused
         return good
+
+    def _tell_refused(self, before: Sequence[RefusedDevice], now: Sequence[RefusedDevice]) -> None:
+        """Logs each once, of very many some and a count."""
+        if not (before or now):
+            return
+        backend, known = self.source.name, set(before)
+        new = [refusal for refusal in dict.fromkeys(now) if refusal not in known]
+        for refusal in new[:NAMED]:
+            log.error("device refused", backend=backend, device=refusal.device, reason=refusal.reason)
+        if len(new) > NAMED:
+            log.error("more devices refused", backend=backend, devices=len(new) - NAMED)
+        still = {refusal.device for refusal in now}
+        mended = list(dict.fromkeys(one.device for one in before if one.device not in still))
+        for device in mended[:NAMED]:
+            log.info("device is refused no more", backend=backend, device=device)
+        if len(mended) > NAMED:
+            log.info("more devices are refused no more", backend=backend, devices=len(mended) - NAMED)
 
 
 def _differ(old: Mapping[str, Device], new: Mapping[str, Device]) -> bool:

@@ -15,6 +15,7 @@ import asyncinotify
 import pyudev
 
 from .backend import Event
+from .telemetry.episode import Episode
 from .telemetry.log import get
 
 log = get(__name__)
@@ -26,14 +27,18 @@ DRAIN_LIMIT = 256
 """Uevents read in one go before the loop gets its turn again."""
 
 SETTLE = 1.0
-"""Seconds after a kernel event at which to look again where udevd should have told us sooner."""
+"""Seconds after a kernel event at which to look again: udevd is done by then, whether or not it is heard."""
 
 EventSink = Callable[[Event], None]
 
 
-def udevd_runs() -> bool:
-    """Whether systemd-udevd serves this machine: its control socket exists (as libudev itself checks)."""
-    return Path("/run/udev/control").exists()
+def udevd_runs(root: Path = Path("/")) -> bool:
+    """Whether systemd-udevd serves this machine: its control socket exists (as libudev itself checks).
+
+    Args:
+        root: directory that stands for ``/``.
+    """
+    return (root / "run/udev/control").exists()
 
 
 class UeventMonitor:
@@ -41,18 +46,24 @@ class UeventMonitor:
 
     With udevd running, its events are taken (rules have then set names and permissions), and the
     kernel's own arrive as a late second look, :data:`SETTLE` seconds after: udevd's stay within the
-    host's network namespace, the kernel's reach a pod too. Without udevd the kernel's count at once.
+    host's network namespace, the kernel's reach a pod too. Without udevd the kernel's count at once. So they
+    do where udevd serves the node and cannot be heard here; the late look follows, for what rules have set.
+
+    Args:
+        root: directory that stands for the node's ``/``.
 
     Raises:
         OSError: netlink sockets are not to be had; the slow resync is then all there is.
     """
 
-    def __init__(self, sink: EventSink) -> None:
+    def __init__(self, sink: EventSink, root: Path = Path("/")) -> None:
         self._sink = sink
         self._late: asyncio.TimerHandle | None = None
+        self._unreadable = Episode()
         self._loop = asyncio.get_running_loop()
         context = pyudev.Context()
         self.source = "udev" if udevd_runs() else "kernel"
+        self._unheard = self.source == "kernel" and udevd_runs(root)
         self._monitors: list[pyudev.Monitor] = []
         try:
             for source in dict.fromkeys(("kernel", self.source)):
@@ -77,7 +88,9 @@ class UeventMonitor:
             # Needs CAP_NET_ADMIN; without it an overflow is likelier, and it is noticed.
             log.debug("the uevent receive buffer keeps its default size")
         monitor.start()
-        act = self._sink if source == self.source else self._look_later
+        act: EventSink = self._look_later
+        if source == self.source:
+            act = self._look_now_and_later if self._unheard else self._sink
         self._loop.add_reader(monitor.fileno(), self._drain, monitor, act)
         return monitor
 
@@ -86,10 +99,13 @@ class UeventMonitor:
             try:
                 device = monitor.poll(timeout=0)
             except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    log.warning("reading uevents failed", reason=error.strerror)
+                reason = error.strerror or str(error)
+                if error.errno != errno.ENOBUFS and self._unreadable.news(reason):
+                    log.warning("reading uevents failed", reason=reason)
                 act(Event())
                 return
+            if self._unreadable.over():
+                log.info("uevents can be read again")
             if device is None:
                 return
             act(
@@ -100,6 +116,10 @@ class UeventMonitor:
                     device.device_node or "",
                 )
             )
+
+    def _look_now_and_later(self, event: Event) -> None:
+        self._sink(event)
+        self._look_later(event)
 
     def _look_later(self, _event: Event) -> None:
         if self._late is None:
@@ -138,7 +158,7 @@ class DirectoryWatch:
         self._poll = poll
         self._inotify: asyncinotify.Inotify | None = None
         self._watched: dict[Path, tuple[asyncinotify.Watch, tuple[int, int]]] = {}
-        self._complained = False
+        self._blind = Episode()
 
     async def changes(self) -> AsyncIterator[None]:
         """Yields after each burst of changes, and at least every ``poll`` seconds."""
@@ -181,9 +201,12 @@ class DirectoryWatch:
                 if path not in self._watched:
                     self._watched[path] = (self._inotify.add_watch(path, _CHANGES), identity)
         except OSError as error:
-            if not self._complained:
-                self._complained = True
-                log.warning("no inotify, polling instead", reason=error.strerror, seconds=self._poll)
+            reason = error.strerror or str(error)
+            if self._blind.news(reason):
+                log.warning("no inotify, polling instead", reason=reason, seconds=self._poll)
+        else:
+            if self._blind.over():
+                log.info("inotify works again")
 
     def _drop(self, watch: asyncinotify.Watch) -> None:
         try:

@@ -12,6 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from .ledger import Ledger
 from .loading import Loaded
 from .news import News, Present
 from .observers import Observers
-from .plan import Plan
+from .plan import Plan, RefusalKind
 from .provisioning import Provisioning
 from .reload import ConfigWatch
 from .roster import Roster
@@ -83,6 +84,7 @@ class Host:
         changed: called when the status is another than before.
         pod_resources: the socket on which the kubelet tells who holds what; by default that beside
             ``kubelet_dir``.
+        reloading: entered while the configuration is read again.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Host:
         metrics: Metrics | None = None,
         changed: Callable[[], None] = lambda: None,
         pod_resources: Path | None = None,
+        reloading: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.config = config
         self.settings = loaded.settings
@@ -111,7 +114,9 @@ class Host:
         )
         self._catalog = loaded.catalog
         self._reload = reload
+        self._reloading = reloading
         self._metrics = metrics or Metrics()
+        self._metrics.planned(dict.fromkeys(RefusalKind, 0))
         self._changed = changed
         self._vicinity = Vicinity(
             lambda: {name: service.inventory for name, service in self.services.items()}, self._metrics
@@ -119,6 +124,7 @@ class Host:
         self.tasks = Tasks()
         self.observers = Observers(self.tasks, self._metrics, self._changed)
         self._news = News(self.observers, self.ledger, lambda: self.generation, self._present)
+        self._root = root
         self._roster = Roster(root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims)
         self._stop = asyncio.Event()
         self._serving = False
@@ -207,16 +213,29 @@ class Host:
         """Waits until something, such as a signal, stops the host."""
         await self._stop.wait()
 
+    @property
+    def planned(self) -> bool:
+        """Whether the first plan is made, so that what there is is being offered."""
+        return self._planning
+
     def ready(self) -> tuple[bool, str]:
-        """Whether every wanted resource has a live list stream; else which have not."""
+        """Whether every wanted resource has a live list stream; else which have not, and why.
+
+        Of a backend that has never listed its devices nobody knows which resources are wanted.
+        """
         if not self._planning:
             return False, "looking for devices"
-        waiting = sorted(
-            f"{service.name} ({service.registration.standing.state})"
-            for service in self.services.values()
-            if not service.registration.streams
+        wanted = self.settings.backend_names()
+        unknown = sorted(
+            f"{name} ({discovery.condition.reason or discovery.condition.state})"
+            for name, discovery in self.discoveries.items()
+            if name in wanted and not discovery.listed
         )
-        return not waiting, f"no list stream yet: {', '.join(waiting)}" if waiting else ""
+        missing = ((name, service.missing()) for name, service in sorted(self.services.items()))
+        waiting = [f"{name} ({reason})" for name, reason in missing if reason]
+        found = (("no devices listed yet", unknown), ("no list stream yet", waiting))
+        reason = "; ".join(f"{what}: {', '.join(who)}" for what, who in found if who)
+        return not reason, reason
 
     def serving(self) -> Mapping[str, Path]:
         """The sockets on which the kubelet knows resources now, by the resource's name."""
@@ -240,7 +259,8 @@ class Host:
             return
         found = {name: discovery.devices for name, discovery in self.discoveries.items()}
         self.plan = self.ledger.plan(found, self.settings)
-        self._metrics.planned(Counter(refusal.kind for refusal in self.plan.refusals))
+        refusals = Counter(refusal.kind for refusal in self.plan.refusals)
+        self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})
         refused = self.plan.reasons()
         entries = {(entry.backend, entry.name): entry for entry in self.settings.resources}
         for name, service in list(self.services.items()):
@@ -353,7 +373,7 @@ class Host:
 
     def _monitor(self) -> UeventMonitor | None:
         try:
-            monitor = UeventMonitor(self._roster.dispatch)
+            monitor = UeventMonitor(self._roster.dispatch, self._root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
             log.warning("no uevents; devices are looked for once a minute", reason=str(error))
             return None
@@ -363,26 +383,29 @@ class Host:
     async def _read(self, *, forced: bool = False) -> None:
         """Reads the configuration again; a bad one changes nothing."""
         async with self._reading:
-            try:
-                loaded = await self._reader.call(RELOAD_DEADLINE, self._reload)
-            except ConfigError as error:
-                self._rejected(tuple(map(str, error.complaints)))
-                return
-            except BackendTimeout as error:
-                self._rejected((f"{self.config}: a drop-in of backendPaths does not finish: {error}",))
-                return
-            change = difference(self.settings, loaded.settings)
-            if change or forced or self.last_reload.complaints:
-                self._adopt(loaded, str(change))
-            if forced:
-                self._roster.recheck()
+            with self._reloading():
+                await self._follow_file(forced)
+
+    async def _follow_file(self, forced: bool) -> None:
+        try:
+            loaded = await self._reader.call(RELOAD_DEADLINE, self._reload)
+        except ConfigError as error:
+            self._rejected(tuple(map(str, error.complaints)))
+            return
+        except BackendTimeout as error:
+            self._rejected((f"{self.config}: a drop-in of backendPaths does not finish: {error}",))
+            return
+        change = difference(self.settings, loaded.settings)
+        if change or forced or self.last_reload.complaints:
+            self._adopt(loaded, str(change))
+        if forced:
+            self._roster.recheck()
 
     def _rejected(self, complaints: tuple[str, ...]) -> None:
         self.last_reload = LastReload(time.time(), complaints)
         self._metrics.config_rejected()
-        log.error("configuration refused, the old one stays", file=str(self.config), wrong=len(complaints))
         for complaint in complaints:
-            log.error(complaint)
+            log.error("configuration refused, the old one stays", file=str(self.config), reason=complaint)
         self._news.configuration_read(str(self.config), complaints)
         self._changed()
 

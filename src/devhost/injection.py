@@ -158,6 +158,11 @@ class Injection:
                 async with asyncio.timeout(backoff.delay() if troubled else CHECK):
                     await self._wake.wait()
 
+    @property
+    def trouble(self) -> str:
+        """Why the specification could not be written; empty while it lies there as it should."""
+        return self._unwritten
+
     def stop(self) -> None:
         """Ends :meth:`run`, also while a backend hangs; the file stays."""
         self._stopping = True
@@ -306,7 +311,8 @@ class Injection:
     def _take(self, units: Mapping[str, _Unit]) -> None:
         self._units |= units
         for device in units:
-            self._failures.pop(device, None)
+            if self._failures.pop(device, None) is not None:
+                log.info("CDI specification is possible again", resource=self._supply.name, device=device)
             self._earlier.pop(cdi.device_name(device), None)
 
     def _fail(self, device: str, reason: str, *, held: bool) -> None:
@@ -372,6 +378,8 @@ class Injection:
                 await self._directory.remove(file)
             if self._file not in (None, file):
                 await self._directory.remove(self._file)  # the directory was changed in the configuration
+            if self._unwritten:
+                log.info("CDI specification written again", resource=self._supply.name)
             self._file, self._text, self._on_disk, self._unwritten = file, text, content, ""
 
 

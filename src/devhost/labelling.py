@@ -209,6 +209,8 @@ class Labelling:
                 log.warning("a file with labels stays behind", reason=reason)
             self._unswept = reason
             return False
+        if self._unswept:
+            log.info("files with labels can be removed again")
         self._unswept = ""
         return True
 

@@ -21,6 +21,7 @@ from .errors import BackendTimeout, one_line
 from .observe import News
 from .pace import Backoff
 from .tasks import Tasks
+from .telemetry.episode import Episode
 from .telemetry.log import get
 from .telemetry.metrics import Metrics, ObserverFailure
 from .worker import Lane
@@ -122,6 +123,7 @@ class Observer:
         self._settled.set()
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._failed_in_a_row = 0
+        self._pause = Episode()
         self._told_of: set[tuple[str, str]] = set()
 
     @property
@@ -159,6 +161,10 @@ class Observer:
                     continue
             if not self._queue:
                 self._settled.set()
+                if self._overflowed:
+                    log.info(
+                        "observer has caught up", observer=self.plugin.name, dropped=self.standing.dropped
+                    )
                 self._overflowed = False
                 self._news.clear()
                 await self._news.wait()
@@ -207,6 +213,7 @@ class Observer:
             return
         self._backoff.reset()
         self._told_of.clear()
+        self._pause.over()
         if self._queue:
             self._settled.clear()
         self._stand(State.OK, "")
@@ -223,6 +230,9 @@ class Observer:
             if failure is ObserverFailure.ERROR and self._failed_in_a_row < PATIENCE:
                 return
             log.error("observer is paused", observer=self.plugin.name, reason=reason)
+            self._pause.news(reason)
+        elif self._pause.news(reason):
+            log.error("observer is still paused", observer=self.plugin.name, reason=reason)
         self._stand(State.PAUSED, reason)
         self._settled.set()
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 from .discovery import Discovery
 from .errors import BackendError, BackendTimeout, NotYet
 from .pace import Backoff, Pacer
+from .telemetry.episode import Episode
 from .telemetry.log import get
 from .worker import Lane
 
@@ -79,6 +80,7 @@ class Provisioning:
         self._pacer = Pacer()
         self._clock = clock
         self._has_complained = False
+        self._failure = Episode()
 
     @property
     def hung(self) -> bool:
@@ -158,10 +160,13 @@ class Provisioning:
         self.condition = Condition(state, reason, time.time())
         name = self._discovery.source.name
         if state is State.FAILED:
-            log.error("provisioning failed", backend=name, reason=reason)
+            if self._failure.news(reason):
+                log.error("provisioning failed", backend=name, reason=reason)
         elif state is State.WAITING:
             log.info("provisioning waits", backend=name, reason=reason)
         elif self._has_complained:  # else there was mostly nothing to do, and no reason to speak of it
             log.info("provisioned", backend=name)
+        if state is not State.FAILED:
+            self._failure.over()
         self._has_complained = state is not State.OK
         self._changed()

@@ -15,11 +15,13 @@ from .inventory import Snapshot
 from .kubelet.holders import Holders
 from .labelling import Standing
 from .observers import Observer
+from .problems import problems
 from .provisioning import Provisioning
 from .service import ResourceService
 from .settings import Of
 from .telemetry.document import (
     BackendStatus,
+    DepartedStatus,
     DeviceStatus,
     HeldStatus,
     HolderStatus,
@@ -28,6 +30,7 @@ from .telemetry.document import (
     ObserverStatus,
     PlanRefusal,
     PodResourcesStatus,
+    ProblemStatus,
     ProvisioningStatus,
     RefusedDevice,
     ResourceStatus,
@@ -70,9 +73,19 @@ def status(host: Host) -> StatusDocument:
             PlanRefusal(
                 backend=refusal.backend,
                 device=refusal.device,
+                kind=refusal.kind.value,
                 reason=f"resources[{refusal.entry}]: {refusal.reason}",
             )
             for refusal in host.plan.refusals
+        ],
+        "problems": [
+            ProblemStatus(
+                kind=problem.kind,
+                subject=problem.subject,
+                reason=problem.reason,
+                since=_iso(problem.since) if problem.since else None,
+            )
+            for problem in problems(host).shown
         ],
     }
 
@@ -160,6 +173,10 @@ def _resource(service: ResourceService) -> ResourceStatus:
             for entry in snapshot.entries.values()
         ],
         "together": [] if service.entry.share.of is Of.EACH else _together(snapshot),
+        "departed": [
+            DepartedStatus(device=device, reason=reason, at=_iso(at))
+            for device, reason, at in service.departures.lately()
+        ],
     }
 
 

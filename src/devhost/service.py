@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,9 +13,10 @@ from .account import Account
 from .announcing import DeviceInfos
 from .changes import Changes, tell
 from .delivery import delivery
+from .departures import Departures
 from .discovery import Discovery
 from .inventory import Given, Inventory
-from .kubelet.registration import KubeletSocket, Registration
+from .kubelet.registration import KubeletSocket, Registration, State
 from .model import Device, Health
 from .news import News
 from .plan import Offer, PlannedResource, units
@@ -60,6 +62,7 @@ class ResourceService:
         self.name = planned.name
         self.entry = planned.entry
         self.discovery = discovery
+        self.departures = Departures(time.time)
         self._news = news
         self.inventory = Inventory(
             time.time, time.monotonic, held, self._tell, account, planned.entry.backend, self._handed_out
@@ -80,6 +83,7 @@ class ResourceService:
         self._caused_at: float | None = None
         self._left = False
         self._delivery = delivery(planned.entry.inject, self.supply, specifications, self._publish)
+        self._kubelet = kubelet
         self.registration = Registration(self.supply, kubelet, metrics, changed)
         self._metrics = metrics
         metrics.resource_added(self.name, planned.entry.backend)
@@ -135,6 +139,24 @@ class ResourceService:
         """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
         return self.inventory.next_change()
 
+    @property
+    def trouble(self) -> str:
+        """Why it is not served as it should be, in the words of the log; empty while nothing is wrong.
+
+        That there is no kubelet is not the resource's trouble.
+        """
+        standing = self.registration.standing
+        failed = standing.error if standing.state is not State.REGISTERED else ""
+        return failed or self._delivery.trouble
+
+    def missing(self) -> str:
+        """Why the kubelet has no list stream open for it; empty if it has one."""
+        if self.registration.streams:
+            return ""
+        state = self.registration.standing.state
+        reason = self.trouble or (self._kubelet.trouble if state is State.WAITING else "")
+        return f"{state}: {reason}" if reason else str(state)
+
     def gone(self) -> None:
         """The resource has left for good."""
         self._metrics.resource_removed(self.name)
@@ -159,9 +181,10 @@ class ResourceService:
         tokens = units(self.entry.share.of, offers)
         self.inventory.update(tokens, verdict, self._why_gone, self._caused_at)
         self._caused_at = None
-        snapshot = self.inventory.snapshot
-        healthy = snapshot.healthy
-        self._metrics.devices(self.name, healthy, len(snapshot.entries) - healthy)
+        self.departures.settle(self.inventory.snapshot.devices)
+        entries = self.inventory.snapshot.entries
+        ill = Counter(entry.health.reason for entry in entries.values() if not entry.health.healthy)
+        self._metrics.devices(self.name, len(entries) - ill.total(), ill)
 
     def _why_gone(self, device: str) -> str:
         known = self.discovery.devices.get(device)
@@ -171,6 +194,9 @@ class ResourceService:
 
     def _tell(self, changed: Changes) -> None:
         tell(self.name, changed)
+        if not changed.whole:
+            self.departures.left(changed.left)
+            self.departures.came(changed.appeared)
         if self._news is not None:
             self._news.changed(self.name, self.entry.backend, changed)
 

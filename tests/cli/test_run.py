@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from devhost.kubelet.registration import ABSENT
 from devhost.testing.kubelet import KubeletSimulator, events
 
 
@@ -163,7 +164,7 @@ async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, t
         async with asyncio.timeout(60):
             while (answer := await asyncio.to_thread(get, "/readyz"))[1].find("waiting") < 0:
                 await asyncio.sleep(0.05)
-        assert answer == (503, "no list stream yet: example.com/toy (waiting)\n")
+        assert answer == (503, f"no list stream yet: example.com/toy (waiting: {ABSENT})\n")
         async with KubeletSimulator(directory) as kubelet:
             await until_served(kubelet)
             assert (await asyncio.to_thread(get, "/readyz"))[0] == 200

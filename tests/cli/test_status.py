@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from devhost.cli._status_view import age, show
+from devhost.cli._status_view import show
 from devhost.telemetry.document import DeviceStatus, StatusDocument
 from devhost.telemetry.status import StatusServer
+from devhost.telemetry.wording import age
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 DEADLINE = 60
@@ -73,6 +74,7 @@ def _document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
                 "lastError": "",
                 "devices": devices,
                 "together": [],
+                "departed": [],
             }
         ],
         "backends": [
@@ -92,6 +94,7 @@ def _document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
         "observers": [],
         "held": [],
         "refusals": [],
+        "problems": [],
     }
 
 
@@ -171,7 +174,7 @@ def test_a_host_that_has_nothing_yet_says_so() -> None:
     document["resources"], document["backends"] = [], []
     document["kubelet"]["socket"] = "absent"
     text = show(document, NOW)
-    assert "No resources yet." in text and "kubelet.sock is absent" in text
+    assert "No resources yet." in text and "kubelet /var/lib/kubelet/device-plugins  ABSENT\n" in text
 
 
 def test_while_the_kubelet_does_not_tell_who_holds_what_it_is_unknown_and_says_why() -> None:
@@ -192,17 +195,51 @@ def test_a_device_that_the_kubelet_does_not_name_yet_is_held_by_some_pod() -> No
     assert "a pod, unknown which" in text and "pods " not in text
 
 
-def test_a_rejected_reload_shows_every_complaint() -> None:
+def test_what_is_wrong_stands_right_below_the_header_each_with_its_reason_to_the_end() -> None:
     document = _document()
+    assert "PROBLEM" not in show(document, NOW)
+    complaints = ["devhost.yaml:3:5: resources[0].nam: unknown key", f"devhost.yaml:9:1: \x1b[2J{'x' * 200}"]
     document["devhost"]["lastReload"] = {
         "at": "2026-11-20T11:59:30Z",
         "result": "rejected",
-        "complaints": ["devhost.yaml:3:5: resources[0].nam: unknown key", "devhost.yaml:9:1: \x1b[2J"],
+        "complaints": complaints,
     }
-    lines = show(document, NOW).splitlines()
-    assert lines[2].endswith("generation 2  REJECTED 30s ago, generation 2 stays:")
-    assert lines[3].strip() == "devhost.yaml:3:5: resources[0].nam: unknown key"
-    assert lines[4].strip() == r"devhost.yaml:9:1: \x1b[2J"
+    document["problems"] = [
+        {"kind": "config", "subject": "devhost.yaml", "reason": reason, "since": "2026-11-20T11:59:30Z"}
+        for reason in complaints
+    ]
+    document["problems"] += [
+        {"kind": "labels", "subject": "udev", "reason": "the directory is read-only", "since": None}
+    ]
+    lines = [line.rstrip() for line in show(document, NOW).splitlines()]
+    assert lines[2].endswith("generation 2  REJECTED 30s ago, generation 2 stays")
+    assert lines[3:8] == [
+        "",
+        "PROBLEM  WITH          SINCE  REASON",
+        "config   devhost.yaml  30s    devhost.yaml:3:5: resources[0].nam: unknown key",
+        rf"config   devhost.yaml  30s    devhost.yaml:9:1: \x1b[2J{'x' * 200}",
+        "labels   udev          -      the directory is read-only",
+    ]
+
+
+def test_what_has_left_lately_is_shown_with_its_reason_the_newest_first() -> None:
+    document = _document()
+    assert "LEFT LATELY" not in show(document, NOW)
+    document["resources"][0]["departed"] = [
+        {"device": "FT9", "reason": "the device is gone", "at": "2026-11-20T11:59:50Z"},
+        {"device": "FT8", "reason": "entry 1 (a/b) already took it", "at": "2026-11-20T11:48:00Z"},
+    ]
+    document["resources"].append({**document["resources"][0], "name": "a/other", "devices": []})
+    document["resources"][1]["departed"] = [
+        {"device": "X", "reason": "the device is gone", "at": "2026-11-20T11:59:00Z"}
+    ]
+    lines = [line.rstrip() for line in show(document, NOW).splitlines()]
+    at = lines.index("RESOURCE            LEFT LATELY  AGO  REASON")
+    assert lines[at + 1 : at + 4] == [
+        "example.com/serial  FT9          10s  the device is gone",
+        "a/other             X            60s  the device is gone",
+        "example.com/serial  FT8          12m  entry 1 (a/b) already took it",
+    ]
 
 
 def test_observers_are_shown_where_there_are_any_and_why_one_is_paused() -> None:
@@ -259,7 +296,9 @@ def test_degraded_backends_and_refusals_show_their_reason() -> None:
     backend = document["backends"][0]
     backend["state"], backend["reason"], backend["lastDiscoverySeconds"] = "degraded", "discover hung", None
     backend["refusedDevices"] = [{"device": "bad", "reason": "its id has 300 characters"}]
-    document["refusals"] = [{"backend": "udev", "device": "FT3", "reason": "claimed by FT2"}]
+    document["refusals"] = [
+        {"backend": "udev", "device": "FT3", "kind": "claimed", "reason": "claimed by FT2"}
+    ]
     text = show(document, NOW)
     for phrase in ("discover hung", "its id has 300 characters", "claimed by FT2", "no kubelet"):
         assert phrase in text

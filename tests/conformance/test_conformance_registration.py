@@ -16,6 +16,7 @@ from devhost.errors import ConfigError
 from devhost.kubelet import registration
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.api import api_pb2_grpc
+from devhost.kubelet.registration import NO_DIRECTORY
 from devhost.kubelet.server import socket_name
 from devhost.report import status
 from devhost.telemetry.prometheus import PrometheusMetrics
@@ -104,7 +105,7 @@ async def test_a_kubelet_that_comes_later_is_waited_for_and_its_directory_is_lef
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services, WAIT)
-        assert host.ready() == (False, "no list stream yet: example.com/toy (waiting)")
+        assert host.ready() == (False, f"no list stream yet: example.com/toy (waiting: {NO_DIRECTORY})")
         assert not rig.kubelet_dir.exists()
         await kubelet.start()
         await served(kubelet, toy=2)

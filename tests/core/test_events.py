@@ -140,6 +140,25 @@ async def test_where_udevd_runs_the_kernels_events_are_only_a_late_second_look(
         monitor.close()
 
 
+@pytest.mark.root
+@real_uevents
+async def test_where_udevd_cannot_be_heard_the_kernels_event_counts_at_once_and_a_late_look_follows(
+    change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is in a pod with a network of its own; udevd sets names and permissions after the kernel."""
+    monkeypatch.setattr(events, "udevd_runs", lambda root=None: root == tmp_path)
+    monkeypatch.setattr(events, "SETTLE", 0.05)
+    heard = Heard()
+    monitor = UeventMonitor(heard, tmp_path)
+    try:
+        assert monitor.source == "kernel"
+        change()
+        await heard.until(lambda event: bool(event.sys_path))
+        await heard.until(lambda event: event == Event())
+    finally:
+        monitor.close()
+
+
 async def test_a_monitor_that_opens_only_half_way_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

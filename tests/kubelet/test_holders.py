@@ -69,13 +69,15 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.levelname for record in caplog.records if record.name == "devhost.kubelet.holders"]
 
 
-async def test_silence_is_said_once_whatever_its_reasons_and_so_is_its_end(caplog) -> None:
+async def test_silence_is_said_once_for_each_of_its_reasons_and_its_end_once(caplog) -> None:
     caplog.set_level(logging.INFO, "devhost")
     source = Scripted([f"reason {n % 3}" for n in range(9)])
     async with running(source) as (holders, _):
         await until(lambda: holders.hearing.reason == "reason 2")
         await until(lambda: not holders.hearing.reason)
-    assert said(caplog) == ["WARNING", "INFO"]
+    assert said(caplog) == ["WARNING", "WARNING", "WARNING", "INFO"]
+    reasons = [vars(record)["fields"].get("reason") for record in caplog.records]
+    assert [reason for reason in reasons if reason] == ["reason 1", "reason 2", "reason 0"]
 
 
 async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:

@@ -6,13 +6,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from devhost.plan import RefusalKind
 from devhost.provisioning import State
+from devhost.telemetry.document import ProblemKind
 from devhost.telemetry.metrics import AllocationFailure, BackendFailure, Guess, Metrics, ObserverFailure
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.prometheus import MOST_REASONS, OTHER_REASONS, PrometheusMetrics
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -69,7 +72,7 @@ def test_every_series_of_a_resource_and_backend_exists_at_zero_from_the_start(
 
 
 def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
-    metrics.devices("a/b", healthy=3, unhealthy=1)
+    metrics.devices("a/b", healthy=3, unhealthy={"": 1, "port 1 is down": 2})
     metrics.registered("a/b")
     metrics.registration_failed("a/b")
     metrics.stream_opened("a/b")
@@ -94,7 +97,7 @@ def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
     metrics.config_loaded(1)
     metrics.config_rejected()
     expected = {
-        "devices": ({"resource": "a/b", "backend": "udev", "health": "Healthy"}, 3),
+        "devices": ({"resource": "a/b", "backend": "udev", "health": "Healthy", "reason": ""}, 3),
         "registrations_total": ({"resource": "a/b"}, 1),
         "registration_failures_total": ({"resource": "a/b"}, 1),
         "streams": ({"resource": "a/b"}, 1),
@@ -122,7 +125,9 @@ def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
     }
     found = {name: _value(metrics, name, **labels) for name, (labels, _) in expected.items()}
     assert found == {name: value for name, (_, value) in expected.items()}
-    assert _value(metrics, "devices", resource="a/b", backend="udev", health="Unhealthy") == 1
+    ill = {"resource": "a/b", "backend": "udev", "health": "Unhealthy"}
+    assert _value(metrics, "devices", **ill, reason="") == 1
+    assert _value(metrics, "devices", **ill, reason="port 1 is down") == 2
     assert (_value(metrics, "config_last_reload_timestamp_seconds") or 0) > 1.7e9
 
 
@@ -147,7 +152,7 @@ async def test_a_late_event_does_not_bring_a_gone_resource_back(metrics: Prometh
     metrics.labels_failed("udev")
     metrics.list_sent("a/b", 1, 1, 0.1)
     metrics.stream_closed("a/b")
-    metrics.devices("a/b", 1, 1)
+    metrics.devices("a/b", 1, {"x": 1})
     metrics.discovered("udev", 1)
     text = await metrics.render()
     assert b'"a/b"' not in text and b'"udev"' not in text
@@ -171,10 +176,82 @@ def test_adding_a_known_resource_again_keeps_its_counters(metrics: PrometheusMet
 def test_a_resource_that_changes_its_backend_leaves_no_series_of_the_old_one(
     metrics: PrometheusMetrics,
 ) -> None:
-    metrics.devices("a/b", 2, 0)
+    metrics.devices("a/b", 2, {"x": 1})
     metrics.resource_added("a/b", "gpu")
-    assert _value(metrics, "devices", resource="a/b", backend="udev", health="Healthy") is None
-    assert _value(metrics, "devices", resource="a/b", backend="gpu", health="Healthy") == 0
+    assert _reasons(metrics) == {("gpu", "Healthy", ""): 0, ("gpu", "Unhealthy", ""): 0}
+
+
+def _reasons(metrics: PrometheusMetrics) -> dict[tuple[str, str, str], float]:
+    return {
+        (sample.labels["backend"], sample.labels["health"], sample.labels["reason"]): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "devhost_devices" and sample.labels["resource"] == "a/b"
+    }
+
+
+def test_a_reason_for_being_unhealthy_is_a_series_only_while_it_holds(metrics: PrometheusMetrics) -> None:
+    well = {("udev", "Healthy", ""): 3.0, ("udev", "Unhealthy", ""): 0.0}
+    metrics.devices("a/b", 3, {"port 1 is down": 2})
+    assert _reasons(metrics) == {**well, ("udev", "Unhealthy", "port 1 is down"): 2}
+    metrics.devices("a/b", 3, {"port 2 is down": 1})
+    assert _reasons(metrics) == {**well, ("udev", "Unhealthy", "port 2 is down"): 1}
+    metrics.devices("a/b", 3, {})
+    assert _reasons(metrics) == well
+
+
+def test_of_many_reasons_the_commonest_are_series_and_the_rest_is_counted(metrics: PrometheusMetrics) -> None:
+    metrics.devices("a/b", 0, {f"reason {n:03}": 1 for n in range(500)} | {"the common one": 9})
+    found = _reasons(metrics)
+    assert len(found) == 2 + MOST_REASONS + 1
+    assert found["udev", "Unhealthy", "the common one"] == 9
+    assert found["udev", "Unhealthy", OTHER_REASONS] == 500 - (MOST_REASONS - 1)
+    assert sum(found.values()) == 509
+
+
+def test_reasons_name_a_container_only_where_pods_are_asked_for() -> None:
+    reason = "default/train-0/main has it as a, from before it was shared in this way"
+    for asked in (False, True):
+        metrics = PrometheusMetrics()
+        metrics.resource_added("a/b", "udev")
+        if asked:
+            metrics.name_holders(lambda: ())
+        metrics.name_problems(
+            lambda: ({"device": 1}, [("device", "a/b d0", reason)]), lambda: [("a/b", reason)]
+        )
+        metrics.devices("a/b", 0, {reason: 1})
+        text = asyncio.run(metrics.render()).decode()
+        assert text.count("default/train-0/main") == (3 if asked else 0)
+        assert "has it as a, from before" in text
+
+
+def test_every_kind_of_problem_exists_at_zero_and_what_is_wrong_is_told_at_each_scrape(
+    metrics: PrometheusMetrics,
+) -> None:
+    kinds = get_args(ProblemKind)
+    assert [_value(metrics, "problems", kind=kind) for kind in kinds] == [0] * len(kinds)
+    wrong = [
+        ("backend", "gpu", 'it said "no"\n'),
+        ("refused", "gpu x", "twice"),
+        ("refused", "gpu x", "twice"),
+    ]
+    left = [("a/b", "the device is gone"), ("a/b", "the device is gone")]
+    metrics.name_problems(lambda: ({"backend": 1, "refused": 2}, wrong), lambda: left)
+    assert _value(metrics, "problems", kind="refused") == 2
+    assert _value(metrics, "problems", kind="config") == 0
+    assert _value(metrics, "devices_left", resource="a/b", reason="the device is gone") == 2
+    text = asyncio.run(metrics.render()).decode()
+    samples = [
+        (sample.labels["kind"], sample.labels["subject"], sample.labels["reason"])
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "devhost_problem_info"
+    ]
+    assert samples == wrong[:2]
+    wrong.clear()
+    left.clear()
+    text = asyncio.run(metrics.render()).decode()
+    assert "devhost_problem_info{" not in text and "devhost_devices_left{" not in text
 
 
 def test_a_refusal_that_is_mended_goes_to_zero(metrics: PrometheusMetrics) -> None:
@@ -199,6 +276,7 @@ async def test_process_metrics_and_version_are_served() -> None:
 
 def test_every_metric_is_documented_as_the_code_has_it(metrics: PrometheusMetrics) -> None:
     metrics.planned({"claimed": 1})
+    metrics.name_problems(lambda: ({}, [("backend", "udev", "no")]), lambda: [("a/b", "gone")])
     metrics.name_holders(lambda: [("a/b", "d0", None)])
     rows = []
     for family in metrics.registry.collect():
@@ -216,7 +294,15 @@ def test_every_fixed_label_value_is_documented() -> None:
     text = DOC.read_text()
     assert [
         value
-        for value in (*AllocationFailure, *BackendFailure, *Guess, *ObserverFailure, *State)
+        for value in (
+            *AllocationFailure,
+            *BackendFailure,
+            *Guess,
+            *ObserverFailure,
+            *State,
+            *RefusalKind,
+            *get_args(ProblemKind),
+        )
         if f"| `{value}` | " not in text
     ] == []
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 from devhost.sysfs import natural
-from devhost.telemetry.document import DeviceStatus, HolderStatus, HostStatus, MemberStatus, StatusDocument
+from devhost.telemetry.document import DeviceStatus, HostStatus, MemberStatus, StatusDocument
 from devhost.telemetry.printable import printable
+from devhost.telemetry.wording import age, container, few, held_by
 
 from ._table import table
 
@@ -25,9 +27,11 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False) -
     """The whole document as lines. ``everything`` lists every device, however many there are."""
     parts = [
         "\n".join(_header(document, now)),
+        _problems(document, now),
         _resources(document, now),
         _devices(document, now, everything),
         _together(document, everything),
+        _departed(document, now, everything),
         _held(document, everything),
         _backends(document, now),
         _provisioning(document, now),
@@ -37,41 +41,34 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False) -
     return "\n\n".join(part for part in parts if part)
 
 
-def age(since: str | None, now: datetime) -> str:
-    """How long ago a time of the document was, in its one largest unit: ``45s``, ``12m``, ``3h``, ``8d``."""
-    if not since:
-        return ""
-    try:
-        then = datetime.fromisoformat(since)
-    except ValueError:
-        return "?"
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=UTC)
-    seconds = max(int((now - then).total_seconds()), 0)
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
-
-
 def _header(document: StatusDocument, now: datetime) -> Iterable[str]:
     host, kubelet = document["devhost"], document["kubelet"]
     up = age(host["startedAt"], now)
     yield f"devhost {printable(host['version'])}  pid {host['pid']}  up {up or '?'}"
-    socket = "" if kubelet["socket"] == "present" else "  (kubelet.sock is absent: waiting for the kubelet)"
+    socket = "" if kubelet["socket"] == "present" else "  ABSENT"
     yield f"kubelet {printable(kubelet['dir'])}{socket}"
     if not kubelet["podResources"]["known"]:
         yield f"pods    unknown: {printable(kubelet['podResources']['reason'])}"
     yield f"config  {printable(host['config'])}  generation {host['generation']}  {_reload(host, now)}"
-    if host["lastReload"]["result"] == "rejected":
-        yield from (f"        {printable(complaint)}" for complaint in host["lastReload"]["complaints"])
 
 
 def _reload(host: HostStatus, now: datetime) -> str:
     last = host["lastReload"]
     if last["result"] == "ok":
         return f"loaded {age(last['at'], now)} ago"
-    return f"REJECTED {age(last['at'], now)} ago, generation {host['generation']} stays:"
+    return f"REJECTED {age(last['at'], now)} ago, generation {host['generation']} stays"
+
+
+def _problems(document: StatusDocument, now: datetime) -> str:
+    """What is wrong, the most important first; nothing where all is well.
+
+    A reason is there to be read to its end: these lines are not cut.
+    """
+    rows: list[_Row] = [
+        (problem["kind"], problem["subject"], age(problem["since"], now), problem["reason"])
+        for problem in document["problems"]
+    ]
+    return table(("PROBLEM", "WITH", "SINCE", "REASON"), rows, width=sys.maxsize) if rows else ""
 
 
 def _resources(document: StatusDocument, now: datetime) -> str:
@@ -106,7 +103,7 @@ def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:
     shown, left_out = _ill_if_many(found, "devices", everything)
     known = document["kubelet"]["podResources"]["known"]
     headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "HELD BY", "REASON")
-    rows = [_device(name, device, now, _held_by(device, known)) for name, device in shown]
+    rows = [_device(name, device, now, held_by(device, known)) for name, device in shown]
     return _shortened(headers, rows, left_out)
 
 
@@ -128,25 +125,6 @@ def _shortened(headers: Sequence[str], rows: Sequence[_Row], left_out: str) -> s
         return left_out
     text = _with_remarks(headers, rows)
     return f"{text}\n{left_out}" if left_out else text
-
-
-def _held_by(device: DeviceStatus, known: bool) -> str:
-    """The container that holds a device; empty if none does, as far as the kubelet's word is ``known``."""
-    given = "" if device["given"] in ([], [device["device"]]) else f" with {_few(device['given'])}"
-    if device["allocated"] or device["holder"]:
-        return f"{_container(device['holder'])}{given}"
-    return "" if known else "unknown"
-
-
-def _container(holder: HolderStatus | None) -> str:
-    if holder is None:
-        return "a pod, unknown which"
-    return f"{holder['namespace']}/{holder['pod']}/{holder['container']}"
-
-
-def _few(devices: Sequence[str]) -> str:
-    more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
-    return ", ".join(devices[:3]) + more
 
 
 def _device(name: str, device: DeviceStatus, now: datetime, held_by: str) -> _Row:
@@ -177,10 +155,27 @@ def _together(document: StatusDocument, everything: bool) -> str:
     return _shortened(headers, rows, left_out)
 
 
+def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
+    """What was in a list not long ago."""
+    found = [
+        (left["at"], resource["name"], left)
+        for resource in document["resources"]
+        for left in resource["departed"]
+    ]
+    found.sort(key=lambda one: one[0], reverse=True)
+    rows: list[_Row] = [(name, left["device"], age(at, now), left["reason"]) for at, name, left in found]
+    if not rows:
+        return ""
+    shown = rows if everything else rows[:MOST]
+    text = table(("RESOURCE", "LEFT LATELY", "AGO", "REASON"), shown)
+    hidden = len(rows) - len(shown)
+    return f"{text}\n{hidden} more that left lately not shown (--all shows them)" if hidden else text
+
+
 def _held(document: StatusDocument, everything: bool) -> str:
     """What containers have that is in no list."""
     rows: list[_Row] = [
-        (held["resource"], held["id"], _container(held["holder"]), _few(held["devices"]), held["reason"])
+        (held["resource"], held["id"], container(held["holder"]), few(held["devices"]), held["reason"])
         for held in sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
     ]
     if not rows:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from devhost.kubelet.podresources import NobodyThere, PodResources, Unanswered
 from devhost.kubelet.timetable import Timetable
 from devhost.ledger import Ledger
+from devhost.telemetry.episode import Episode
 from devhost.telemetry.log import get
 
 log = get(__name__)
@@ -31,11 +32,14 @@ LULL = 0.1
 class Hearing:
     """What there is to say of podresources; ``last`` is the wall-clock time of the last answer.
 
-    ``reason`` is empty exactly while the kubelet answers.
+    ``reason`` is empty exactly while the kubelet answers; ``silent`` is whether it has been asked, and does
+    not answer, since ``since``.
     """
 
     reason: str = "the kubelet has not been asked yet"
     last: float | None = None
+    silent: bool = False
+    since: float = 0.0
 
 
 class Holders:
@@ -59,6 +63,7 @@ class Holders:
         self._changed = changed
         self._timetable = Timetable()
         self._failures = 0
+        self._silence = Episode()
         self._wake = asyncio.Event()
         self._tried = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
@@ -112,6 +117,8 @@ class Holders:
         self._timetable.answered(asked, listing.kubelet)
         self._failures = 0
         self.hearing.last = time.time()
+        self._silence.over()
+        self.hearing.silent = False
         news = bool(self.hearing.reason)
         if news:
             self.hearing.reason = ""
@@ -125,7 +132,9 @@ class Holders:
         self._failures += 1
         if self._failures < BELIEVED:
             return
-        if self._failures == BELIEVED:
+        if not self.hearing.silent:
+            self.hearing.silent, self.hearing.since = True, time.time()
+        if self._silence.news(reason):
             log.warning("who holds which device is unknown", reason=reason)
         if reason != self.hearing.reason:
             self.hearing.reason = reason

@@ -87,12 +87,21 @@ class DeviceStatus(TypedDict):
     holder: HolderStatus | None
 
 
+class DepartedStatus(TypedDict):
+    """A device that left the list of its resource lately: why, and when."""
+
+    device: str
+    reason: str
+    at: str
+
+
 class ResourceStatus(TypedDict):
     """One resource name.
 
     ``entry`` is its place in the configuration (``resources[2]``), ``socket`` the file name of its
     plugin server, ``lastError`` empty while all is well. ``together`` are the devices behind each of its
-    ``devices`` where all of them are handed out together; else it is empty.
+    ``devices`` where all of them are handed out together; else it is empty. ``departed`` are devices that
+    were in the list and are not now, the newest first; few, and only for a while.
     """
 
     name: str
@@ -109,6 +118,7 @@ class ResourceStatus(TypedDict):
     lastError: str
     devices: list[DeviceStatus]
     together: list[MemberStatus]
+    departed: list[DepartedStatus]
 
 
 class RefusedDevice(TypedDict):
@@ -190,11 +200,44 @@ class HeldStatus(TypedDict):
 
 
 class PlanRefusal(TypedDict):
-    """A device that some resource wanted and the plan did not give it, and why."""
+    """A device that some resource wanted and the plan did not give it, and why.
+
+    ``kind`` is the short fixed word that the metric ``devhost_plan_refusals`` has for it.
+    """
 
     backend: str
     device: str
+    kind: str
     reason: str
+
+
+ProblemKind = Literal[
+    "config",
+    "kubelet",
+    "resource",
+    "backend",
+    "device",
+    "refused",
+    "provisioning",
+    "labels",
+    "observer",
+    "pods",
+]
+"""What can be wrong, the most important first."""
+
+
+class ProblemStatus(TypedDict):
+    """Something that is wrong now.
+
+    ``subject`` is what it is wrong with: a file, a directory, a resource, a backend, ``RESOURCE DEVICE`` or
+    ``BACKEND DEVICE``. ``reason`` stands in the same words in the log, in metrics and wherever else this
+    document names it. ``since`` is ``None`` where nobody noted it.
+    """
+
+    kind: ProblemKind
+    subject: str
+    reason: str
+    since: str | None
 
 
 class StatusDocument(TypedDict):
@@ -207,6 +250,7 @@ class StatusDocument(TypedDict):
     backends: list[BackendStatus]
     observers: list[ObserverStatus]
     refusals: list[PlanRefusal]
+    problems: list[ProblemStatus]
 
 
 Source = Callable[[], StatusDocument]

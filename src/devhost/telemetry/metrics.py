@@ -71,8 +71,8 @@ class Metrics:
     def resource_removed(self, resource: str) -> None:
         """The resource left the configuration: its series end."""
 
-    def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
-        """The resource's inventory now has so many tokens (replicas count) of each health."""
+    def devices(self, resource: str, healthy: int, unhealthy: Mapping[str, int]) -> None:
+        """The resource's inventory now has so many tokens (replicas count), those unhealthy by reason."""
 
     def registered(self, resource: str) -> None:
         """The kubelet took a registration."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from devhost import __version__
 
 from .metrics import AllocationFailure, BackendFailure, Guess, Metrics, ObserverFailure
+from .page.hiding import hidden
+from .scraped import Collected, Held, Holders, Left, Problems, Wrong
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The classic text format, which every Prometheus reads: our names need nothing newer."""
@@ -27,10 +28,16 @@ _RPC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 _EVENT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 _SCAN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
+MOST_REASONS = 20
+"""Reasons for which devices of one resource are unhealthy that have series of their own."""
+
+OTHER_REASONS = "other reasons"
+"""What stands for all others."""
+
 
 @dataclass(frozen=True, slots=True)
 class _ResourceSeries:
-    """The series of one resource, looked up once."""
+    """The series of one resource, looked up once; those in ``ill`` last as long as their reason."""
 
     backend: str
     healthy: Gauge
@@ -46,6 +53,7 @@ class _ResourceSeries:
     list_size: Gauge
     list_revision: Gauge
     event_to_list: Histogram
+    ill: dict[str, Gauge] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,37 +83,6 @@ class _ObserverSeries:
     dropped: Counter
 
 
-Held = tuple[str, str, tuple[str, str, str] | None]
-"""A resource, one of its devices, and the container that holds it: namespace, pod and name, if known."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Holders(Collector):
-    """Who holds what, asked for at each scrape: a series ends with the container."""
-
-    held: Callable[[], Iterable[Held]]
-
-    def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily(
-            "devhost_device_held",
-            "1 for each device and container that holds it; the container's labels are empty if unknown.",
-            labels=("resource", "device", "namespace", "pod", "container"),
-        )
-        for resource, device, holder in self.held():
-            family.add_metric((resource, device, *(holder or ("", "", ""))), 1)
-        return (family,)
-
-
-@dataclass(frozen=True, slots=True)
-class _Collected(Collector):
-    """One metric that has been collected already."""
-
-    family: Metric
-
-    def collect(self) -> Iterable[Metric]:
-        return (self.family,)
-
-
 class PrometheusMetrics(Metrics):
     """Counts into a registry of its own, never into prometheus_client's global one."""
 
@@ -119,18 +96,21 @@ class PrometheusMetrics(Metrics):
         self._labelled: dict[str, _LabelSeries] = {}
         self._observers: dict[str, _ObserverSeries] = {}
         self._reasons: set[str] = set()
+        self._problems = Problems(lambda reason: self._said(reason))
+        self._said: Callable[[str], str] = hidden
         ProcessCollector(registry=self.registry)
         self._define_resource_series()
         self._define_backend_series()
         self._define_observer_series()
         self._define_host_series()
+        self.registry.register(self._problems)
 
     def _define_resource_series(self) -> None:
         by_resource = ("resource",)
         self._devices = self._gauge(
             "devices",
             "Devices offered to the kubelet, each replica counted.",
-            ("resource", "backend", "health"),
+            ("resource", "backend", "health", "reason"),
         )
         self._allocations = self._counter("allocations", "Allocate calls answered with devices.", by_resource)
         self._allocation_failures = self._counter(
@@ -223,7 +203,12 @@ class PrometheusMetrics(Metrics):
         Args:
             held: tells it, each device and container once.
         """
-        self.registry.register(_Holders(held))
+        self.registry.register(Holders(held))
+        self._said = str
+
+    def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
+        """From now on tells what is wrong, and which devices left lately, as these say at each scrape."""
+        self._problems.wrong, self._problems.left = wrong, left
 
     async def render(self) -> bytes:
         """Every series in the text format of :data:`CONTENT_TYPE`.
@@ -233,7 +218,7 @@ class PrometheusMetrics(Metrics):
         """
         parts = []
         for family in self.registry.collect():
-            parts.append(prometheus_client.generate_latest(_Collected(family)))
+            parts.append(prometheus_client.generate_latest(Collected(family)))
             await asyncio.sleep(0)
         return b"".join(parts)
 
@@ -244,8 +229,8 @@ class PrometheusMetrics(Metrics):
         self.resource_removed(resource)
         self._resources[resource] = _ResourceSeries(
             backend=backend,
-            healthy=self._devices.labels(resource, backend, "Healthy"),
-            unhealthy=self._devices.labels(resource, backend, "Unhealthy"),
+            healthy=self._devices.labels(resource, backend, "Healthy", ""),
+            unhealthy=self._devices.labels(resource, backend, "Unhealthy", ""),
             allocations=self._allocations.labels(resource),
             allocation_failures={
                 reason: self._allocation_failures.labels(resource, reason) for reason in AllocationFailure
@@ -266,7 +251,9 @@ class PrometheusMetrics(Metrics):
         if gone is None:
             return
         for health in ("Healthy", "Unhealthy"):
-            self._devices.remove(resource, gone.backend, health)
+            self._devices.remove(resource, gone.backend, health, "")
+        for ill in gone.ill:
+            self._devices.remove(resource, gone.backend, "Unhealthy", ill)
         for reason in AllocationFailure:
             self._allocation_failures.remove(resource, reason)
         for family in (
@@ -283,10 +270,26 @@ class PrometheusMetrics(Metrics):
         ):
             family.remove(resource)
 
-    def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
-        if series := self._resources.get(resource):
-            series.healthy.set(healthy)
-            series.unhealthy.set(unhealthy)
+    def devices(self, resource: str, healthy: int, unhealthy: Mapping[str, int]) -> None:
+        series = self._resources.get(resource)
+        if series is None:
+            return
+        series.healthy.set(healthy)
+        series.unhealthy.set(unhealthy.get("", 0))
+        said: Counts[str] = Counts()
+        for reason, count in unhealthy.items():
+            said[self._said(reason)] += count
+        ordered = sorted(said.items(), key=lambda one: (-one[1], one[0]))
+        by_reason = {reason: count for reason, count in ordered[:MOST_REASONS] if reason}
+        if rest := sum(count for reason, count in ordered[MOST_REASONS:] if reason):
+            by_reason[OTHER_REASONS] = rest
+        for reason in [reason for reason in series.ill if reason not in by_reason]:
+            del series.ill[reason]
+            self._devices.remove(resource, series.backend, "Unhealthy", reason)
+        for reason, count in by_reason.items():
+            if reason not in series.ill:
+                series.ill[reason] = self._devices.labels(resource, series.backend, "Unhealthy", reason)
+            series.ill[reason].set(count)
 
     def registered(self, resource: str) -> None:
         if series := self._resources.get(resource):

@@ -36,15 +36,21 @@ def runtime_dir() -> Path:
 def make_runtime_dir() -> Path:
     """The runtime directory, made if need be, and certainly ours alone.
 
+    One that is ours and that others may write to is closed to them, if it is empty: a volume of Kubernetes comes so,
+    of the kind emptyDir with mode 0777, and as hostPath of type DirectoryOrCreate with 0755.
+
     Raises:
         EnvironmentFailure: it cannot be made, or it is not safe.
     """
     path = runtime_dir()
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        mode = _check_ours(path)
+        mode = _mode_of_ours(path)
         if mode & 0o077:
-            path.chmod(0o700)  # a hostPath volume of type DirectoryOrCreate comes with 0755
+            path.chmod(0o700)
+        if mode & 0o022 and any(path.iterdir()):  # looked at when nobody can add anything any more
+            path.chmod(stat.S_IMODE(mode))
+            raise _open_to_others(path)
     except FileExistsError as error:
         raise EnvironmentFailure(f"{path} is not a directory", f"remove it, or {_ELSEWHERE}") from error
     except OSError as error:
@@ -54,8 +60,8 @@ def make_runtime_dir() -> Path:
     return path
 
 
-def _check_ours(path: Path) -> int:
-    """The mode of a directory that nobody else could have put things into.
+def _mode_of_ours(path: Path) -> int:
+    """The mode of a directory that is ours.
 
     In ``/tmp`` anybody may create a directory of our name before we do.
     """
@@ -67,11 +73,13 @@ def _check_ours(path: Path) -> int:
             f"{path} belongs to user {found.st_uid}, not to us ({os.geteuid()})",
             f"remove it, or {_ELSEWHERE}",
         )
-    if found.st_mode & 0o022:
-        raise EnvironmentFailure(
-            f"{path} can be written by other users", f"run `chmod 700 {path}` if what is in it is yours"
-        )
     return found.st_mode
+
+
+def _open_to_others(path: Path) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"{path} can be written by other users", f"run `chmod 700 {path}` if what is in it is yours"
+    )
 
 
 def socket_name(kubelet_dir: Path) -> str:
@@ -87,7 +95,8 @@ def sockets() -> list[Path]:
         EnvironmentFailure: the directory may not be read, or it is not safe.
     """
     try:
-        _check_ours(runtime_dir())
+        if _mode_of_ours(runtime_dir()) & 0o022:
+            raise _open_to_others(runtime_dir())
         return sorted(path for path in runtime_dir().iterdir() if path.suffix == ".sock")
     except FileNotFoundError:
         return []

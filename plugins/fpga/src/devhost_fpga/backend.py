@@ -51,6 +51,7 @@ class Fpga(Backend):
         self._families: Mapping[str, Family] = {}
         self._units: Mapping[str, Mapping[str, Unit]] = {}
         self._failed: Mapping[str, str] = {}
+        self._unasked: dict[str, str] = {}
         self._watch = Watch(self._sysfs, context)
 
     def discover(self) -> list[Device]:
@@ -115,8 +116,13 @@ class Fpga(Backend):
                 verdicts.update(family.probe(own))
             except Exception as error:  # noqa: BLE001 - as in discover()
                 reason = _failure(name, one_line(error))
-                self.context.log.warning("%s", reason)
+                if self._unasked.get(name) != reason:
+                    self._unasked[name] = reason
+                    self.context.log.warning("%s", reason)
                 verdicts.update((unit.device.id, unhealthy(reason)) for unit in own)
+            else:
+                if self._unasked.pop(name, ""):
+                    self.context.log.info("the health of devices of %s can be asked for again", name)
         return verdicts
 
     async def watch(self) -> AsyncGenerator[Event, None]:
@@ -159,6 +165,8 @@ class Fpga(Backend):
         for name, reason in failures.items():
             if self._failed.get(name) != reason:
                 self.context.log.error("%s", _failure(name, reason))
+        for name in self._failed.keys() - failures.keys():
+            self.context.log.info("devices of %s can be listed again", name)
         self._failed = failures
         before = self._every()
         for units in found.values():

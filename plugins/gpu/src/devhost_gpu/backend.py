@@ -46,6 +46,7 @@ class Gpu(Backend):
         self._sysfs = Sysfs(context.root)
         self._adapters = Adapters(self._sysfs)
         self._failed: dict[str, str] = {}
+        self._unasked: dict[str, str] = {}
         # Replaced whole, never changed: probe(), allocate() and links() read them on other threads.
         self._families: Mapping[str, Family] = {}
         self._cards: Mapping[str, Card] = {}
@@ -72,7 +73,8 @@ class Gpu(Backend):
         for vendor in sorted(vendors):
             try:
                 cards = self._scan(vendor, groups.get(vendor, ()))
-                self._failed.pop(vendor, None)
+                if self._failed.pop(vendor, ""):
+                    self.context.log.info("the cards of %s can be listed again", vendor)
             except Exception as error:  # noqa: BLE001 - a vendor's code fails for its own cards only
                 failures.append(error)
                 cards = self._left(vendor, error)
@@ -98,11 +100,19 @@ class Gpu(Backend):
         verdicts: dict[str, Health] = {}
         for vendor, family in self._families.items():
             own = [card for card in wanted if card.vendor == vendor]
+            if not own:
+                continue
             try:
-                verdicts.update(family.probe(own) if own else {})
+                verdicts.update(family.probe(own))
             except Exception as error:  # noqa: BLE001 - as in discover()
-                self.context.log.warning("asking the cards of %s failed: %s", vendor, one_line(error))
-                verdicts.update((card.id, unhealthy(_failure(vendor, error))) for card in own)
+                reason = _failure(vendor, error)
+                if self._unasked.get(vendor) != reason:
+                    self._unasked[vendor] = reason
+                    self.context.log.warning("%s", reason)
+                verdicts.update((card.id, unhealthy(reason)) for card in own)
+            else:
+                if self._unasked.pop(vendor, ""):
+                    self.context.log.info("the health of the cards of %s can be asked for again", vendor)
         return verdicts
 
     def links(self, a: Device, b: Device) -> int:
@@ -158,7 +168,7 @@ class Gpu(Backend):
         reason = _failure(vendor, error)
         if self._failed.get(vendor) != reason:
             self._failed[vendor] = reason
-            self.context.log.error("listing the cards of %s failed: %s", vendor, one_line(error))
+            self.context.log.error("%s", reason)
         return [_ill(card, reason) for card in self._cards.values() if card.vendor == vendor]
 
 

@@ -58,5 +58,7 @@ class Illness:
             told, complaint = {}, str(error)
         if complaint and complaint != self._complaint:
             self._context.log.warning("asking the device metrics exporter failed: %s", complaint)
+        elif self._complaint and not complaint:
+            self._context.log.info("the device metrics exporter answers again")
         self._complaint = complaint
         return told

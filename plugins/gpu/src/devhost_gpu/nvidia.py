@@ -70,6 +70,7 @@ class Nvidia:
         self._trouble, self._trouble_since = "", 0.0
         self._shown: tuple[object, ...] = ()
         self._said = ""
+        self._unasked = False
         self._links = NvLinks()
         self._links_until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -219,7 +220,13 @@ class Nvidia:
             try:
                 await self._context.run_blocking(self._care.check, self._bound)
             except BackendError as error:
-                self._context.log.warning("ill GPUs cannot be asked: %s", error.message)
+                if not self._unasked:
+                    self._context.log.warning("ill GPUs cannot be asked: %s", error.message)
+                self._unasked = True
+            else:
+                if self._unasked:
+                    self._context.log.info("ill GPUs can be asked again")
+                self._unasked = False
         self._ring_if_changed()
 
     def _hear(self, message: Message) -> None:

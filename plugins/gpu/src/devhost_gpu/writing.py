@@ -110,6 +110,8 @@ class Writing:
             if before != self.trouble:
                 self._context.log.warning("no CDI specification of NVIDIA's GPUs: %s", self.trouble)
         else:
+            if self.trouble:
+                self._context.log.info("the CDI specification of NVIDIA's GPUs is right again")
             self.trouble = ""
         return written or self.trouble != before
 

@@ -67,6 +67,7 @@ class _Watch:
         self._wake = asyncio.Event()
         self._listeners: dict[str, Listener] = {}
         self._refused: set[str] = set()
+        self._broken: set[str] = set()
 
     async def keep_open(self) -> None:
         """Opens what is not open, now and every few seconds."""
@@ -106,12 +107,15 @@ class _Watch:
                 "cannot listen to %s (%s): changes are seen at the resync", name, error.strerror or error
             )
             return
-        self._listeners[name] = Listener(link, partial(self._take, read), partial(self._lost, name))
+        self._listeners[name] = Listener(link, partial(self._take, name, read), partial(self._lost, name))
 
     def _devlink(self, datagram: bytes) -> Iterable[Event]:
         return devlink_events(datagram, self._network.interest)
 
-    def _take(self, read: Callable[[bytes], Iterable[Event]], datagram: bytes) -> None:
+    def _take(self, name: str, read: Callable[[bytes], Iterable[Event]], datagram: bytes) -> None:
+        if name in self._broken:
+            self._broken.discard(name)
+            self._context.log.info("listening to %s again", name)
         for event in read(datagram):
             self._tell(event)
 
@@ -119,7 +123,9 @@ class _Watch:
         self._news.forget()
         self._tell(ANYTHING)
         if error.errno != errno.ENOBUFS:
-            self._context.log.warning("listening to %s failed: %s", name, error.strerror)
+            if name not in self._broken:
+                self._broken.add(name)
+                self._context.log.warning("listening to %s failed: %s", name, error.strerror)
             del self._listeners[name]  # opened again by keep_open
 
     def _tell(self, event: Event) -> None:

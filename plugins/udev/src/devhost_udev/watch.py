@@ -65,6 +65,9 @@ class _Watcher:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
             for directory in [*self._beside, *directories][:MAX_WATCHES]:
                 self._add(self._inotify, directory)
+            if self._complained:
+                self._complained = False
+                self._context.log.info("/dev can be watched again")
         except OSError as error:
             # fs.inotify.max_user_instances or max_user_watches is exhausted
             if not self._complained:

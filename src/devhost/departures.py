@@ -1,0 +1,76 @@
+"""Which devices left a resource's list lately, and why: what nobody could look up any more otherwise.
+
+A device that vanishes stays in the list as Unhealthy for a while, and for as long as a container has it. It
+counts as departed once it is in the list no more. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+MOST = 20
+"""Devices remembered of one resource: as many as the log names of those that leave together."""
+
+LONGEST = 3600.0
+"""Seconds for which they are."""
+
+
+class Departed(NamedTuple):
+    """A device by its id, why it left, and when (wall clock, seconds)."""
+
+    device: str
+    reason: str
+    at: float
+
+
+class Departures:
+    """Remembers those of one resource.
+
+    Args:
+        wall: seconds since the epoch.
+    """
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._leaving: dict[str, str] = {}
+        self._departed: dict[str, Departed] = {}
+
+    def left(self, devices: Mapping[str, str]) -> None:
+        """These leave, each with the reason; they may still be listed for a while."""
+        for device, reason in islice(devices.items(), MOST):
+            self._leaving.pop(device, None)
+            self._leaving[device] = reason
+        self._leaving = _last(self._leaving)
+
+    def came(self, devices: Iterable[str]) -> None:
+        """These are there, or there again."""
+        if self._leaving or self._departed:
+            for device in devices:
+                self._leaving.pop(device, None)
+                self._departed.pop(device, None)
+
+    def settle(self, listed: Callable[[], Container[str]]) -> None:
+        """There is a new list; ``listed`` tells the devices in it, and is asked only if that matters."""
+        if not self._leaving:
+            return
+        there, now = listed(), self._wall()
+        for device, reason in list(self._leaving.items()):
+            if device not in there:
+                del self._leaving[device]
+                self._departed.pop(device, None)
+                self._departed[device] = Departed(device, reason, now)
+        self._departed = _last(self._departed)
+
+    def lately(self) -> list[Departed]:
+        """Those that left within :data:`LONGEST`, the newest first."""
+        oldest = self._wall() - LONGEST
+        self._departed = {name: one for name, one in self._departed.items() if one.at > oldest}
+        return list(self._departed.values())[::-1]
+
+
+def _last(items: dict[str, T]) -> dict[str, T]:
+    return dict(islice(items.items(), max(0, len(items) - MOST), None))

@@ -1,0 +1,31 @@
+"""One trouble from its first sign to its end, so that the log tells of it once and once of its end."""
+
+from __future__ import annotations
+
+MOST = 10
+"""Reasons told of one trouble at most: one that names another number each time must not fill the log."""
+
+
+class Episode:
+    """Which reasons of one trouble have been told; true while it lasts."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def news(self, reason: str) -> bool:
+        """The trouble is there, for this reason; true if that is to be told."""
+        if reason in self._told or len(self._told) >= MOST:
+            return False
+        self._told.add(reason)
+        return True
+
+    def over(self) -> bool:
+        """There is no trouble; true if it has just ended."""
+        ended = bool(self._told)
+        self._told.clear()
+        return ended

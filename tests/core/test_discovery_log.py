@@ -1,0 +1,99 @@
+"""What the log says of a backend: lost once for each reason, back once, and few lines of many devices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from discovery_scene import Scene
+
+from devhost.backend import Event
+from devhost.discovery import NAMED
+from devhost.errors import BackendError
+from devhost.model import Device
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Message and reason, or what else the line is about."""
+    told = []
+    for record in caplog.records:
+        fields = vars(record)["fields"]
+        told.append((record.getMessage(), fields.get("reason", fields.get("devices", ""))))
+    return told
+
+
+def test_a_backend_that_fails_in_turn_for_two_reasons_is_told_of_once_for_each_and_back_once(
+    virtual: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        async with scene.running():
+            for number in range(20):
+                scene.source.error = BackendError("no firmware" if number % 2 else "no driver")
+                scene.discovery.look()
+                await asyncio.sleep(60)
+            scene.source.error = None
+            await asyncio.sleep(60)
+
+    caplog.set_level(logging.INFO, "devhost")
+    virtual(main())
+    assert said(caplog) == [
+        ("backend is degraded", "no driver"),
+        ("backend is degraded for another reason", "no firmware"),
+        ("backend is back", 2),
+    ]
+
+
+def test_an_event_source_that_keeps_failing_is_told_of_once_and_once_when_it_speaks_again(
+    virtual: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = True
+
+    async def events() -> AsyncIterator[Event]:
+        if broken:
+            raise OSError("netlink is gone")
+        yield Event("toy")
+        await asyncio.sleep(1e6)
+
+    async def main() -> None:
+        nonlocal broken
+        scene = Scene(probes=False)
+        scene.source.watching = events
+        async with scene.running(watch=True):
+            await asyncio.sleep(600)
+            broken = False
+            await asyncio.sleep(120)
+
+    caplog.set_level(logging.INFO, "devhost")
+    virtual(main())
+    assert said(caplog) == [
+        ("event source failed", "OSError: netlink is gone"),
+        ("event source is back", ""),
+    ]
+
+
+def test_of_very_many_refused_devices_some_are_named_and_the_rest_is_counted_both_ways(
+    virtual: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        scene.source.devices = [Device(f"{'x' * 64}{number}") for number in range(500)]
+        async with scene.running():
+            await asyncio.sleep(120)
+            scene.source.devices = []
+            scene.discovery.look()
+            await asyncio.sleep(1)
+            assert scene.discovery.condition.refused == ()
+
+    caplog.set_level(logging.INFO, "devhost")
+    virtual(main())
+    messages = [message for message, _ in said(caplog)]
+    assert messages == [
+        *["device refused"] * NAMED,
+        "more devices refused",
+        *["device is refused no more"] * NAMED,
+        "more devices are refused no more",
+    ]

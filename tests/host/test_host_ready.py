@@ -1,0 +1,70 @@
+"""When ``/readyz`` says yes: every wanted resource has a live stream; else which has not, and why."""
+
+from __future__ import annotations
+
+import threading
+
+from devhost.kubelet.registration import ABSENT
+
+TOY = "example.com/toy"
+
+
+async def test_a_backend_that_has_not_answered_yet_may_still_want_resources(rig, kubelet):
+    go = threading.Event()
+    rig.scripts["toy"].on_discover = lambda: go.wait(60)
+    rig.write(f"name: {TOY}, backend: toy", "name: example.com/other, backend: other")
+    try:
+        async with rig.running() as host:
+            await rig.until(lambda: host.planned)
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {"example.com/other": 1})
+            await rig.until(lambda: host.ready() == (False, "no devices listed yet: toy (starting)"))
+            go.set()
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "example.com/other": 1})
+            await rig.until(lambda: host.ready() == (True, ""))
+    finally:
+        go.set()
+
+
+async def test_a_backend_that_fails_from_the_start_is_the_reason_and_one_that_fails_later_is_none(
+    rig, kubelet
+):
+    def fail():
+        raise OSError(5, "no firmware")
+
+    rig.scripts["toy"].on_discover = fail
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: host.planned)
+        reason = host.discoveries["toy"].condition.reason
+        assert "no firmware" in reason
+        assert host.ready() == (False, f"no devices listed yet: toy ({reason})")
+        rig.scripts["toy"].on_discover = lambda: None
+        await rig.until(lambda: host.ready() == (True, ""))
+        rig.scripts["toy"].on_discover = fail
+        host.discoveries["toy"].look()
+        await rig.until(lambda: host.discoveries["toy"].condition.reason)
+        assert host.ready() == (True, "")
+
+
+async def test_a_resource_without_devices_is_wanted_only_if_it_is_to_be_registered_empty(rig, kubelet):
+    rig.scripts["toy"].devices = []
+    rig.write(f"name: {TOY}, backend: toy")
+    await kubelet.stop()
+    async with rig.running() as host:
+        await rig.until(lambda: host.planned)
+        assert host.ready() == (True, "")  # nothing is wanted, so nothing is missing
+        rig.write(f"name: {TOY}, backend: toy, whenEmpty: register")
+        missing = f"no list stream yet: {TOY} (waiting: {ABSENT})"
+        await rig.until(lambda: host.ready() == (False, missing))
+        await kubelet.start()
+        await rig.until(lambda: host.ready() == (True, ""))
+        assert kubelet.allocatable() == {TOY: 0}
+
+
+async def test_a_refused_configuration_leaves_ready_what_is_served(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: host.ready() == (True, ""))
+        rig.config.write_text("version: 1\nresources: nonsense\n")
+        await rig.until(lambda: host.last_reload.complaints)
+        assert host.ready() == (True, "")

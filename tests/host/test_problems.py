@@ -1,0 +1,87 @@
+"""What counts as wrong, in whatever numbers: each physical device once, some by name and the rest counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from devhost.backend import Device
+from devhost.model import unhealthy
+from devhost.problems import KINDS, MOST, NAMED, Problem, problems
+from devhost.report import status
+
+TOY = "example.com/toy"
+
+
+def ill(count: int) -> list[Device]:
+    return [Device(id=f"d{n:05}", attributes={}, health=unhealthy("port 1 is down")) for n in range(count)]
+
+
+def counted(host) -> dict[str, int]:
+    return {kind: count for kind, count in problems(host).counts.items() if count}
+
+
+async def test_where_all_is_well_there_is_none_and_every_kind_counts_zero(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: host.ready()[0] and not host.holders.hearing.reason)
+        found = problems(host)
+        assert list(found.shown) == []
+        assert found.counts == dict.fromkeys(KINDS, 0)
+        assert status(host)["problems"] == []
+
+
+async def test_a_device_is_one_problem_however_often_it_is_shared(rig, kubelet):
+    well, sick = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [well, replace(sick, health=unhealthy("port 1 is down"))]
+    for share in ("{replicas: 50}", "{of: all, replicas: 50}"):
+        rig.write(f"name: {TOY}, backend: toy, share: {share}")
+        async with rig.running() as host:
+            await rig.until(lambda: TOY in host.services and counted(host) == {"device": 1})
+            (problem,) = problems(host).shown
+            assert replace(problem, since=None) == Problem("device", f"{TOY} d1", "port 1 is down")
+
+
+async def test_ten_thousand_sick_devices_are_named_in_part_and_counted(rig, kubelet):
+    rig.scripts["toy"].devices = ill(10_000)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: counted(host).get("device") == 10_000)
+        shown = problems(host).shown
+        assert [problem.subject for problem in shown[:2]] == [f"{TOY} d00000", f"{TOY} d00001"]
+        assert shown[NAMED] == Problem("device", TOY, "9980 more devices are unhealthy", count=9980)
+        assert len(shown) == NAMED + 1
+
+
+async def test_devices_of_many_resources_leave_room_for_what_else_is_wrong(rig, kubelet):
+    rig.scripts["toy"].devices = [
+        replace(one, attributes={"model": f"m{n % 10}"}) for n, one in enumerate(ill(1000))
+    ]
+    rig.write("name: 'example.com/toy-{model}', backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: counted(host).get("device") == 1000)
+        complaints = "".join(f"  - {{name: a{n}, backend: nobody}}\n" for n in range(40))
+        rig.config.write_text(f"version: 1\nresources:\n{complaints}")
+        await rig.until(lambda: host.last_reload.complaints)
+        found = problems(host)
+        assert len(found.shown) == MOST == len(status(host)["problems"])
+        assert found.counts["config"] == len(host.last_reload.complaints) > NAMED
+        assert found.shown[NAMED].reason == f"{found.counts['config'] - NAMED} more complaints"
+        last = found.shown[-1]
+        named = sum(problem.count == 1 for problem in found.shown if problem.kind == "device")
+        assert last.kind == "device" and last.reason.endswith(" more devices are unhealthy")
+        assert sum(p.count for p in found.shown if p.kind == "device") == 1000 and named > NAMED
+
+
+async def test_a_container_that_must_not_share_its_device_is_no_problem(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await kubelet.admit("train", "main", TOY, 1)
+        rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 2}}")
+        kept = "from before it was shared in this way"
+        await rig.until(
+            lambda: any(
+                kept in device["reason"] for one in status(host)["resources"] for device in one["devices"]
+            )
+        )
+        await rig.until(lambda: [p for p in problems(host).shown if kept in p.reason] == [])

@@ -1,0 +1,196 @@
+"""``devhost run`` as a process beside the kubelet simulator, and everything an operator can read of it."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from devhost.testing.kubelet import KubeletSimulator
+
+PATIENCE = 60.0
+RESOURCE = "example.com/toy"
+TOY = '''
+import subprocess
+import time
+
+from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl, unhealthy
+
+
+class Toy(Backend):
+    """Devices as the file "toys" of the tree lists them, one id a line; "mood" says how looking fares."""
+
+    name = "toy"
+    attributes = {"model": Attribute(str, "model", "x100")}
+    discover_deadline = 1.0
+
+    def discover(self):
+        mood = self.context.root / "mood"
+        if (said := mood.read_text()) == "fail":
+            raise OSError(5, "the firmware does not answer")
+        if said == "killed":
+            subprocess.run(["sh", "-c", "kill -9 $$"], check=True)
+        while mood.read_text() == "hang":
+            time.sleep(0.02)
+        for line in (self.context.root / "toys").read_text().split():
+            ill = {"health": unhealthy("port 1 is down")} if line.startswith("ill") else {}
+            yield Device(id=line.removeprefix("ill"), attributes={"model": "x100"}, **ill)
+            if line == "twice":
+                yield Device(id=line, attributes={"model": "x100"})
+
+    def allocate(self, devices):
+        return Edits(env={"TOYS": ",".join(device.id for device in devices)})
+
+
+@hookimpl
+def devhost_backends():
+    return [Toy]
+'''
+
+
+class ReadingNode:
+    """A node whose devhost is a process of its own.
+
+    Attributes:
+        kubelet: the simulator; it runs while the node is entered, unless a test stops it.
+        config: the configuration file.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.root = place / "root"
+        self.root.mkdir()
+        (place / "backends").mkdir()
+        (place / "backends" / "toy.py").write_text(TOY)
+        self.config = place / "devhost.yaml"
+        self.mood("well")
+        self.plug("a", "b", "c")
+        self.configure(f"{{name: {RESOURCE}, backend: toy}}")
+        self.kubelet = KubeletSimulator(place / "kubelet", pod_resources=place / "pod-resources")
+        self._socket = place / "status.sock"
+        self._log = place / "log"
+        self._process: subprocess.Popen[bytes]
+        with socket.socket() as probe:  # an address of this process's own: nobody takes its port meanwhile
+            own = f"127.{1 + os.getpid() // 65536 % 254}.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
+            probe.bind((own, 0))
+            self._address = f"{own}:{probe.getsockname()[1]}"
+
+    async def __aenter__(self) -> Self:
+        await self.kubelet.start()
+        self._start()
+        return self
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
+        command += ["--root", str(self.root), "--kubelet-dir", str(self.kubelet.directory)]
+        command += ["--listen", self._address, "--status-socket", str(self._socket)]
+        command += ["--pod-resources", str(self.kubelet.pod_resources), "--log-format", "json"]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stderr=log)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait, PATIENCE)
+        await self.kubelet.stop()
+
+    def plug(self, *toys: str) -> None:
+        """Makes exactly these exist; :meth:`look` has devhost notice."""
+        (self.root / "toys").write_text("\n".join(toys))
+
+    def mood(self, mood: str) -> None:
+        """Has the backend be ``well``, ``fail``, ``hang``, or have its program ``killed``."""
+        (self.root / "mood").write_text(mood)
+
+    def look(self) -> None:
+        self._process.send_signal(signal.SIGHUP)
+
+    def configure(self, entry: str) -> None:
+        """Makes the file hold this one resource, as one step, as an editor or a ConfigMap does."""
+        new = self.config.with_suffix(".new")
+        new.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n  - {entry}\n")
+        new.replace(self.config)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not await asyncio.to_thread(condition):
+                await asyncio.sleep(0.05)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """What the listener answers; 0 while it is not there."""
+        try:
+            with urllib.request.urlopen(f"http://{self._address}{path}", timeout=PATIENCE) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def document(self) -> Any:
+        """``/status.json``."""
+        return json.loads(self.get("/status.json")[1])
+
+    def status(self, *arguments: str) -> str:
+        """What ``devhost status`` prints."""
+        command = [sys.executable, "-m", "devhost", "status", "--socket", str(self._socket), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+
+    def log(self, **fields: object) -> list[dict[str, Any]]:
+        """The lines of the log that have these fields."""
+        lines = [json.loads(line) for line in self._log.read_text().splitlines()]
+        return [line for line in lines if fields.items() <= line.items()]
+
+    def series(self, name: str, **labels: str) -> list[Mapping[str, str]]:
+        """The labels of every series of a metric that is not zero and has these labels."""
+        return [found for found, value in self._samples(name) if value and labels.items() <= found.items()]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The value of the first series that has these labels."""
+        return next((value for found, value in self._samples(name) if labels.items() <= found.items()), None)
+
+    def _samples(self, name: str) -> Iterator[tuple[Mapping[str, str], float]]:
+        for family in text_string_to_metric_families(self.get("/metrics")[1]):
+            for sample in family.samples:
+                if sample.name == name:
+                    yield sample.labels, sample.value
+
+    def problems(self, kind: str) -> list[dict[str, Any]]:
+        """What ``/status.json`` says of one kind."""
+        return [problem for problem in self.document()["problems"] if problem["kind"] == kind]
+
+    def unsaid(self, kind: str, subject: str, reason: str) -> list[str]:
+        """The places in which a problem does not stand in these words; none when all is right."""
+        places = {
+            "/status.json": any(
+                (problem["subject"], problem["reason"]) == (subject, reason)
+                for problem in self.problems(kind)
+            ),
+            "the page": html.escape(reason) in self.get("/")[1],
+            "devhost status": any(
+                line.startswith(kind) and line.endswith(f"  {reason}") and subject in line
+                for line in self.status().splitlines()
+            ),
+            "devhost status --output json": any(
+                problem["reason"] == reason
+                for problem in json.loads(self.status("--output", "json"))["problems"]
+            ),
+            "the log": bool(self.log(reason=reason)),
+            "devhost_problem_info": bool(
+                self.series("devhost_problem_info", kind=kind, subject=subject, reason=reason)
+            ),
+            "devhost_problems": bool(self.value("devhost_problems", kind=kind)),
+        }
+        return [place for place, said in places.items() if not said]

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from devhost.telemetry.episode import MOST, Episode
+
+
+def test_each_reason_is_news_once_until_the_trouble_is_over_which_is_told_once() -> None:
+    episode = Episode()
+    assert not episode and not episode.over()
+    assert [episode.news(reason) for reason in ("a", "b", "a", "b")] == [True, True, False, False]
+    assert episode
+    assert [episode.over(), episode.over()] == [True, False]
+    assert episode.news("a")
+
+
+def test_a_trouble_whose_reason_is_another_each_time_does_not_fill_the_log() -> None:
+    episode = Episode()
+    assert sum(episode.news(f"failed after {n} ms") for n in range(1000)) == MOST
+    assert episode.over()

@@ -1,0 +1,85 @@
+"""``docs/logs.md`` tells of every line that devhost writes, with its level and fields, and of no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devhost.telemetry import log
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "devhost"
+PAGE = ROOT / "docs" / "logs.md"
+
+LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
+
+BY_NAME = {
+    "device left": ("info", "resource, device, reason"),
+    "more devices left": ("info", "resource, devices"),
+    "device appeared": ("info", "resource, device"),
+    "more devices appeared": ("info", "resource, devices"),
+    "device is unhealthy": ("warning", "resource, device, reason"),
+    "more devices are unhealthy": ("warning", "resource, devices"),
+    "device is healthy again": ("info", "resource, device"),
+    "more devices are healthy again": ("info", "resource, devices"),
+    "allocation failed": ("warning", "resource, reason, code"),
+    "preparing devices failed": ("warning", "resource, reason, code"),
+}
+"""Messages that the calls which write them get from elsewhere."""
+
+Row = tuple[str, str, str]
+"""Message, level and fields, as the page has them."""
+
+
+def written() -> Iterator[tuple[str, ast.Call]]:
+    """Every call that writes a line, with the name of its level."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        if "testing" in file.relative_to(SOURCE).parts:
+            continue  # runs in tests only
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in LEVELS
+                and ast.unparse(node.func.value) in ("log", "_log", "self._log", "telemetry.log")
+            ):
+                yield LEVELS[node.func.attr], node
+
+
+def in_the_code() -> set[Row]:
+    found = {(message, *how) for message, how in BY_NAME.items()}
+    for level, call in written():
+        first = call.args[0]
+        if isinstance(first, ast.Constant):
+            fields = [word.arg or "backend, reason" for word in call.keywords]
+            found.add((first.value, level, ", ".join(fields)))
+    return found
+
+
+def on_the_page() -> list[Row]:
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [(message, level, fields.replace("`", "").strip()) for message, level, fields in rows]
+
+
+def test_the_page_has_every_message_with_its_level_and_fields_and_no_other() -> None:
+    page, code = on_the_page(), in_the_code()
+    assert sorted(code - set(page)) == []
+    assert sorted(set(page) - code) == []
+    assert len(page) == len(set(page))
+
+
+def test_messages_that_are_not_literal_are_those_known_by_name() -> None:
+    """Else a line could be written that the page does not have."""
+    calls = [ast.unparse(call.args[0]) for _, call in written() if not isinstance(call.args[0], ast.Constant)]
+    assert calls == ["event"]  # of kubelet.server: a call of the kubelet that failed
+    source = "".join(file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py"))
+    assert [message for message in BY_NAME if f'"{message}"' not in source] == []
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_every_level_is_explained(level: log.Level) -> None:
+    assert f"| {level} | " in PAGE.read_text(encoding="utf-8")
