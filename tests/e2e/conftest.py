@@ -11,11 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from onenode import binaries, probe
+from onenode import binaries, probe, shipped
 from onenode.cluster import Cluster
 from onenode.offers import FUSE, SHARES, configuration
 from onenode.plugin import Devhost
 from onenode.pods import Pods
+from onenode.shipped import Shipped
 
 from devhost.testing import zram as zram_devices
 from devhost.testing.zram import Zram
@@ -74,6 +75,17 @@ def pods(cluster: Cluster) -> Iterator[Pods]:
     pods = Pods(cluster)
     yield pods
     pods.clear()
+
+
+@pytest.fixture(scope="session")
+def shipment(cluster: Cluster) -> Shipped:
+    """The image, known to the node's runtime, and the chart."""
+    try:
+        shipment = shipped.find()
+    except shipped.Missing as error:
+        pytest.skip(str(error))
+    cluster.load_image(shipment.archive, *(f"{shipped.IMAGE}:{tag}" for tag in shipped.TAGS))
+    return shipment
 
 
 @pytest.fixture

@@ -97,6 +97,30 @@ def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         kubernetes.build(tmp_path, limit=0.0)
 
 
+def test_what_was_built_from_another_main_go_is_built_anew_once(tmp_path: Path) -> None:
+    module = tmp_path / "theirs.json"
+    module.write_text('{"Go": "1.26", "Replace": []}')
+    calls = install(
+        tmp_path,
+        "go",
+        f"""case "$2" in
+            download) echo '{{"GoMod": "{module}"}}';;
+            edit) cat "$4";;
+            tidy) ;;
+            *) touch kube.new;;
+        esac""",
+    )
+    built = kubernetes.build(tmp_path)
+    assert set(built) == set(kubernetes.PARTS)
+    once = calls.read_text()
+    (built["kubectl"].parent / "main.go").write_text("package older")
+    assert not kubernetes.is_built(tmp_path)
+    kubernetes.build(tmp_path)
+    assert calls.read_text() == once * 2
+    kubernetes.build(tmp_path)
+    assert calls.read_text() == once * 2
+
+
 def test_without_go_nothing_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,6 +36,7 @@ from devhost.kubelet.channel import local
 from devhost.kubelet.server import SOCKET_PREFIX, PluginServer, server_stem
 from devhost.pace import Backoff
 from devhost.supply import Supply
+from devhost.telemetry.episode import Episode
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
@@ -58,6 +60,15 @@ SETTLE = 0.1
 DRAIN = 2.0
 """Seconds a resource that goes away waits for its empty list to be sent."""
 
+ABSENT = "kubelet.sock is absent: waiting for the kubelet"
+"""Why nothing is registered where the kubelet's directory has no socket."""
+
+NO_DIRECTORY = "the kubelet's directory does not exist: waiting for the kubelet"
+"""Why nothing is where not even that is there."""
+
+REMOVED = "the kubelet's directory was removed, and this container still has the old one: it has to start anew"
+"""Why nothing ever will be: of a directory that is mounted into a container, no later one of its name is seen."""
+
 Identity = tuple[int, int, int]
 
 
@@ -80,10 +91,18 @@ class KubeletSocket:
         self.directory = directory
         self.path = directory / KUBELET_SOCKET
         self.identity: Identity | None = None
+        self.trouble = ""
+        """Why there is no kubelet, in the words of the log; empty while its socket is there."""
+        self.since = time.time()
+        """Wall-clock seconds at which it went or came."""
         self.servers: Mapping[str, frozenset[str]] = {}
         """Names of the sockets in the directory that a devhost made, by resource (``server_stem``)."""
-        self._seen: tuple[Identity | None, Identity | None] = (None, None)
+        self._seen: tuple[Identity | None, Identity | None] | None = None
         self._subscribers: set[Callable[[], None]] = set()
+
+    def usable(self) -> tuple[bool, str]:
+        """Whether there is, or may yet be, a kubelet to hear of here; if not, why."""
+        return (False, REMOVED) if self.trouble == REMOVED else (True, "")
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Calls ``changed`` when anything in the directory did; returns what ends that."""
@@ -92,17 +111,30 @@ class KubeletSocket:
 
     def look(self) -> None:
         """Reads what is there now, and tells the subscribers if it is something else than before."""
-        before, self.identity = self.identity, _identity(self.path)
+        self.identity = _identity(self.path)
         seen = (self.identity, _identity(self.directory))
         if seen == self._seen:
             return
-        self._seen = seen
+        before, self._seen = self._seen, seen
         self.servers = self._list()
-        if before != self.identity:
-            state = "present" if self.identity else "absent"
-            log.info("kubelet socket changed", path=str(self.path), now=state)
+        self._tell(before[0] if before else None)
         for subscriber in tuple(self._subscribers):
             subscriber()
+
+    def _tell(self, before: Identity | None) -> None:
+        """Logs that the kubelet went or came, once each."""
+        known = self.trouble
+        if self.identity is None:
+            self.trouble = _absence(self.directory)
+            if self.trouble != known:
+                log.warning("no kubelet", dir=str(self.directory), reason=self.trouble)
+        else:
+            self.trouble = ""
+            # whoever made it sets its mode, too: another time of change alone is no other socket to speak of
+            if known or before is None or self.identity[:2] != before[:2]:
+                log.info("kubelet socket found", path=str(self.path))
+        if bool(known) != bool(self.trouble):
+            self.since = time.time()
 
     def _list(self) -> dict[str, frozenset[str]]:
         found: dict[str, set[str]] = {}
@@ -117,10 +149,6 @@ class KubeletSocket:
 
     async def run(self) -> None:
         """Watches for ever. The directory may be absent, and may be replaced by another."""
-        if not self.directory.is_dir():
-            log.warning(
-                "the kubelet's directory does not exist yet; waiting for it", path=str(self.directory)
-            )
         watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], POLL)
         async for _ in watch.changes():
             self.look()
@@ -134,14 +162,29 @@ class KubeletSocket:
                     log.info("removed a stale socket", path=str(path))
 
 
+def _absence(directory: Path) -> str:
+    """Why there is no kubelet.sock in it. A directory that was removed has no links any more (``stat(2)``)."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return NO_DIRECTORY
+    if not stat.S_ISDIR(found.st_mode):
+        return NO_DIRECTORY
+    return ABSENT if found.st_nlink else REMOVED
+
+
 @dataclass(slots=True)
 class Standing:
-    """What there is to say of one resource's registration; ``last`` is wall-clock seconds."""
+    """What there is to say of one resource's registration; ``last`` and ``since`` are wall-clock seconds.
+
+    ``error`` is why it is not registered, since ``since``; empty where nothing went wrong.
+    """
 
     state: State = State.WAITING
     registrations: int = 0
     last: float | None = None
     error: str = ""
+    since: float = 0.0
 
 
 class Registration:
@@ -168,6 +211,7 @@ class Registration:
         self._wake = asyncio.Event()
         self._backoff = Backoff(1.0, 30.0)
         self._refused = Backoff(0.05, 1.0)
+        self._loss = Episode()
 
     @property
     def streams(self) -> int:
@@ -228,6 +272,7 @@ class Registration:
                 await self._sleep(SETTLE - age)
                 self._kubelet.look()
             elif refuses(self._kubelet.path):
+                self._metrics.registration_failed(self._supply.name)
                 self._failed(f"nobody listens on {self._kubelet.path}")
                 await self._sleep(self._refused.delay())
             else:
@@ -247,6 +292,7 @@ class Registration:
         self.standing.registrations += 1
         self.standing.last = time.time()
         self.standing.error = ""
+        self._loss.over()
         self._metrics.registered(self._supply.name)
         self._set(State.REGISTERED)
         log.info(
@@ -313,7 +359,9 @@ class Registration:
     def _failed(self, message: str) -> None:
         if self._stopping:
             return
-        if message != self.standing.error:
+        if not self._loss:
+            self.standing.since = time.time()
+        if self._loss.news(message):
             log.warning("not registered", resource=self._supply.name, reason=message)
         self.standing.error = message
         self._set(State.LOST)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from . import debian, kubernetes, probe
 from .fetching import Unavailable, say
+from .golang import CannotBuild
 
 UNAVAILABLE = 77
 """The exit code that test drivers since Automake's take for "skipped"."""
@@ -48,6 +49,13 @@ PACKAGED: Mapping[str, Packaged] = {
     "busybox": Packaged("busybox-static", "usr/bin/busybox", ("true",)),
 }
 """``cni-ptp`` stands for the directory it is in; without arguments it tells its version."""
+
+VERSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "cni-ptp": (),
+    "busybox": (),
+    "kubectl": ("version", "--client"),
+}
+"""How those are asked for their version that do not know ``--version``."""
 
 NAMES = (*kubernetes.PARTS, *PACKAGED)
 
@@ -99,7 +107,7 @@ def make(limit: float = kubernetes.BUILD_LIMIT) -> dict[str, Path]:
             found[name] = kubernetes.build(cache(), limit)[name]
     except Unavailable as error:
         raise Unavailable(f"{error}; {variable(name)} can name a program to use") from None
-    except kubernetes.CannotBuild as error:
+    except CannotBuild as error:
         raise Missing(f"{error}; {variable(name)} can name a program to use") from None
     return found
 
@@ -144,7 +152,7 @@ def _cached(name: str) -> Path:
 
 
 def _version(name: str, path: Path) -> str:
-    arguments = () if name in ("cni-ptp", "busybox") else ("--version",)
+    arguments = VERSION_ARGUMENTS.get(name, ("--version",))
     done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=120, check=False)
     lines = (done.stdout + done.stderr).splitlines()
     return lines[0].strip() if lines else "?"

@@ -17,6 +17,7 @@ from typing import Any
 
 from . import cgroups, image
 from .api import Api, ApiError, Json
+from .kubectl import Kubectl
 from .namespaces import Namespaces
 from .settings import (
     ADDRESS,
@@ -50,6 +51,7 @@ class Cluster:
         self._stack = ExitStack()
         self.namespaces = Namespaces(ADDRESS, NODE, self.logs / "namespaces.log")
         self.api = Api(self.namespaces, API_PORT, self._settings.token)
+        self.kubectl = Kubectl(self.namespaces, programs["kubectl"], self._settings.kubeconfig, directory)
 
     def __enter__(self) -> Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -76,13 +78,12 @@ class Cluster:
         until(
             "containerd answers", lambda: self._ctr("version").returncode == 0, seen=self._say("containerd")
         )
-        done = self._ctr("images", "import", "--local", str(archive), timeout=120)
-        if done.returncode:
-            raise RuntimeError(f"the image cannot be imported: {done.stderr.strip()}")
+        self._import(archive)
         until("the API server is ready", self._ready, seen=self._say("kube-apiserver"))
         self.start("kube-scheduler")
         self.start("kube-controller-manager")
         self.start("kubelet")
+        until("pods have their account", self._accounts, seen=self._say("kube-controller-manager"))
         until("the node is ready", self._schedulable, limit=300, seen=self._say("kubelet"))
 
     # processes
@@ -112,6 +113,12 @@ class Cluster:
     def _ready(self) -> bool:
         with suppress(ApiError, OSError):
             return self.api.call("GET", "/readyz") == "ok"
+        return False
+
+    def _accounts(self) -> bool:
+        """Whether there is what every pod is made with, unless it names another."""
+        with suppress(ApiError, OSError):
+            return bool(self.api.get("/api/v1/namespaces/default/serviceaccounts/default"))
         return False
 
     def _schedulable(self) -> bool:
@@ -172,12 +179,43 @@ class Cluster:
         """Runs a shell script inside a container, under its cgroup and namespaces."""
         return self._ctr("tasks", "exec", "--exec-id", uuid.uuid4().hex, container, "/bin/sh", "-c", script)
 
+    def process(self, container: str) -> int:
+        """The first process of a container that runs, as the node counts.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        for line in self._ctr("tasks", "ls").stdout.splitlines():
+            name, pid, *_ = line.split()
+            if name == container:
+                return int(pid)
+        raise RuntimeError(f"container {container} does not run")
+
+    def load_image(self, archive: Path, *names: str) -> None:
+        """Puts the image of an OCI archive into the runtime's store, under these names and not under its own.
+
+        Raises:
+            RuntimeError: it cannot be imported.
+        """
+        renamed = self.directory / "renamed.tar"
+        image.rename(archive, renamed, *names)
+        self._import(renamed)
+        renamed.unlink()
+
+    def _import(self, archive: Path) -> None:
+        done = self._ctr("images", "import", "--local", str(archive), timeout=600)
+        if done.returncode:
+            raise RuntimeError(f"the image cannot be imported: {done.stderr.strip()}")
+
     def _ctr(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         place = ("--address", CONTAINERD_SOCKET, "--namespace", "k8s.io")
         return self.namespaces.run(self._programs["ctr"], *place, *arguments, timeout=timeout)
 
     def save(self, name: str) -> None:
-        """Writes what everybody knows beside the logs, for whoever has to find out what went wrong."""
+        """Writes what everybody knows beside the logs, for whoever has to find out what went wrong.
+
+        After the cluster's end that is nothing any more.
+        """
         with suppress(ApiError, OSError):
             for what in ("nodes", "pods", "events"):
                 document = self.api.get(f"/api/v1/{what}")
@@ -185,7 +223,7 @@ class Cluster:
         for file in (f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint", *self._specifications()):
             with suppress(OSError):
                 shutil.copy(self.namespaces.path(file), self.logs / f"{name}-{Path(file).name}")
-        with (self.logs / f"{name}-containers.json").open("w") as log:
+        with suppress(OSError), (self.logs / f"{name}-containers.json").open("w") as log:
             for container in self._ctr("containers", "ls", "-q").stdout.split():
                 log.write(self._ctr("containers", "info", container).stdout)
 

@@ -21,6 +21,10 @@ REPORT = 15.0
 """Seconds between two lines about something that takes long."""
 
 
+NAME = "e2e"
+"""Who speaks. Whatever else fetches programs by this module says so with a name of its own."""
+
+
 class Unavailable(Exception):
     """What this machine or its network does not give, and so no fault of the project; one line."""
 
@@ -31,7 +35,7 @@ class Unreachable(Unavailable):
 
 def say(text: str) -> None:
     """One line for whoever waits."""
-    sys.stdout.write(f"e2e: {text}\n")
+    sys.stdout.write(f"{NAME}: {text}\n")
     sys.stdout.flush()
 
 

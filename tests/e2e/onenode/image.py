@@ -75,3 +75,19 @@ def _add(
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname, entry.mode, entry.size = kind, link, mode, len(data)
     archive.addfile(entry, io.BytesIO(data))
+
+
+def rename(archive: Path, target: Path, *names: str) -> None:
+    """Copies the OCI archive of one image, so that it is imported under these names and no others."""
+    with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
+        for entry in old:
+            data = old.extractfile(entry)
+            if entry.name == "index.json" and data is not None:
+                index = json.load(data)
+                (described,) = index["manifests"]
+                index["manifests"] = [
+                    {**described, "annotations": {"io.containerd.image.name": name}} for name in names
+                ]
+                _add(new, entry.name, data=json.dumps(index).encode(), mode=0o644)
+            else:
+                new.addfile(entry, data)

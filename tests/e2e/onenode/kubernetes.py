@@ -1,4 +1,4 @@
-"""Kubernetes, built from its Go module: the parts of the control plane and the kubelet, as one program."""
+"""Kubernetes, built from its Go module: control plane, kubelet and kubectl, as one program."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import json
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-from .fetching import Unavailable, Unreachable, persistently, run, say
+from .fetching import Unavailable, persistently, say
+from .golang import CannotBuild, compilers, go
 
 VERSION = "v1.37.1"
 """The newest release that was seen to run. ``KUBERNETES`` in the environment names another one."""
 
-PARTS = ("kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
+PARTS = ("kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
 
 SOURCE = Path(__file__).parent / "kube" / "main.go"
 
@@ -23,26 +22,6 @@ DOWNLOAD_LIMIT = 600.0
 BUILD_LIMIT = 3600.0
 """Seconds: a cold build takes minutes on two idle cores, and longer where others use them. What was compiled
 until then stays in Go's cache."""
-
-MEMORY_OF_A_COMPILER = 1 << 20
-"""Kilobytes; the largest package takes about that."""
-
-NETWORK = re.compile(
-    r"dial (tcp|udp)|no such host|connection (refused|reset)|i/o timeout|TLS handshake|\bEOF\b"
-    r"|(network|host) is unreachable|no route to host|server misbehaving|proxyconnect|Client\.Timeout"
-    r"|\b(403|408|429|50\d) [A-Z]"
-)
-"""How Go says that it could not fetch something."""
-
-MACHINE = re.compile(
-    r"requires go >= \S+|toolchain not available|GOPROXY=off|signal: killed|no space left on device"
-    r"|cannot allocate memory"
-)
-"""How Go says that the machine has too little of something, or too old a Go."""
-
-
-class CannotBuild(Exception):
-    """Why Kubernetes does not compile; one line."""
 
 
 def version() -> str:
@@ -64,8 +43,10 @@ def programs(cache: Path) -> dict[str, Path]:
 
 
 def is_built(cache: Path) -> bool:
-    """Whether nothing is left to do."""
-    return all(program.exists() for program in programs(cache).values())
+    """Whether nothing is left to do. What was made from another main.go than today's does not count."""
+    found = programs(cache)
+    source = cache / f"kubernetes-{version()}" / SOURCE.name
+    return all(program.exists() for program in found.values()) and source.read_bytes() == SOURCE.read_bytes()
 
 
 def why_not() -> str:
@@ -91,16 +72,18 @@ def build(cache: Path, limit: float = BUILD_LIMIT) -> dict[str, Path]:
     wanted = version()
     directory = cache / f"kubernetes-{wanted}"
     directory.mkdir(parents=True, exist_ok=True)
+    for program in found.values():  # before the source is there that they would seem to be made from
+        program.unlink(missing_ok=True)
     shutil.copy(SOURCE, directory / "main.go")
     say(f"fetching the modules of Kubernetes {wanted}")
     (directory / "go.mod").write_text(persistently(lambda: _module(directory, wanted)))
-    persistently(lambda: _go(directory, DOWNLOAD_LIMIT, "mod", "tidy", progress=_fetched))
-    say(f"compiling Kubernetes {wanted}, some thousand packages, with {_compilers()} at a time")
+    persistently(lambda: go(directory, DOWNLOAD_LIMIT, "mod", "tidy", progress=_fetched))
+    say(f"compiling Kubernetes {wanted}, some thousand packages, with {compilers()} at a time")
     stamp = f"-s -w -X k8s.io/component-base/version.gitVersion={wanted}"
     options = [
         "-v",
         "-p",
-        str(_compilers()),
+        str(compilers()),
         "-trimpath",
         "-buildvcs=false",
         "-ldflags",
@@ -108,10 +91,9 @@ def build(cache: Path, limit: float = BUILD_LIMIT) -> dict[str, Path]:
         "-o",
         "kube.new",
     ]
-    _go(directory, limit, "build", *options, ".", progress=_compiled)
+    go(directory, limit, "build", *options, ".", progress=_compiled)
     (directory / "kube.new").rename(directory / "kube")
     for program in found.values():
-        program.unlink(missing_ok=True)
         program.symlink_to("kube")
     return found
 
@@ -123,8 +105,8 @@ def _module(directory: Path, wanted: str) -> str:
     own; replacements count in the main module only.
     """
     (directory / "go.mod").unlink(missing_ok=True)
-    answer = _go(directory, DOWNLOAD_LIMIT, "mod", "download", "-json", f"k8s.io/kubernetes@{wanted}")
-    theirs = _go(directory, 60, "mod", "edit", "-json", json.loads(answer)["GoMod"])
+    answer = go(directory, DOWNLOAD_LIMIT, "mod", "download", "-json", f"k8s.io/kubernetes@{wanted}")
+    theirs = go(directory, 60, "mod", "edit", "-json", json.loads(answer)["GoMod"])
     staged = wanted.replace("v1.", "v0.", 1)
     parsed = json.loads(theirs)
     lines = ["module onenode", f"go {parsed['Go']}", f"require k8s.io/kubernetes {wanted}"]
@@ -135,55 +117,9 @@ def _module(directory: Path, wanted: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compilers() -> int:
-    """How many may run at once without filling the memory that is free."""
-    available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
-    assert available, "Linux has said so since 3.14"
-    room = int(available[1]) // MEMORY_OF_A_COMPILER
-    return max(1, min(len(os.sched_getaffinity(0)), room))
-
-
 def _fetched(errors: str) -> str:
     return f"fetching: {errors.count('downloading ')} modules so far"
 
 
 def _compiled(errors: str) -> str:
     return f"compiling: {len(errors.splitlines())} packages so far"
-
-
-def _go(
-    directory: Path, limit: float, *arguments: str, progress: Callable[[str], str] = lambda _: "fetching"
-) -> str:
-    """Runs Go; what it prints.
-
-    Raises:
-        Unreachable: it could not fetch something.
-        Unavailable: the machine has too little of something; or it took too long.
-        CannotBuild: it failed for another reason.
-    """
-    name = f"go {' '.join(arguments[: 1 + (arguments[0] == 'mod')])}"
-    environment = {"HOME": str(Path.home()), **os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-    try:
-        done = run(
-            ["nice", "go", *arguments],
-            directory=directory,
-            environment=environment,
-            limit=limit,
-            progress=progress,
-        )
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"{name} took longer than {limit:.0f} s") from None
-    if done.returncode:
-        log = directory / "failure.log"
-        log.write_text(done.stdout + done.stderr)
-        raise _error(name, done.stdout + done.stderr, log)
-    return done.stdout
-
-
-def _error(name: str, output: str, log: Path) -> Exception:
-    lines = output.strip().splitlines() or ["it did not say why"]
-    for kind, pattern in ((Unavailable, MACHINE), (Unreachable, NETWORK)):
-        if telling := [line.strip('\t ",') for line in lines if pattern.search(line)]:
-            said = telling[-1].removeprefix('Error": "')  # go mod download -json
-            return kind(f"{name}: {said}")
-    return CannotBuild(f"{name}: {lines[-1].strip()} (see {log})")

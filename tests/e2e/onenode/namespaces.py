@@ -84,10 +84,10 @@ class Namespaces:
         """Where the host sees a path of the node. Sockets below it can be connected to and made."""
         return Path(f"/proc/{self.pid}/root{inside}")
 
-    def connect(self, port: int, timeout: float) -> socket.socket:
-        """A connection to a port of the node's loopback address."""
+    def connect(self, port: int, timeout: float, address: str = "127.0.0.1") -> socket.socket:
+        """A connection from the node to a port: of its own loopback address, or of a pod."""
         with self._as_ours("net"):
-            return socket.create_connection(("127.0.0.1", port), timeout)
+            return socket.create_connection((address, port), timeout)
 
     def spawn(
         self, *command: str | Path, log: Path, env: Mapping[str, str] | None = None
@@ -128,24 +128,36 @@ class Namespaces:
         return ["nsenter", f"--target={self.pid}", "--mount", "--net", "--", *map(str, command)]
 
     @contextmanager
+    def in_network_of(self, process: int) -> Iterator[None]:
+        """This thread opens sockets in the network namespace of a process of the node, as the node counts."""
+        with _entered("net", self.path(f"/proc/{process}/ns/net")):
+            yield
+
+    @contextmanager
     def _as_ours(self, kind: Literal["net", "pid"]) -> Iterator[None]:
         """This thread opens sockets, or has children, in the node's namespace.
 
         No thread can be started while the pid namespace of children is another one.
         """
-        before = os.open(f"/proc/thread-self/ns/{kind if kind == 'net' else 'pid_for_children'}", os.O_RDONLY)
+        with _entered(kind, Path(f"/proc/{self.pid}/ns/{kind}")):
+            yield
+
+
+@contextmanager
+def _entered(kind: Literal["net", "pid"], namespace: Path) -> Iterator[None]:
+    before = os.open(f"/proc/thread-self/ns/{kind if kind == 'net' else 'pid_for_children'}", os.O_RDONLY)
+    try:
+        there = os.open(namespace, os.O_RDONLY)
         try:
-            there = os.open(f"/proc/{self.pid}/ns/{kind}", os.O_RDONLY)
+            _setns(there)
             try:
-                _setns(there)
-                try:
-                    yield
-                finally:
-                    _setns(before)
+                yield
             finally:
-                os.close(there)
+                _setns(before)
         finally:
-            os.close(before)
+            os.close(there)
+    finally:
+        os.close(before)
 
 
 def _setns(descriptor: int) -> None:

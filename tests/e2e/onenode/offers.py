@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 FUSE = "example.com/fuse"
 ZRAM = "example.com/zram"
 DISK = "example.com/disk"
+
+KINDS = {
+    "fuse": "/dev/fuse",
+    "kvm": "/dev/kvm",
+    "tun": "/dev/net/tun",
+    "vsock": "/dev/vsock",
+    "vhost-net": "/dev/vhost-net",
+    "loop-control": "/dev/loop-control",
+    "loop": "/dev/loop0",
+    "input": "/dev/uinput",
+    "entropy": "/dev/hwrng",
+}
+"""Device nodes that machines may have, one of each kind. To open one does nothing to the device."""
 
 SHARES = 3
 """How often ``/dev/fuse`` is handed out, if a test does not say otherwise."""
@@ -46,3 +61,13 @@ def configuration(
         "backends": {"udev": {"groups": groups}},
         "resources": [{"backend": "udev", "inject": inject, **resource} for resource in resources],
     }
+
+
+def kinds() -> dict[str, str]:
+    """Those of :data:`KINDS` that this machine has and that can be opened here; device nodes by resource."""
+    found = {}
+    for kind, node in KINDS.items():
+        with suppress(OSError):
+            os.close(os.open(node, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+            found[f"example.com/{kind}"] = node
+    return found

@@ -91,8 +91,7 @@ class Devhost:
 
     def _pid_inside(self) -> int:
         assert self._process is not None
-        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
+        return inside(self._process.pid)
 
     def status(self) -> dict[str, Any]:
         """What ``devhost status`` tells of the devhost that answers on this node; empty if none does."""
@@ -112,3 +111,9 @@ class Devhost:
 
     def _said(self) -> str:
         return self.log.read_bytes()[self._said_before :].decode(errors="replace")
+
+
+def inside(process: int) -> int:
+    """The number that a process of the node, which the host counts as ``process``, has there."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])

@@ -14,6 +14,7 @@ from .cluster import Cluster
 from .waiting import until
 
 NAMESPACE = "/api/v1/namespaces/default/pods"
+REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
 CONTAINER = "main"
 SECOND = "beside"
 DEVICES_CGROUP = Path("/sys/fs/cgroup/devices")
@@ -169,12 +170,46 @@ class Pod:
         return status
 
 
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Pods that somebody replaces: a kubelet that rejects a pod never tries it again."""
+
+    cluster: Cluster
+    name: str
+    count: int
+
+    def running(self) -> None:
+        """Waits until as many run as were asked for.
+
+        Raises:
+            TimeoutError: they do not.
+        """
+        until(f"{self.count} pods of {self.name} run", lambda: self._ready() == self.count, seen=self._ready)
+
+    def _ready(self) -> int:
+        status = self.cluster.api.get(f"{REPLICA_SETS}/{self.name}")["status"]
+        return int(status.get("readyReplicas", 0))
+
+    def delete(self) -> None:
+        """Ends them and waits until they are gone, and their devices are free."""
+        self.cluster.api.delete(f"{REPLICA_SETS}/{self.name}", propagationPolicy="Foreground")
+        until(f"the pods of {self.name} are gone", self._gone, seen=self._ready)
+
+    def _gone(self) -> bool:
+        try:
+            self.cluster.api.get(f"{REPLICA_SETS}/{self.name}")
+        except ApiError as error:
+            return error.status == 404
+        return False
+
+
 class Pods:
     """Makes pods, and deletes on :meth:`clear` those that are left."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._made: list[Pod] = []
+        self._replicated: list[Replicas] = []
 
     def create(
         self,
@@ -190,33 +225,60 @@ class Pods:
             security: the containers' securityContext.
         """
         wanted = {CONTAINER: limits or {}} | ({} if beside is None else {SECOND: beside})
-        containers = [
-            {
-                "name": container,
-                "image": image.NAME,
-                "imagePullPolicy": "Never",
-                "resources": {"limits": {resource: str(count) for resource, count in amounts.items()}},
-                "securityContext": security,
-            }
-            for container, amounts in wanted.items()
-        ]
-        spec = {
-            "containers": containers,
-            "terminationGracePeriodSeconds": 1,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
+        document = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": _spec(wanted, security),
         }
-        self._cluster.api.post(
-            NAMESPACE, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-        )
+        self._cluster.api.post(NAMESPACE, document)
         pod = Pod(self._cluster, name)
         self._made.append(pod)
         return pod
 
+    def replicate(self, name: str, limits: Mapping[str, int], count: int) -> Replicas:
+        """Asks for pods with these resources, and for others in the place of those that are rejected."""
+        labels = {"pods-of": name}
+        spec = {
+            "replicas": count,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": _spec({CONTAINER: limits}, {})},
+        }
+        self._cluster.api.post(
+            REPLICA_SETS,
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec},
+        )
+        replicas = Replicas(self._cluster, name, count)
+        self._replicated.append(replicas)
+        return replicas
+
     def clear(self) -> None:
         """Deletes every pod that was made."""
+        for replicas in self._replicated:
+            replicas.delete()
+        self._replicated.clear()
         for pod in self._made:
             pod.leave()
         for pod in self._made:
             pod.delete()
         self._made.clear()
+
+
+def _spec(wanted: Mapping[str, Mapping[str, int]], security: Mapping[str, Any]) -> Json:
+    """A pod's containers by name, with the resources that each asks for."""
+    containers = [
+        {
+            "name": container,
+            "image": image.NAME,
+            "imagePullPolicy": "Never",
+            "resources": {"limits": {resource: str(count) for resource, count in amounts.items()}},
+            "securityContext": dict(security),
+        }
+        for container, amounts in wanted.items()
+    ]
+    return {
+        "containers": containers,
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+    }

@@ -56,7 +56,7 @@ KUBELET = {
     "nodeStatusReportFrequency": "1s",
     "oomScoreAdj": 0,
     "resolvConf": "",
-    "syncFrequency": "10s",
+    "syncFrequency": "2s",
     "volumePluginDir": "/var/lib/kubelet/volumeplugins",
     "evictionHard": {"memory.available": "50Mi"},
     "imageGCHighThresholdPercent": 100,
@@ -93,8 +93,16 @@ state = "/run/containerd"
   conf_dir = "{network}"
 """
 
-CONTROLLERS = "node-lifecycle-controller,taint-eviction-controller,daemonset-controller"
-"""The first takes the taint off a node that is ready; nothing is scheduled before."""
+CONTROLLERS = (
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
+    "daemonset-controller",
+    "replicaset-controller",
+    "garbage-collector-controller",
+    "serviceaccount-controller",
+)
+"""The first takes the taint off a node that is ready; nothing is scheduled before. The last but one deletes
+the pods of what is deleted, and without what the last one makes no pod is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,11 @@ class Settings:
     programs: Mapping[str, Path]
     directory: Path
     token: str
+
+    @property
+    def kubeconfig(self) -> Path:
+        """How to reach the API server as the one user."""
+        return self.directory / "kubeconfig"
 
     def write(self) -> None:
         """Makes every file that the programs read."""
@@ -175,7 +188,6 @@ class Settings:
             "--service-account-issuer=https://kubernetes.default",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
-            "--disable-admission-plugins=ServiceAccount",
             "--allow-privileged=true",
         ]
 
@@ -187,7 +199,7 @@ class Settings:
             self._kubeconfig(),
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
-            f"--controllers={CONTROLLERS}",
+            f"--controllers={','.join(CONTROLLERS)}",
             f"--service-account-private-key-file={self.directory / 'accounts.key'}",
         ]
 
@@ -204,4 +216,4 @@ class Settings:
         ]
 
     def _kubeconfig(self) -> str:
-        return f"--kubeconfig={self.directory / 'kubeconfig'}"
+        return f"--kubeconfig={self.kubeconfig}"

@@ -1,0 +1,77 @@
+"""Compiling programs from their Go modules, on a machine that may lack Go, a network or memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from .fetching import Unavailable, Unreachable, run
+
+MEMORY_OF_A_COMPILER = 1 << 20
+"""Kilobytes; the largest package takes about that."""
+
+NETWORK = re.compile(
+    r"dial (tcp|udp)|no such host|connection (refused|reset)|i/o timeout|TLS handshake|\bEOF\b"
+    r"|(network|host) is unreachable|no route to host|server misbehaving|proxyconnect|Client\.Timeout"
+    r"|\b(403|408|429|50\d) [A-Z]"
+)
+"""How Go says that it could not fetch something."""
+
+MACHINE = re.compile(
+    r"requires go >= \S+|toolchain not available|GOPROXY=off|signal: killed|no space left on device"
+    r"|cannot allocate memory"
+)
+"""How Go says that the machine has too little of something, or too old a Go."""
+
+
+class CannotBuild(Exception):
+    """Why something does not compile; one line."""
+
+
+def compilers() -> int:
+    """How many may run at once without filling the memory that is free."""
+    available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    assert available, "Linux has said so since 3.14"
+    room = int(available[1]) // MEMORY_OF_A_COMPILER
+    return max(1, min(len(os.sched_getaffinity(0)), room))
+
+
+def go(
+    directory: Path, limit: float, *arguments: str, progress: Callable[[str], str] = lambda _: "fetching"
+) -> str:
+    """Runs Go; what it prints.
+
+    Raises:
+        Unreachable: it could not fetch something.
+        Unavailable: the machine has too little of something; or it took too long.
+        CannotBuild: it failed for another reason.
+    """
+    name = f"go {' '.join(arguments[: 1 + (arguments[0] == 'mod')])}"
+    environment = {"HOME": str(Path.home()), **os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+    try:
+        done = run(
+            ["nice", "go", *arguments],
+            directory=directory,
+            environment=environment,
+            limit=limit,
+            progress=progress,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{name} took longer than {limit:.0f} s") from None
+    if done.returncode:
+        log = directory / "failure.log"
+        log.write_text(done.stdout + done.stderr)
+        raise _error(name, done.stdout + done.stderr, log)
+    return done.stdout
+
+
+def _error(name: str, output: str, log: Path) -> Exception:
+    lines = output.strip().splitlines() or ["it did not say why"]
+    for kind, pattern in ((Unavailable, MACHINE), (Unreachable, NETWORK)):
+        if telling := [line.strip('\t ",') for line in lines if pattern.search(line)]:
+            said = telling[-1].removeprefix('Error": "')  # go mod download -json
+            return kind(f"{name}: {said}")
+    return CannotBuild(f"{name}: {lines[-1].strip()} (see {log})")

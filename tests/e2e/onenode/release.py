@@ -1,0 +1,209 @@
+"""The chart on the node, and what the devhost in its pod tells from inside and to the node."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from .api import Json
+from .cluster import Cluster
+from .kubectl import Refused
+from .shipped import IMAGE, Shipped
+from .waiting import until
+
+NAME = "devhost"
+"""Of the release, of its namespace, and so of every object that the chart makes."""
+
+DAEMONSET = f"daemonset/{NAME}"
+CONFIGMAP = f"configmap/{NAME}"
+PORT = 9400
+NAMESPACE = f"{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAME}}}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the listener of the pod answered."""
+
+    status: int
+    kind: str
+    text: str
+
+
+class Release:
+    """The chart, applied by kubectl on entry and deleted on exit.
+
+    Args:
+        values: of the chart, besides where the image is.
+    """
+
+    def __init__(self, cluster: Cluster, shipped: Shipped, values: Mapping[str, Any] | None = None) -> None:
+        self._cluster = cluster
+        self._shipped = shipped
+        self._first = dict(values or {})
+        self._manifests = ""
+
+    def __enter__(self) -> Release:
+        self._cluster.kubectl.apply(NAMESPACE)
+        self.apply(self._first)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.kubectl.delete(self._manifests, f"--namespace={NAME}")
+
+    def apply(self, values: Mapping[str, Any]) -> None:
+        """Applies the chart with these values, whatever was there before, and waits until its pod is Ready.
+
+        Raises:
+            TimeoutError: it is not.
+        """
+        self.request(values)
+        self.ready()
+
+    def request(self, values: Mapping[str, Any]) -> None:
+        """Applies the chart with these values and waits for nothing."""
+        image = {"repository": IMAGE, **values.get("image", {})}
+        self._manifests = self._shipped.render(NAME, {**values, "image": image})
+        self._cluster.kubectl.apply(self._manifests, f"--namespace={NAME}")
+
+    def ready(self) -> None:
+        """Waits until the newest DaemonSet's pod is Ready: then the kubelet is served.
+
+        Raises:
+            TimeoutError: it is not.
+            AssertionError: it cannot be, for its container ends again and again.
+        """
+        until("the chart's pod is Ready", self._rolled_out, seen=lambda: f"{self._pods()}; {self.log()}")
+
+    def _rolled_out(self) -> bool:
+        for pod in self._pods():
+            for container in pod["status"].get("containerStatuses", ()):
+                waiting = container["state"].get("waiting", {})
+                assert waiting.get("reason") != "CrashLoopBackOff", f"devhost ends by itself: {self.log()}"
+        return "successfully rolled out" in self.kubectl("rollout", "status", DAEMONSET, "--watch=false")
+
+    # the pod
+
+    def kubectl(self, *arguments: str) -> str:
+        """kubectl in the release's namespace; raises as :meth:`Kubectl.run`."""
+        return self._cluster.kubectl.run(f"--namespace={NAME}", *arguments)
+
+    def pod(self) -> Json:
+        """The pod that is there to stay."""
+        (pod,) = [pod for pod in self._pods() if "deletionTimestamp" not in pod["metadata"]]
+        return pod
+
+    def _pods(self) -> list[Json]:
+        selector = f"--selector=app.kubernetes.io/instance={NAME}"
+        pods: list[Json] = json.loads(self.kubectl("get", "pods", selector, "--output=json"))["items"]
+        return pods
+
+    def container(self) -> Json:
+        """Its one container's status."""
+        (container,) = self.pod()["status"]["containerStatuses"]
+        return dict(container)
+
+    def image(self) -> str:
+        """The image that its container was asked to be of."""
+        (container,) = self.pod()["spec"]["containers"]
+        return str(container["image"])
+
+    def identity(self) -> tuple[str, str, int]:
+        """Pod, container id and number of restarts: unchanged as long as nothing was started anew."""
+        pod = self.pod()
+        (container,) = pod["status"]["containerStatuses"]
+        return pod["metadata"]["name"], container["containerID"], container["restartCount"]
+
+    def process(self) -> int:
+        """The container's first process, as the node counts."""
+        return self._cluster.process(self.container()["containerID"].removeprefix("containerd://"))
+
+    def execute(self, *command: str) -> str:
+        """What a command prints in the container, by ``kubectl exec``; raises as :meth:`kubectl`."""
+        return self.kubectl("exec", f"pod/{self.pod()['metadata']['name']}", "--", *command)
+
+    def log(self) -> str:
+        """What the container has written."""
+        with suppress(Refused, ValueError):
+            return self.kubectl("logs", f"pod/{self.pod()['metadata']['name']}")
+        return ""
+
+    # what devhost tells
+
+    def status(self) -> dict[str, Any]:
+        """What ``devhost status`` prints in the container; empty while it cannot be asked."""
+        with suppress(Refused, ValueError):
+            said: dict[str, Any] = json.loads(self.execute("devhost", "status", "--output=json"))
+            return said
+        return {}
+
+    def resource(self, name: str) -> dict[str, Any]:
+        """One resource of :meth:`status`; empty if it is not there."""
+        found = [each for each in self.status().get("resources", ()) if each["name"] == name]
+        return found[0] if found else {}
+
+    def get(self, path: str) -> Answer:
+        """What the pod answers on its own address, to somebody on the node.
+
+        Raises:
+            OSError: nobody answers.
+        """
+        address = self.pod()["status"]["podIP"]
+        plain = self._cluster.namespaces.connect(PORT, 60.0, address)
+        connection = http.client.HTTPConnection(address, PORT, timeout=60.0)
+        try:
+            connection.sock = plain
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers.get_content_type(), answer.read().decode())
+        finally:
+            connection.close()
+            plain.close()
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """The value of one series; ``None`` where there is none."""
+        for family in text_string_to_metric_families(self.get("/metrics").text):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    return float(sample.value)
+        return None
+
+    # its configuration
+
+    def configuration(self) -> dict[str, Any]:
+        """What stands in the ConfigMap."""
+        parsed: dict[str, Any] = yaml.safe_load(self.text())
+        return parsed
+
+    def text(self) -> str:
+        """The same as it is written there."""
+        document = json.loads(self.kubectl("get", CONFIGMAP, "--output=json"))
+        return str(document["data"]["devhost.yaml"])
+
+    def edit(self, text: str) -> None:
+        """Replaces what stands in the ConfigMap, as somebody who edits it would; waits for nothing."""
+        patch = {"data": {"devhost.yaml": text}}
+        self._cluster.kubectl.patch(CONFIGMAP, patch, f"--namespace={NAME}")
+
+    def change(self, text: str) -> None:
+        """Edits the ConfigMap and waits until devhost has taken over another configuration than before.
+
+        Raises:
+            TimeoutError: it has not.
+        """
+        before = self.status()["devhost"]["generation"]
+        self.edit(text)
+        until(
+            "devhost takes over the ConfigMap",
+            lambda: self.status().get("devhost", {}).get("generation", 0) > before,
+            seen=self.status,
+        )

@@ -1,0 +1,140 @@
+"""What the project ships for clusters: its image and its chart, and whether they can be had here.
+
+python -m onenode.shipped            finds or makes Helm and the image
+
+Where this machine or its network cannot give one of them, the reason is kept, and the tests that need it skip
+with it. The exit code is 1 where something is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import devhost
+
+from .binaries import UNAVAILABLE, cache
+from .fetching import Unavailable, say
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(REPOSITORY / "tests" / "chart"))
+
+import programs  # noqa: E402 - found on the path only now
+
+CHART = REPOSITORY / "deploy" / "helm" / "devhost"
+ARCHIVE = REPOSITORY / "build" / "image" / f"devhost-{devhost.__version__}.oci.tar"
+
+VARIABLE = "DEVHOST_E2E_IMAGE"
+"""The environment variable that names the archive of another image to use."""
+
+IMAGE = "local.test/devhost"
+"""The repository under which the node has the image. No registry has it."""
+
+TAGS = (devhost.__version__, "next")
+"""The same image under two tags: the chart's own, and one for an upgrade to go to."""
+
+
+class Missing(Exception):
+    """What is not there, and how it could be; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """The image's archive, and the Helm that renders the chart."""
+
+    archive: Path
+    helm: Path
+
+    def render(self, name: str, values: Mapping[str, Any]) -> str:
+        """What ``helm template`` makes of the chart with these values.
+
+        Raises:
+            subprocess.CalledProcessError: the chart refuses them.
+        """
+        return subprocess.run(
+            [self.helm, "template", name, CHART, f"--namespace={name}", "--values=-"],
+            input=json.dumps(values),
+            text=True,
+            check=True,
+            stdout=subprocess.PIPE,
+            timeout=120,
+        ).stdout
+
+
+def find() -> Shipped:
+    """What is there.
+
+    Raises:
+        Missing: something is not.
+    """
+    if named := os.environ.get(VARIABLE):
+        archive = Path(named).absolute()
+        if not archive.is_file():
+            raise Missing(f"{VARIABLE}={named} is not a file")
+    else:
+        archive = ARCHIVE
+        if (record := _record()).exists():  # an image of another day proves nothing of today's
+            raise Missing(record.read_text())
+        if not archive.exists():
+            raise Missing(f"there is no {archive.relative_to(REPOSITORY)}: run `make image`")
+    try:
+        return Shipped(archive, programs.find("helm"))
+    except programs.Missing as error:
+        raise Missing(str(error)) from None
+
+
+def make() -> None:
+    """Makes what is missing, or not of today.
+
+    Raises:
+        Missing: one cannot be made, and something is wrong.
+        Unavailable: one cannot be had on this machine.
+    """
+    programs.make("helm")
+    if not os.environ.get(VARIABLE):
+        _make_image()
+
+
+def _make_image() -> None:
+    tool = [sys.executable, "-m", "image"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tools")}
+    last = "it did not say why"
+    with subprocess.Popen(
+        tool, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            last = line.strip().removeprefix("image: ") or last
+            say(last)
+    if process.returncode == UNAVAILABLE:
+        raise Unavailable(last)
+    if process.returncode:
+        raise Missing(f"there is no image: {last}")
+
+
+def _record() -> Path:
+    """Why no image could be made lately."""
+    return cache() / "no-image"
+
+
+def main() -> None:
+    record = _record()
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.unlink(missing_ok=True)
+    try:
+        make()
+    except Unavailable as error:
+        record.write_text(str(error))
+        say(f"the tests of image and chart are left out: {error}")
+    except (Missing, programs.Missing) as error:
+        sys.exit(f"e2e: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Image and chart as they are by default: what runs on the node, with which rights, and what it offers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from onenode.cluster import Cluster
+from onenode.kubectl import Refused
+from onenode.release import Release
+from onenode.settings import PLUGIN_DIRECTORY
+from onenode.shipped import Shipped
+
+FUSE, KVM, TUN = (f"devhost.dev/{name}" for name in ("fuse", "kvm", "tun"))
+SHARES = 100
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster, shipment: Shipped) -> Iterator[Release]:
+    with Release(cluster, shipment) as release:
+        yield release
+
+
+def test_the_chart_brings_a_ready_pod_and_the_node_shows_its_resources(cluster, release):
+    assert release.container()["ready"]
+    assert release.get("/readyz").status == 200
+    assert release.get("/healthz").status == 200
+    for resource, node in ((FUSE, "/dev/fuse"), (KVM, "/dev/kvm"), (TUN, "/dev/net/tun")):
+        if Path(node).exists():
+            cluster.shows(resource, SHARES)
+        else:
+            assert cluster.counts(resource) in (None, (0, 0))
+
+
+def test_a_pod_gets_its_device_from_the_chart_as_it_is(cluster, release, pods):
+    cluster.shows(FUSE, SHARES)
+    without = pods.create("without").running()
+    pod = pods.create("with-fuse", {FUSE: 1}).running()
+    assert pod.nodes() - without.nodes() == {"/dev/fuse"}
+    assert pod.opens("/dev/fuse")
+
+
+def test_it_runs_as_root_without_any_capability(cluster, release):
+    process = cluster.namespaces.path(f"/proc/{release.process()}")
+    lines = (process / "status").read_text().splitlines()
+    status = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+    assert set(status["Uid"]) == {"0"}
+    for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[kind][0], 16) == 0, kind
+    assert status["NoNewPrivs"] == ["1"]
+    assert status["Seccomp"] == ["2"], "2 is a filter"
+
+
+def test_it_can_write_to_the_kubelets_plugin_directory_and_to_nothing_else_of_the_node(cluster, release):
+    mounts = cluster.namespaces.path(f"/proc/{release.process()}/mountinfo").read_text().splitlines()
+    options = {fields[4]: fields[5].split(",") for fields in (line.split() for line in mounts)}
+    assert "ro" in options["/"]
+    own = ("/proc", "/dev", "/sys", "/etc/hosts")  # of the container itself, made by runtime and kubelet
+    writable = {
+        place
+        for place, flags in options.items()
+        if "rw" in flags and not any(place == root or place.startswith(f"{root}/") for root in own)
+    }
+    assert writable == {PLUGIN_DIRECTORY, "/run/devhost"}
+
+
+def test_no_token_is_mounted(cluster, release):
+    pod = release.pod()
+    assert not [volume for volume in pod["spec"]["volumes"] if "projected" in volume or "secret" in volume]
+    mounts = cluster.namespaces.path(f"/proc/{release.process()}/mountinfo").read_text()
+    assert "secrets" not in mounts
+
+
+def test_it_sees_the_nodes_devices_and_cannot_open_them(release):
+    look = "import os; os.stat('/host/dev/fuse'); os.open('/host/dev/fuse', os.O_RDWR)"
+    with pytest.raises(Refused, match="PermissionError"):
+        release.execute("python3", "-c", look)
+
+
+def test_the_kubelets_own_probes_pass(cluster, release):
+    """A container whose liveness had failed would have been restarted."""
+    pod = release.pod()
+    (container,) = pod["spec"]["containers"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    cluster.refreshed()
+    assert release.container()["restartCount"] == 0
+    assert release.container()["ready"]
+
+
+def test_the_status_page_is_reached_from_the_node_on_the_pods_address(release):
+    page = release.get("/")
+    assert (page.status, page.kind) == (200, "text/html")
+    assert "devhost" in page.text
+    shown = release.get("/status.json")
+    assert (shown.status, shown.kind) == (200, "application/json")
+    by_socket = release.status()
+    document = json.loads(shown.text)
+    assert document["devhost"]["pid"] == by_socket["devhost"]["pid"]
+    assert [each["name"] for each in document["resources"]] == [
+        each["name"] for each in by_socket["resources"]
+    ]
+
+
+def test_it_is_in_a_network_of_its_own(cluster, release):
+    def network(process: int) -> Path:
+        return cluster.namespaces.path(f"/proc/{process}/ns/net").readlink()
+
+    assert network(release.process()) != network(1)
