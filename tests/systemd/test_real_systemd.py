@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from machine import Machine, Unbootable, booted, why_not
+from booted import Machine, Unbootable, booted, why_not
 
 from devhost.testing.kubelet import KubeletSimulator
 from devhost.testing.zram import Busy, Zram

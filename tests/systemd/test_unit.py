@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from machine import UNIT
+from booted import UNIT
 
 ANALYZE = shutil.which("systemd-analyze")
 EXAMPLES = sorted((UNIT.parent / "devhost.service.d.examples").glob("*.conf"))
