@@ -57,7 +57,8 @@ chart: setup ## build Helm and Kustomize if missing, test the manifests with the
 	@$(BIN)/pytest -q tests/chart
 	@PYTHONPATH=tests/chart $(BIN)/python -m packing build/chart
 
-# KUBELET=…, CONTAINERD=… and so on use other programs, KUBERNETES=v1.36.3 another release: docs/e2e.md.
+# KUBELET=…, HELM=… and so on use other programs, KUBERNETES=v1.36.3 another release, DEVHOST_E2E_IMAGE=… another
+# archive than that of `make image`: docs/e2e.md.
 e2e: setup ## as root: a real kubelet, scheduler and container runtime on real devices
 	@PYTHONPATH=tests/e2e $(BIN)/python -m onenode.binaries
 	@PYTHONPATH=tests/e2e $(BIN)/python -m onenode.shipped

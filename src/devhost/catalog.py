@@ -116,6 +116,10 @@ class Catalog:
                 return f"plugin {refusal.origin} was refused: {refusal.reason}"
         if name in OFFICIAL:
             return f"install the package {OFFICIAL[name]}"
+        # a stranger's plugin may be called otherwise than what it brings
+        for refusal in self.refused:
+            if not refusal.backend or refusal.origin.endswith(".py"):
+                return f"perhaps it is in {refusal.origin}, which was refused: {refusal.reason}"
         return ""
 
 

@@ -23,6 +23,26 @@ LONGEST_HOLD = 60.0
 """Seconds; the longest a device must stay well before it counts as healthy again."""
 
 
+MAX_REASON = 500
+"""Characters of a reason: as many as an exception's text may have. It becomes a label of metrics, too."""
+
+NO_REASON = "the backend gives no reason"
+
+
+def is_health(verdict: object) -> bool:
+    """Whether something a backend returned is a verdict, down to the type of its reason."""
+    return isinstance(verdict, Health) and isinstance(verdict.reason, str)
+
+
+def sound_health(health: Health) -> Health:
+    """A verdict with a reason that can be shown: unhealthy is never without one, and none is endless."""
+    if health.healthy:
+        return health
+    if not health.reason.strip():
+        return unhealthy(NO_REASON)
+    return unhealthy(health.reason[: MAX_REASON - 1] + "…") if len(health.reason) > MAX_REASON else health
+
+
 @dataclass(slots=True)
 class _History:
     healthy: bool = True

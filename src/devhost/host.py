@@ -164,7 +164,9 @@ class Host:
         try:
             async with self.tasks.group:
                 self.tasks.spawn("kubelet", self.kubelet.run)
-                self.tasks.spawn("config", ConfigWatch(self.config, self._read).run)
+                self.tasks.spawn(
+                    "config", ConfigWatch(self.config, self._read, lambda: self.last_reload.complaints).run
+                )
                 self.observers.follow(self._catalog, self._news.everything)
                 self._roster.follow(self.settings, self._catalog)
                 self.tasks.spawn("holders", self.holders.run)
@@ -380,20 +382,23 @@ class Host:
         log.info("listening for uevents", source=monitor.source)
         return monitor
 
-    async def _read(self, *, forced: bool = False) -> None:
-        """Reads the configuration again; a bad one changes nothing."""
+    async def _read(self, edited: bool = True, *, forced: bool = False) -> None:
+        """Reads the configuration again; a bad one changes nothing, and is told once while not ``edited``."""
         async with self._reading:
-            with self._reloading():
-                await self._follow_file(forced)
+            with self._reloading() if edited else nullcontext():
+                await self._follow_file(edited, forced)
 
-    async def _follow_file(self, forced: bool) -> None:
+    async def _follow_file(self, edited: bool, forced: bool) -> None:
         try:
             loaded = await self._reader.call(RELOAD_DEADLINE, self._reload)
         except ConfigError as error:
-            self._rejected(tuple(map(str, error.complaints)))
+            complaints = tuple(map(str, error.complaints))
+            if edited or complaints != self.last_reload.complaints:
+                self._rejected(complaints)
             return
         except BackendTimeout as error:
-            self._rejected((f"{self.config}: a drop-in of backendPaths does not finish: {error}",))
+            if edited:
+                self._rejected((f"{self.config}: a drop-in of backendPaths does not finish: {error}",))
             return
         change = difference(self.settings, loaded.settings)
         if change or forced or self.last_reload.complaints:

@@ -32,6 +32,12 @@ BEAT = 30.0
 PACE = 1.0
 """Seconds between two messages at least, once ready: each costs a look at every resource."""
 
+SHORTEST = 0.05
+"""Seconds between two messages where systemd asks for more than a process beside a kubelet should say."""
+
+_DIGITS = 20
+"""Of the largest number that systemd can name, 2^64."""
+
 _LONGEST = 300
 """Characters of the status line, which ``systemctl status`` shows as one."""
 
@@ -162,6 +168,7 @@ def _count(count: int, word: str) -> str:
 
 def _beat(usec: str, pid: str) -> float:
     """Seconds between two messages: half of what systemd waits, if the watchdog is meant for this process."""
-    if usec.isdecimal() and int(usec) and pid in ("", str(os.getpid())):
-        return min(BEAT, int(usec) / 2_000_000)
+    known = usec.isdecimal() and len(usec) <= _DIGITS
+    if known and int(usec) and pid in ("", str(os.getpid())):
+        return min(BEAT, max(SHORTEST, int(usec) / 2_000_000))
     return BEAT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, get_args
 
@@ -25,6 +25,7 @@ from .provisioning import Provisioning
 from .provisioning import State as ProvisioningState
 from .service import ResourceService
 from .telemetry.document import ProblemKind
+from .telemetry.printable import printable
 
 T = TypeVar("T")
 
@@ -121,7 +122,12 @@ def problems(host: Parts) -> Problems:
     # of what is too much, devices go first: there may be any number of them
     few = _first(devices, max(0, MOST - len(others) - 1), "", "more devices are unhealthy")
     shown = sorted((*others, *few), key=lambda problem: KINDS.index(problem.kind))
-    return Problems(shown[:MOST], counts)
+    return Problems([_told(problem) for problem in shown[:MOST]], counts)
+
+
+def _told(problem: Problem) -> Problem:
+    """As the log tells it: what a device or a driver calls things may hold anything."""
+    return replace(problem, subject=printable(problem.subject), reason=printable(problem.reason))
 
 
 def _config(host: Parts) -> list[Problem]:

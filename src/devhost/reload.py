@@ -1,5 +1,8 @@
 """Notices that the configuration file is another than before: by its content, never by event names.
 
+What is no file, or cannot be opened, is told apart by what it is, so that the complaint is about what there
+is now. Nothing here waits for a writer (a named pipe) nor reads without end (a link to a device).
+
 That covers an editor's rename, a plain overwrite, a symlink turned, and the swap of ``..data`` with
 which the kubelet updates a ConfigMap. (A ``subPath`` mount never changes: no program can see an edit.)
 """
@@ -9,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import stat
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,31 +25,49 @@ POLL = 5.0
 CALM = 0.1
 """Seconds the content must stay the same before it is read: editors write in several steps."""
 
+AGAIN = 15.0
+"""Seconds after which a file that was refused is read again though it is the same: what is wrong may be a
+directory of ``backendPaths`` or a drop-in, and has been mended there."""
+
+MOST = (1 << 20) + 1
+"""Bytes looked at: a larger file is refused, whatever is in it."""
+
 MOST_LOOKS = 8
 """Looks at a file that keeps changing, before it is read as it is."""
 
 
 class ConfigWatch:
-    """Calls ``changed`` after each change of the file's content, its vanishing included."""
+    """Says when to read a file: after each change of its content, its vanishing included.
 
-    def __init__(self, path: Path, changed: Callable[[], Awaitable[None]]) -> None:
+    Args:
+        read: reads it; told whether it is another than the last time.
+        refused: whether it was refused the last time.
+    """
+
+    def __init__(
+        self, path: Path, read: Callable[[bool], Awaitable[None]], refused: Callable[[], object]
+    ) -> None:
         self._path = path
-        self._changed = changed
-        self._seen = self._digest()
+        self._read = read
+        self._refused = refused
+        self._seen = self._look()
 
     async def run(self) -> None:
         """Watches for ever."""
+        last = time.monotonic()
         async for _ in DirectoryWatch(self._directories, POLL).changes():
-            if self._digest() == self._seen:
+            if changed := self._look() != self._seen:
+                await self._calm()
+            elif not self._refused() or time.monotonic() < last + AGAIN:
                 continue
-            await self._calm()
-            await self._changed()
+            await self._read(changed)
+            last = time.monotonic()
 
     async def _calm(self) -> None:
         for _ in range(MOST_LOOKS):
-            self._seen = self._digest()
+            self._seen = self._look()
             await asyncio.sleep(CALM)
-            if self._digest() == self._seen:
+            if self._look() == self._seen:
                 return
 
     def _directories(self) -> list[Path]:
@@ -52,9 +75,17 @@ class ConfigWatch:
         target = Path(os.path.realpath(self._path))  # Path.resolve raises for links that lead to each other
         return list(dict.fromkeys((self._path.absolute().parent, target.parent)))
 
-    def _digest(self) -> bytes | None:
+    def _look(self) -> object:
+        """What is there now: equal for what reads the same."""
         try:
-            with self._path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").digest()
-        except OSError:
-            return None
+            with open(self._path, "rb", opener=_without_waiting) as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    return found.st_mode, found.st_dev, found.st_ino
+                return found.st_size, hashlib.sha256(file.read(MOST)).digest()
+        except OSError as error:
+            return error.errno
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

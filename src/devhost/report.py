@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from . import __version__
 from .account import Account
@@ -248,5 +249,6 @@ def _observer(observer: Observer) -> ObserverStatus:
     }
 
 
+@lru_cache(1024)  # devices that came together have the same times
 def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

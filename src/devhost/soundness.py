@@ -13,7 +13,8 @@ from typing import Any
 
 from .backend import Attribute
 from .errors import one_line
-from .model import MAX_DEVICE_ID, Device, Health
+from .health import is_health, sound_health
+from .model import MAX_DEVICE_ID, Device
 
 NUMA_LIMIT = 1024
 """NUMA node ids are below this (``CONFIG_NODES_SHIFT`` of Linux is at most 10)."""
@@ -57,6 +58,8 @@ def sound_devices(
 def _canonical(device: Device, before: Device | None) -> Device:
     if before is device:
         return device
+    if (health := sound_health(device.health)) is not device.health:
+        device = replace(device, health=health)
     if any(node < 0 for node in device.numa_nodes):
         # The kernel's -1 means "no node"; the kubelet would take it as a node of its own.
         device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
@@ -94,8 +97,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return f"its id has {len(given.id)} characters, more than {MAX_DEVICE_ID}"
     if not _ID.fullmatch(given.id) or "::" in given.id:
         return "its id has characters other than letters, digits and ._:@+/=#-, or a double colon"
-    if not (isinstance(given.attributes, Mapping) and isinstance(given.health, Health)):
-        return "its attributes are not a mapping, or its health is not a Health"
+    if not (isinstance(given.attributes, Mapping) and is_health(given.health)):
+        return "its attributes are not a mapping, or its health is not a Health with a string for a reason"
     if not (isinstance(given.claims, frozenset) and isinstance(given.part_of, frozenset)):
         return "its claims or part_of are not a frozenset"
     if not isinstance(given.numa_nodes, tuple) or not all(map(_is_node, given.numa_nodes)):

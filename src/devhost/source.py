@@ -26,6 +26,7 @@ from .backend import (
     Offered,
 )
 from .errors import AllocationError, BackendError, BackendTimeout, NotYet, one_line, words
+from .health import is_health, sound_health
 from .linkage import Linkage, Pair
 from .model import Device, Edits, Health
 from .worker import Lane
@@ -327,9 +328,9 @@ class Source:
 
     def _probe(self, backend: CanProbe, devices: Sequence[Device]) -> Mapping[str, Health]:
         verdicts: object = backend.probe(devices)
-        if not isinstance(verdicts, Mapping) or not all(isinstance(v, Health) for v in verdicts.values()):
+        if not isinstance(verdicts, Mapping) or not all(map(is_health, verdicts.values())):
             raise BackendError(f"backend {self.name} answered probe() with something else than Health by id")
-        return dict(verdicts)
+        return {device: sound_health(verdict) for device, verdict in verdicts.items()}
 
     async def _guarded(
         self, lane: Lane, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs

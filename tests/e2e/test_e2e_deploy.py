@@ -15,6 +15,7 @@ from onenode.shipped import Shipped
 
 FUSE, KVM, TUN = (f"devhost.dev/{name}" for name in ("fuse", "kvm", "tun"))
 SHARES = 100
+OPEN_FUSE = "import os; os.stat('/host/dev/fuse'); os.open('/host/dev/fuse', os.O_RDWR)"
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +55,19 @@ def test_it_runs_as_root_without_any_capability(cluster, release):
 
 
 def test_it_can_write_to_the_kubelets_plugin_directory_and_to_nothing_else_of_the_node(cluster, release):
+    assert writable(cluster, release) == {PLUGIN_DIRECTORY, "/run/devhost"}
+
+
+def writable(cluster: Cluster, release: Release) -> set[str]:
+    """Where the container can write, but for what runtime and kubelet make for it alone."""
     mounts = cluster.namespaces.path(f"/proc/{release.process()}/mountinfo").read_text().splitlines()
     options = {fields[4]: fields[5].split(",") for fields in (line.split() for line in mounts)}
-    assert "ro" in options["/"]
-    own = ("/proc", "/dev", "/sys", "/etc/hosts")  # of the container itself, made by runtime and kubelet
-    writable = {
+    own = ("/proc", "/dev", "/sys", "/etc/hosts")
+    return {
         place
         for place, flags in options.items()
         if "rw" in flags and not any(place == root or place.startswith(f"{root}/") for root in own)
     }
-    assert writable == {PLUGIN_DIRECTORY, "/run/devhost"}
 
 
 def test_no_token_is_mounted(cluster, release):
@@ -74,9 +78,8 @@ def test_no_token_is_mounted(cluster, release):
 
 
 def test_it_sees_the_nodes_devices_and_cannot_open_them(release):
-    look = "import os; os.stat('/host/dev/fuse'); os.open('/host/dev/fuse', os.O_RDWR)"
     with pytest.raises(Refused, match="PermissionError"):
-        release.execute("python3", "-c", look)
+        release.execute("python3", "-c", OPEN_FUSE)
 
 
 def test_the_kubelets_own_probes_pass(cluster, release):
@@ -109,3 +112,12 @@ def test_it_is_in_a_network_of_its_own(cluster, release):
         return cluster.namespaces.path(f"/proc/{process}/ns/net").readlink()
 
     assert network(release.process()) != network(1)
+
+
+def test_the_privileged_profile_may_open_devices_and_can_write_no_more(cluster, release):
+    release.apply({"securityProfile": "privileged"})
+    try:
+        release.execute("python3", "-c", OPEN_FUSE)
+        assert writable(cluster, release) == {PLUGIN_DIRECTORY, "/run/devhost"}
+    finally:
+        release.apply({})

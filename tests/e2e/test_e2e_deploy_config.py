@@ -80,7 +80,7 @@ def test_a_bad_edit_changes_nothing_and_is_told_everywhere_in_the_same_words(clu
     until("devhost refuses the edit", lambda: complaints(release), seen=release.status)
     reason = config_problem(release.status())
     assert "shares" in reason
-    assert reason in [line.get("reason") for line in log_lines(release)]
+    until("the log says so", lambda: reason in [line.get("reason") for line in log_lines(release)])
     assert reason == config_problem(json.loads(release.get("/status.json").text))
     assert reason in html.unescape(re.sub(r"<[^>]*>", "", release.get("/").text))
     assert release.metric("devhost_problem_info", kind="config", reason=reason) == 1

@@ -50,6 +50,10 @@ def shown(text: str) -> str:
     return '"' + one_line(text, _SHOWN).replace('"', '\\"') + '"'
 
 
+MEANT = "did you mean"
+"""What :func:`suggest` begins with where it knows one."""
+
+
 def suggest(word: str, known: Iterable[str], what: str) -> str:
     """A hint for a misspelt ``word``: the nearest of ``known``, or a short list of them."""
     names = sorted(known)
@@ -60,7 +64,7 @@ def suggest(word: str, known: Iterable[str], what: str) -> str:
     folded = {_fold(name): name for name in names}
     close = difflib.get_close_matches(_fold(word[:_SHOWN]), folded, n=1, cutoff=0.6)
     if close:
-        return f"did you mean {folded[close[0]]}?"
+        return f"{MEANT} {folded[close[0]]}?"
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return f"known {what}: {', '.join(names[:12])}{more}"
 

@@ -6,8 +6,13 @@ mappings, and nesting, aliases and size are bounded while the tree grows.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import select
+import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +23,9 @@ from .nodes import MERGE, Entry, Fields, Items, Node, Scalar
 
 MAX_BYTES = 1 << 20
 """A ConfigMap cannot hold more than 1 MiB either."""
+
+PIPE_DEADLINE = 10.0
+"""Seconds to wait for somebody to write where the file is a pipe, as in ``devhost check <(generate)``."""
 
 MAX_NODES = 100_000
 """Nodes of a document with every alias written out."""
@@ -51,8 +59,11 @@ def read_file(path: Path, complaints: Complaints) -> bytes:
         ConfigError: the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
+            if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                return _from_pipe(file)
+            os.set_blocking(file.fileno(), True)
+            return _whole(file)
     except FileNotFoundError:
         complaints.fail(WHOLE_FILE, "there is no such file")
     except IsADirectoryError:
@@ -62,6 +73,28 @@ def read_file(path: Path, complaints: Complaints) -> bytes:
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
         complaints.fail(WHOLE_FILE, f"it cannot be read: {text}")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a named pipe also where nobody has it open for writing."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _whole(file: FileIO) -> bytes:
+    with BufferedReader(file) as buffered:
+        return buffered.read(MAX_BYTES + 1)
+
+
+def _from_pipe(pipe: FileIO) -> bytes:
+    data = bytearray()
+    while len(data) <= MAX_BYTES:
+        if not select.select([pipe], [], [], PIPE_DEADLINE)[0]:
+            raise OSError(errno.ETIMEDOUT, f"nobody wrote into this pipe for {PIPE_DEADLINE:g} s")
+        piece = pipe.read(1 << 16)
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
 
 
 def parse(

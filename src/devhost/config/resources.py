@@ -54,7 +54,8 @@ def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Back
     """The backend called ``name``; ``None`` after saying why there is none."""
     backend = catalog.get(name)
     if backend is None:
-        hint = one_line(catalog.why_missing(name)) or suggest(name, catalog.installed, "backends")
+        meant = suggest(name, catalog.installed, "backends")
+        hint = meant if meant.startswith(MEANT) else one_line(catalog.why_missing(name)) or meant
         place.complain(at, f"backend {shown(name)} is not installed", hint)
     return backend
 

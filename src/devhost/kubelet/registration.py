@@ -66,8 +66,10 @@ ABSENT = "kubelet.sock is absent: waiting for the kubelet"
 NO_DIRECTORY = "the kubelet's directory does not exist: waiting for the kubelet"
 """Why nothing is where not even that is there."""
 
-REMOVED = "the kubelet's directory was removed, and this container still has the old one: it has to start anew"
-"""Why nothing ever will be: of a directory that is mounted into a container, no later one of its name is seen."""
+REMOVED = (
+    "the kubelet's directory was removed, and this container still has the old one: it has to start anew"
+)
+"""Why nothing ever will be: whoever has a directory mounted never sees a later one of its name."""
 
 Identity = tuple[int, int, int]
 
@@ -163,7 +165,7 @@ class KubeletSocket:
 
 
 def _absence(directory: Path) -> str:
-    """Why there is no kubelet.sock in it. A directory that was removed has no links any more (``stat(2)``)."""
+    """Why there is no kubelet.sock in it. A removed directory has no links any more (``stat(2)``)."""
     try:
         found = directory.stat()
     except OSError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 
 from .log import Log
 
@@ -21,7 +21,8 @@ class Connections:
     Args:
         serve: answers one connection; a peer that leaves (ConnectionError) or stalls (TimeoutError) is
             its ordinary end, anything else it raises is logged as a bug and ends that connection only.
-        limit: connections served at one time.
+        limit: connections served at one time. Where there are as many, the newest takes the place of the
+            oldest that is in :meth:`waiting`, for nobody gets in otherwise while somebody says nothing.
         busy: what a connection too many is told before it is closed; from twice the limit on, nothing.
     """
 
@@ -31,12 +32,14 @@ class Connections:
         self._busy = busy
         self._log = log
         self._tasks: set[asyncio.Task[object]] = set()
+        self._waiting: dict[asyncio.Task[object], None] = {}
+        self._yielding: set[asyncio.Task[object]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection to its end; raises nothing."""
         # drain() then means that the kernel has everything, so closing cannot wait for a slow reader
         writer.transport.set_write_buffer_limits(high=0)
-        serve = self._serve if len(self._tasks) < self._limit else self._refuse
+        serve = self._serve if self._room() else self._refuse
         if len(self._tasks) >= 2 * self._limit:
             writer.transport.abort()
             return
@@ -48,14 +51,38 @@ class Connections:
         except (ConnectionError, TimeoutError):
             writer.transport.abort()
         except asyncio.CancelledError:
-            # Only end() cancels this task. Python 3.11 reports a cancelled connection task as an error,
-            # so it ends as if it had finished.
+            # Only end() and _room() cancel this task. Python 3.11 reports a cancelled connection task as an
+            # error, so it ends as if it had finished.
             writer.transport.abort()
         except Exception:  # noqa: BLE001 - one connection's bug must not end the server
             self._log.exception("connection failed")
         finally:
             self._tasks.discard(task)
+            self._yielding.discard(task)
             writer.close()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a wait for the peer of the present connection, during which it may lose its place."""
+        task = asyncio.current_task()
+        assert task is not None  # called from serve
+        self._waiting[task] = None
+        try:
+            yield
+        finally:
+            self._waiting.pop(task, None)
+
+    def _room(self) -> bool:
+        if len(self._tasks) < self._limit:
+            return True
+        oldest = next(iter(self._waiting), None)
+        if oldest is None:
+            return False
+        del self._waiting[oldest]
+        self._tasks.discard(oldest)
+        self._yielding.add(oldest)
+        oldest.cancel()
+        return True
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(self._busy)
@@ -63,7 +90,7 @@ class Connections:
 
     async def end(self) -> None:
         """Ends every connection now."""
-        tasks = tuple(self._tasks)
+        tasks = (*self._tasks, *self._yielding)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -102,7 +129,8 @@ async def farewell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     with suppress(TimeoutError):
         async with asyncio.timeout(1):
             await writer.drain()
-            writer.write_eof()
+            with suppress(OSError):  # it has left already
+                writer.write_eof()
             for _ in range(16):
                 if not await reader.read(65536):
                     return

@@ -23,7 +23,9 @@ from .printable import printable
 
 MAX_HEAD = 8192
 """Bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500."""
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 128
+"""Connections served at a time: more than the loop accepts in one turn (100), so that in a flood of those
+that say nothing one with a request is heard before it would have to give way."""
 MAX_STREAMS = 8
 """Connections that answers without end may take: a page left open must not keep out probes and scrapers."""
 HEAD_DEADLINE = 5.0
@@ -50,6 +52,8 @@ class Listen:
 def parse_listen(text: str) -> Listen:
     """Reads ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; port 0 takes any free one.
 
+    An IPv4 address may be in brackets, too: who writes a template knows no more than that it is an address.
+
     Raises:
         UsageError: it is none of these.
     """
@@ -61,9 +65,10 @@ def parse_listen(text: str) -> Listen:
         raise UsageError(f"cannot listen on {printable(text)!r}: a port is at most 65535", hint)
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-        with suppress(OSError, ValueError):
-            socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
-            return Listen(host, int(port))
+        for family, address in ((socket.AF_INET6, host.partition("%")[0]), (socket.AF_INET, host)):
+            with suppress(OSError, ValueError):
+                socket.inet_pton(family, address)
+                return Listen(host, int(port))
         raise UsageError(f"cannot listen on {printable(text)!r}: no IPv6 address in the brackets", hint)
     if ":" in host:
         raise UsageError(f"cannot listen on {printable(text)!r}: an IPv6 address needs brackets", hint)
@@ -210,9 +215,10 @@ class HttpServer:
                 return
             answer = _streams_taken()
         data = answer.head() if isinstance(answer, Stream) else answer.encode(head_only=head_only)
-        async with asyncio.timeout(BODY_DEADLINE):
-            writer.write(data)
-            await writer.drain()
+        with self._connections.waiting():
+            async with asyncio.timeout(BODY_DEADLINE):
+                writer.write(data)
+                await writer.drain()
         if isinstance(answer, Response) and 400 <= answer.status < 500:
             await farewell(reader, writer)
 
@@ -227,8 +233,9 @@ class HttpServer:
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[Answer, bool]:
         try:
-            async with asyncio.timeout(HEAD_DEADLINE):
-                head = await reader.readuntil(b"\r\n\r\n")
+            with self._connections.waiting():
+                async with asyncio.timeout(HEAD_DEADLINE):
+                    head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), False
         except asyncio.IncompleteReadError as error:

@@ -176,9 +176,14 @@ def _show(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """A field's value as JSON has it; NaN and infinity, which JSON lacks, become strings."""
+    """A field's value as JSON has it; NaN and infinity, which JSON lacks, become strings.
+
+    What does not print is escaped as in every other place that shows it, so that one search finds it in all.
+    """
+    if isinstance(value, str):
+        return printable(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, tuple | set | frozenset):
-        return list(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(map(_plain, value))
     return value

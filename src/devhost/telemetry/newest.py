@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+D = TypeVar("D")
 T = TypeVar("T")
 
 INTERVAL = 0.25
@@ -15,13 +18,25 @@ REST = 10
 event loop busy with telling of itself."""
 
 
-class Newest(Generic[T]):
-    """What ``make`` says, made anew only after a change and only when somebody wants it.
+@dataclass(frozen=True, slots=True)
+class _Made(Generic[T]):
+    """A state's form; after how many changes the state was taken, and when."""
 
-    Whoever follows misses what lay between and gets the newest; nothing is queued for anybody.
+    changes: int
+    began: float
+    form: T
+
+
+class Newest(Generic[D, T]):
+    """A state in some form, made anew only after a change and only when somebody wants it.
+
+    Whoever follows misses what lay between and gets the newest; nothing is queued for anybody. Many who want
+    it at one time wait for the same one.
 
     Args:
-        make: puts the present state together; called in the event loop.
+        state: puts the present state together, a value that nobody changes later; called in the event loop.
+        form: what watchers get of it; called in a thread, for on a node with many devices it takes some
+            hundred milliseconds in which a device list or an Allocate would have to wait.
         interval: seconds between two states that one watcher gets.
         stale: seconds after which a newcomer gets a new one although no change was told.
         refresh: seconds after which those who follow get a new one although no change was told.
@@ -29,19 +44,22 @@ class Newest(Generic[T]):
 
     def __init__(
         self,
-        make: Callable[[], T],
+        state: Callable[[], D],
+        form: Callable[[D], T],
         *,
         interval: float = INTERVAL,
         stale: float = 0.0,
         refresh: float | None = None,
     ) -> None:
-        self._make = make
+        self._state = state
+        self._form = form
         self._interval = interval
         self._stale = stale
         self._refresh = refresh
         self._changes = 0
         self._changed = asyncio.Event()
-        self._latest: tuple[int, float, T] | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._latest: _Made[T] | None = None
         self._took = 0.0
 
     def changed(self) -> None:
@@ -50,17 +68,15 @@ class Newest(Generic[T]):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def now(self) -> T:
+    async def now(self) -> T:
         """The present state; one that no change has made wrong is made again only once it is stale."""
-        if self._latest is None or _time() - self._latest[1] >= self._stale:
-            return self._remade()
-        return self._current()
+        return await self._since(_time() - self._stale)
 
     async def follow(self) -> AsyncGenerator[T, None]:
         """The present state, and again after changes, for as long as somebody asks."""
-        state = self.now()
+        state = await self.now()
         while True:
-            seen = self._changes
+            seen = self._seen
             next_time = _time() + max(self._interval, REST * self._took)
             yield state
             await asyncio.sleep(next_time - _time())
@@ -72,21 +88,31 @@ class Newest(Generic[T]):
                 while self._changes == seen:
                     await self._changed.wait()
         except TimeoutError:
-            return self.now()
-        return self._current()
+            return await self.now()
+        return await self._since(-math.inf)
 
-    def _current(self) -> T:
-        if self._latest is None or self._latest[0] != self._changes:
-            return self._remade()
-        return self._latest[2]
+    @property
+    def _seen(self) -> int:
+        return self._latest.changes if self._latest else 0
 
-    def _remade(self) -> T:
-        began = _time()
-        state = self._make()
-        ended = _time()
-        self._took = ended - began
-        self._latest = (self._changes, ended, state)
-        return state
+    async def _since(self, oldest: float) -> T:
+        """One that no change has made wrong, and that is not from before ``oldest``."""
+        asked = self._changes
+        while (latest := self._latest) is None or latest.changes < asked or latest.began < oldest:
+            if self._making is None:
+                self._making = asyncio.create_task(self._make())
+                self._making.add_done_callback(self._made)
+            await asyncio.shield(self._making)  # whoever leaves meanwhile leaves it to the others
+        return latest.form
+
+    async def _make(self) -> None:
+        began, changes = _time(), self._changes
+        form = await asyncio.to_thread(self._form, self._state())
+        self._took = _time() - began
+        self._latest = _Made(changes, began, form)
+
+    def _made(self, _: object) -> None:
+        self._making = None
 
 
 def _time() -> float:

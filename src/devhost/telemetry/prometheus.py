@@ -19,6 +19,7 @@ from devhost import __version__
 
 from .metrics import AllocationFailure, BackendFailure, Guess, Metrics, ObserverFailure
 from .page.hiding import hidden
+from .printable import printable
 from .scraped import Collected, Held, Holders, Left, Problems, Wrong
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -97,7 +98,7 @@ class PrometheusMetrics(Metrics):
         self._observers: dict[str, _ObserverSeries] = {}
         self._reasons: set[str] = set()
         self._problems = Problems(lambda reason: self._said(reason))
-        self._said: Callable[[str], str] = hidden
+        self._said: Callable[[str], str] = lambda reason: printable(hidden(reason))
         ProcessCollector(registry=self.registry)
         self._define_resource_series()
         self._define_backend_series()
@@ -204,7 +205,7 @@ class PrometheusMetrics(Metrics):
             held: tells it, each device and container once.
         """
         self.registry.register(Holders(held))
-        self._said = str
+        self._said = printable
 
     def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
         """From now on tells what is wrong, and which devices left lately, as these say at each scrape."""
@@ -213,13 +214,12 @@ class PrometheusMetrics(Metrics):
     async def render(self) -> bytes:
         """Every series in the text format of :data:`CONTENT_TYPE`.
 
-        With 100 resources that is 400 kB and some 50 ms of work, so the loop gets its turn after each
-        metric: a scrape must not hold up a device list.
+        With 100 resources that is 400 kB and some 50 ms of work, so the loop only collects, one metric after
+        another, and a thread makes text of them: a scrape must not hold up a device list.
         """
         parts = []
         for family in self.registry.collect():
-            parts.append(prometheus_client.generate_latest(Collected(family)))
-            await asyncio.sleep(0)
+            parts.append(await asyncio.to_thread(prometheus_client.generate_latest, Collected(family)))
         return b"".join(parts)
 
     def resource_added(self, resource: str, backend: str) -> None:

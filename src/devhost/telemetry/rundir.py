@@ -36,8 +36,8 @@ def runtime_dir() -> Path:
 def make_runtime_dir() -> Path:
     """The runtime directory, made if need be, and certainly ours alone.
 
-    One that is ours and that others may write to is closed to them, if it is empty: a volume of Kubernetes comes so,
-    of the kind emptyDir with mode 0777, and as hostPath of type DirectoryOrCreate with 0755.
+    One that is ours and that others may write to is closed to them, if it is empty: so a volume of Kubernetes
+    comes, an emptyDir with mode 0777, and a hostPath of type DirectoryOrCreate with 0755.
 
     Raises:
         EnvironmentFailure: it cannot be made, or it is not safe.

@@ -20,6 +20,7 @@ from . import log, rundir
 from .connections import Connections, while_present
 from .document import Source
 from .newest import INTERVAL, Newest
+from .oneline import line
 
 MAX_CLIENTS = 16
 MAX_REQUEST = 4096
@@ -50,10 +51,10 @@ class StatusServer:
         self._document = document
         self._kubelet_dir = kubelet_dir
         self._path = socket
-        self._lines = Newest(lambda: _line(document()), interval=interval, stale=math.inf)
+        self._lines = Newest(document, line, interval=interval, stale=math.inf)
         self._server: asyncio.Server | None = None
         self._file = (0, 0)
-        busy = _line({"error": f"more than {MAX_CLIENTS} clients at a time"})
+        busy = line({"error": f"more than {MAX_CLIENTS} clients at a time"})
         self._connections = Connections(self._serve, limit=MAX_CLIENTS, busy=busy, log=_log)
 
     async def start(self) -> Path:
@@ -109,9 +110,9 @@ class StatusServer:
         if want == "watch":
             await while_present(reader, writer, self._push(writer))
         elif want == "status":
-            await _send(writer, _line(self._document()))
+            await _send(writer, await asyncio.to_thread(line, self._document()))
         else:
-            await _send(writer, _line({"error": 'expected {"want": "status"} or {"want": "watch"}'}))
+            await _send(writer, line({"error": 'expected {"want": "status"} or {"want": "watch"}'}))
 
     async def _push(self, writer: asyncio.StreamWriter) -> None:
         async with aclosing(self._lines.follow()) as lines:
@@ -122,10 +123,6 @@ class StatusServer:
 async def _send(writer: asyncio.StreamWriter, line: bytes) -> None:
     writer.write(line)
     await writer.drain()
-
-
-def _line(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 def _want(request: bytes) -> object:

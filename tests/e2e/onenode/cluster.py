@@ -223,6 +223,9 @@ class Cluster:
         for file in (f"{PLUGIN_DIRECTORY}/kubelet_internal_checkpoint", *self._specifications()):
             with suppress(OSError):
                 shutil.copy(self.namespaces.path(file), self.logs / f"{name}-{Path(file).name}")
+        for log in self.namespaces.path("/var/log/pods").glob("devhost_*/*/*.log"):
+            with suppress(OSError):
+                shutil.copy(log, self.logs / f"{name}-{log.parent.parent.name}-{log.name}")
         with suppress(OSError), (self.logs / f"{name}-containers.json").open("w") as log:
             for container in self._ctr("containers", "ls", "-q").stdout.split():
                 log.write(self._ctr("containers", "info", container).stdout)

@@ -52,7 +52,11 @@ class Release:
 
     def __enter__(self) -> Release:
         self._cluster.kubectl.apply(NAMESPACE)
-        self.apply(self._first)
+        try:
+            self.apply(self._first)
+        except BaseException:
+            self.__exit__(None, None, None)  # what comes later wants the node for itself
+            raise
         return self
 
     def __exit__(

@@ -55,16 +55,19 @@ class Shipped:
         """What ``helm template`` makes of the chart with these values.
 
         Raises:
-            subprocess.CalledProcessError: the chart refuses them.
+            ValueError: the chart refuses them; what Helm said.
         """
-        return subprocess.run(
+        done = subprocess.run(
             [self.helm, "template", name, CHART, f"--namespace={name}", "--values=-"],
             input=json.dumps(values),
             text=True,
-            check=True,
-            stdout=subprocess.PIPE,
+            capture_output=True,
             timeout=120,
-        ).stdout
+            check=False,
+        )
+        if done.returncode:
+            raise ValueError(f"the chart cannot be rendered: {done.stderr.strip()}")
+        return done.stdout
 
 
 def find() -> Shipped:

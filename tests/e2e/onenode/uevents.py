@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Literal
 
 FAMILY = 15
 """``NETLINK_KOBJECT_UEVENT``."""
@@ -33,8 +32,8 @@ LAYOUT = struct.Struct("=IIIIIII")
 
 MAGIC = 0xFEEDCAFE
 
-Heard = tuple[Literal["kernel", "udevd"], str, str]
-"""Who said it, the action, and the path of the device below ``/sys``."""
+Heard = tuple[str, str, str]
+"""Who said it (``kernel``, ``udevd``), the action, and the path of the device below ``/sys``."""
 
 
 class Listener:
@@ -102,4 +101,4 @@ def _read(message: bytes) -> Heard:
         body, who = message[offset : offset + length], "udevd"
     pairs = [line.partition("=") for line in body.decode(errors="replace").split("\0") if "=" in line]
     properties = {key: value for key, _, value in pairs}
-    return who, properties.get("ACTION", ""), properties.get("DEVPATH", "")  # type: ignore[return-value]
+    return who, properties.get("ACTION", ""), properties.get("DEVPATH", "")

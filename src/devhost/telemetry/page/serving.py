@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from devhost.telemetry.document import Source
+from devhost.telemetry.document import Source, StatusDocument
 from devhost.telemetry.http import Answer, Response, Route, Stream
 from devhost.telemetry.newest import INTERVAL, Newest
+from devhost.telemetry.oneline import line
 
 from .hiding import without_pods
 from .skeleton import headers, render, whole
@@ -40,15 +40,19 @@ class StatusPage:
     def __init__(
         self, document: Source, *, node: str | None = None, pods: bool = True, interval: float = INTERVAL
     ) -> None:
-        source = document if pods else lambda: without_pods(document())
         name = node or node_name()
+
+        def shown(found: StatusDocument) -> StatusDocument:
+            return found if pods else without_pods(found)
+
         self._live = Newest(
-            lambda: render(source(), name, datetime.now(UTC), pods=pods),
+            document,
+            lambda found: render(shown(found), name, datetime.now(UTC), pods=pods),
             interval=interval,
             stale=STALE,
             refresh=REFRESH,
         )
-        self._json = Newest(lambda: json.dumps(source(), separators=(",", ":")).encode() + b"\n", stale=STALE)
+        self._json = Newest(document, lambda found: line(shown(found)), stale=STALE)
 
     def changed(self) -> None:
         """The document would now read otherwise: open pages follow. Costs next to nothing."""
@@ -60,10 +64,10 @@ class StatusPage:
         return {"/": self._page, "/status.json": self._document, "/events": self._events}
 
     async def _page(self) -> Answer:
-        return Response(whole(self._live.now()), "text/html; charset=utf-8", headers=headers())
+        return Response(whole(await self._live.now()), "text/html; charset=utf-8", headers=headers())
 
     async def _document(self) -> Answer:
-        return Response(self._json.now(), "application/json", headers=OWN)
+        return Response(await self._json.now(), "application/json", headers=OWN)
 
     async def _events(self) -> Answer:
         return Stream(self._parts, "text/event-stream")
