@@ -71,7 +71,7 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         30: "After a kubelet restart every resource registers once, on a new socket (measured: within "
         "0.3 s).",
         31: "The same after a crash that leaves the old kubelet.sock behind.",
-        32: "Without inotify the restart is found by looking, every 2 s.",
+        32: "Without inotify the restart is found by looking, every 5 s.",
         33: "A socket of ours that somebody deletes is replaced, and its resource registers again.",
         34: "A directory that is removed and made anew is watched again.",
         35: "An event about the kubelet that a resource is registered with leads to nothing.",
@@ -137,9 +137,9 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     ),
     "F4": (
         "The watch is on a file, or is lost with its directory.",
-        "The directory and its parent are watched, and looked at every 2 s besides.",
+        "The directory and its parent are watched, and looked at every 5 s besides.",
     ),
-    "F5": ("No inotify instance is left.", "Looking every 2 s is enough."),
+    "F5": ("No inotify instance is left.", "Looking every 5 s is enough."),
     "F6": (
         "The event of kubelet.sock's creation arrives after the registration and causes another.",
         'An event says only "look"; device, inode and change time of the socket decide.',

@@ -2,8 +2,9 @@
 
     python tools/generate_picture.py
 
-The text is that of ``devhost demo`` and stays text. What a line is too long for goes on in the next one, as
-in a terminal. ``make docs`` leaves the picture alone, for every machine would draw another.
+The text is that of ``devhost demo`` and stays text. What a line is too long for goes on in the next one,
+between two words where there is a blank. ``make docs`` leaves the picture alone, for every machine would draw
+another.
 """
 
 from __future__ import annotations
@@ -77,7 +78,12 @@ def text(picture: str) -> list[str]:
 
 
 def _folded(line: str) -> list[str]:
-    return [line[start : start + COLUMNS] for start in range(0, len(line), COLUMNS)] or [""]
+    parts = []
+    while len(line) > COLUMNS:
+        end = line.rfind(" ", 0, COLUMNS) + 1 or COLUMNS
+        parts.append(line[:end])
+        line = line[end:]
+    return [*parts, line]
 
 
 def _class(line: str) -> str:

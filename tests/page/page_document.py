@@ -19,7 +19,7 @@ from devhost.telemetry.document import (
 NOW = datetime.now(UTC).replace(microsecond=0)
 """When the documents are made."""
 NODE = "gpu-node-07"
-LOST = "XID 79: the GPU has fallen off the bus"
+LOST = "the GPU has fallen off the bus (Xid 79)"
 
 
 def ago(**past: float) -> str:
@@ -144,7 +144,7 @@ def busy_node() -> StatusDocument:
     """A node with devices of five kinds: one device is ill, one has left, one is refused, pods hold some."""
     gpus = _gpus()
     ill = next(one for one in gpus["devices"] if one["reason"])
-    departed: DepartedStatus = {"device": "FT9ZB1C7", "reason": "it was unplugged", "at": ago(minutes=6)}
+    departed: DepartedStatus = {"device": "FT9ZB1C7", "reason": "the device is gone", "at": ago(minutes=6)}
     refusal: PlanRefusal = {
         "backend": "sriov",
         "device": "0000:5e:02.7",

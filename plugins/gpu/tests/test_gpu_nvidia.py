@@ -181,7 +181,7 @@ def test_without_the_binding_it_is_told_what_to_install(
     uuid = nvidia.gpu(A)
     monkeypatch.setattr("devhost_gpu.nvml.library.binding", str)
     assert at(nvidia).reasons() == {
-        uuid: "nvidia-ml-py is not installed: pip install devhost-gpu[nvidia]",
+        uuid: "nvidia-ml-py is not installed: pip install nvidia-ml-py",
     }
 
 

@@ -21,7 +21,7 @@ def why_not() -> str:
     if shutil.which(SMI) is None:
         return f"there is no program {SMI}"
     if find_spec("pynvml") is None:
-        return "nvidia-ml-py is not installed: pip install devhost-gpu[nvidia]"
+        return "nvidia-ml-py is not installed: pip install nvidia-ml-py"
     try:
         found = gpus()
     except Failed as error:

@@ -202,7 +202,7 @@ class Keeper:
             self._wait(
                 f"{library.LIBRARY} is not below {self._driver_root}: is backends.gpu.driverRoot right?"
                 if found is None
-                else "nvidia-ml-py is not installed: pip install devhost-gpu[nvidia]"
+                else "nvidia-ml-py is not installed: pip install nvidia-ml-py"
             )
         elif self._has_strays():
             self._wait("earlier programs that used NVML still hang in the kernel")
