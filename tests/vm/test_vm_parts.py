@@ -221,8 +221,16 @@ def test_a_machine_that_fails_by_itself_has_failed():
     assert broken.booted == 1
 
 
-@pytest.mark.parametrize(("kind", "ending"), [(Crashed, "kill -ABRT $$"), (Failed, "exit 1")])
-def test_a_qemu_that_died_of_a_signal_is_told_from_one_that_ended(tmp_path, monkeypatch, kind, ending):
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [
+        (Crashed, "kill -ABRT $$"),
+        (Failed, "exit 1"),
+        (Crashed, "exit 0"),
+        (Failed, "echo 'Kernel panic - not syncing' >console; exit 0"),
+    ],
+)
+def test_a_qemu_that_went_wrong_is_told_from_a_kernel_that_did(tmp_path, monkeypatch, kind, ending):
     monkeypatch.setattr(boot, "BOUND", ("sh", "-c", ending))
     machine = boot.Machine(SimpleNamespace(command=[]), Image(Part(tmp_path, "")), tmp_path, tmp_path / "run")
     with pytest.raises(Failed) as failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -34,11 +35,16 @@ class Failed(Exception):
 
 
 class Crashed(Failed):
-    """QEMU itself died of a signal, which says nothing about what ran in the machine.
+    """QEMU itself went wrong, which says nothing about what ran in the machine.
 
-    QEMU 10.0 does so in about one of fifteen boots of this machine: several of its threads translate
-    addresses while a device's memory is moved (``iotlb_to_section: Assertion … failed``).
+    QEMU 10.0 dies of a signal in about one of fifteen boots of this machine: several of its threads translate
+    addresses while a device's memory is moved (``iotlb_to_section: Assertion … failed``). More seldom the
+    emulated processor resets and QEMU ends as after any reset. A kernel that dies says so on the console first.
     """
+
+
+DYING = re.compile(r"Kernel panic|Oops|BUG:|Call Trace|Out of memory")
+"""What a kernel says, at the level of the console, when it has to end what is running or itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,8 @@ class Machine:
             return int((self.run / "out/status").read_text())
         except (OSError, ValueError):
             said = log.read_text(errors="replace").strip()
-            kind = Crashed if qemu.returncode < 0 else Failed
+            reset = qemu.returncode == 0 and not DYING.search(self._spoken())
+            kind = Crashed if qemu.returncode < 0 or reset else Failed
             raise kind(f"it ended without a result (QEMU: {qemu.returncode}{said and f', {said}'})") from None
 
     def shell(self) -> None:
@@ -87,8 +94,10 @@ class Machine:
 
     def last_words(self) -> str:
         """The end of the console."""
-        lines = self.console.read_text(errors="replace").splitlines() if self.console.exists() else []
-        return "\n".join(lines[-TAIL:])
+        return "\n".join(self._spoken().splitlines()[-TAIL:])
+
+    def _spoken(self) -> str:
+        return self.console.read_text(errors="replace") if self.console.exists() else ""
 
     def _prepare(self) -> None:
         shutil.rmtree(self.run, ignore_errors=True)
