@@ -39,7 +39,7 @@ class Crashed(Failed):
 
     QEMU 10.0 dies of a signal in about one of fifteen boots of this machine: several of its threads translate
     addresses while a device's memory is moved (``iotlb_to_section: Assertion … failed``). More seldom the
-    emulated processor resets and QEMU ends as after any reset. A kernel that dies says so on the console first.
+    emulated processor resets, and QEMU ends as after any reset. A kernel that dies says so first.
     """
 
 
