@@ -116,7 +116,13 @@ class Catalog:
                 return f"plugin {refusal.origin} was refused: {refusal.reason}"
         if name in OFFICIAL:
             return f"install the package {OFFICIAL[name]}"
-        # a stranger's plugin may be called otherwise than what it brings
+        return ""
+
+    def suspect(self) -> str:
+        """Where a backend may be that is not in the catalog; empty if nothing was refused.
+
+        A stranger's plugin may be called otherwise than what it brings, and a directory may bring anything.
+        """
         for refusal in self.refused:
             if not refusal.backend or refusal.origin.endswith(".py"):
                 return f"perhaps it is in {refusal.origin}, which was refused: {refusal.reason}"

@@ -220,6 +220,18 @@ def test_a_wrong_configuration_exits_with_2_and_every_complaint(toys):
     assert [line.split(":")[1:3] for line in done.stderr.splitlines()] == [["3", "12"], ["3", "28"]]
 
 
+def test_a_start_that_fails_is_told_to_machines_in_lines_they_can_read(toys, tmp_path):
+    toys.config.write_text("version: 1\nresources:\n  - {name: a/b/c, backend: nope}\n")
+    as_text = toys.devhost("run").stderr.splitlines()
+    done = toys.devhost("run", "--log-format", "json")
+    assert done.returncode == 2
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["level"], line["message"]) for line in lines] == [("error", "cannot start")] * 2
+    assert [line["reason"] for line in lines] == as_text
+    done = toys.devhost("run", "--log-format", "json", "--listen", "nothing")
+    assert json.loads(done.stderr)["reason"].startswith("cannot listen on 'nothing'")
+
+
 def test_a_kubelet_directory_that_is_none_exits_with_3(toys, tmp_path):
     (tmp_path / "file").touch()
     done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "file"))

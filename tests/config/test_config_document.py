@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,10 +136,10 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> No
 
 
 def test_a_file_without_permission_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, mode: str) -> None:
+    def refuse(path: str, flags: int) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ConfigError, match="it may not be read"):
         load(tmp_path / "secret.yaml", lambda _paths, _wanted: Catalog())
 

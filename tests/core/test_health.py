@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.health import LONGEST_HOLD, WINDOW, Ward
+from devhost.health import LONGEST_HOLD, MAX_REASON, NO_REASON, WINDOW, Ward, sound_health
 from devhost.model import HEALTHY, Device, Health, unhealthy
 
 GOOD = Device("d0")
@@ -146,3 +146,11 @@ def test_what_is_forgotten_is_a_stranger_again() -> None:
 def test_a_verdict_carries_a_reason_exactly_when_it_is_unhealthy() -> None:
     assert Health(True, "") == HEALTHY
     assert unhealthy("why") == Health(False, "why")
+
+
+def test_every_sickness_has_a_reason_that_can_be_shown() -> None:
+    assert sound_health(unhealthy(" ")) == unhealthy(NO_REASON)
+    long = sound_health(unhealthy("x" * 10_000)).reason
+    assert len(long) == MAX_REASON and long.endswith("x…")
+    for verdict in (HEALTHY, unhealthy("too hot")):
+        assert sound_health(verdict) is verdict

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
+from devhost import reload
 from devhost.backend import AllocationError
+from devhost.config import document
 from devhost.testing.kubelet import events as ev
 
+REFUSED = "configuration refused, the old one stays"
 TOY, OTHER = "example.com/toy", "example.com/other"
 TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com/other, backend: other"
 
@@ -181,3 +185,56 @@ async def test_pods_are_served_until_a_backend_that_is_exchanged_has_looked(rig,
         await host.discoveries["toy"].answered.wait()
         await kubelet.admit("late", "main", TOY, 1)
         assert isinstance(host.discoveries["toy"].source.serving, Slow)
+
+
+async def test_a_complaint_is_about_what_there_is_now(rig, kubelet):
+    rig.write(TOY_LINE)
+    good = rig.config.read_text()
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+
+        async def said(words: str) -> None:
+            await rig.until(lambda: any(words in one for one in host.last_reload.complaints))
+
+        rig.config.unlink()
+        await said("there is no such file")
+        rig.config.mkdir()
+        await said("this is a directory")
+        rig.config.rmdir()
+        rig.config.symlink_to("/dev/zero")
+        await said("larger than 1 MiB")
+        rig.config.unlink()
+        rig.config.write_text(good)
+        await rig.until(lambda: not host.last_reload.complaints)
+
+
+async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet, monkeypatch):
+    monkeypatch.setattr(document, "PIPE_DEADLINE", 0.2)
+    rig.write(TOY_LINE)
+    good = rig.config.read_text()
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.config.unlink()
+        os.mkfifo(rig.config)
+        await rig.until(lambda: host.last_reload.complaints)
+        assert "nobody wrote into this pipe" in host.last_reload.complaints[0]
+        rig.config.unlink()
+        rig.config.write_text(good)
+        await rig.until(lambda: not host.last_reload.complaints)
+
+
+async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, monkeypatch, caplog):
+    monkeypatch.setattr(reload, "POLL", 0.05)
+    monkeypatch.setattr(reload, "AGAIN", 0.05)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        other, reads = rig.classes.pop("other"), []
+        read = host._reload
+        monkeypatch.setattr(host, "_reload", lambda: (reads.append(None), read())[1])
+        rig.write(TOY_LINE, OTHER_LINE)
+        await rig.until(lambda: host.last_reload.complaints and len(reads) > 5)
+        assert [record.message for record in caplog.records].count(REFUSED) == 1, "told once, read often"
+        rig.classes["other"] = other
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        assert not host.last_reload.complaints

@@ -124,6 +124,10 @@ async def test_the_watchdog_hears_of_a_loop_that_turns(listener):
         ({"WATCHDOG_USEC": "600000000"}, 30.0),
         ({"WATCHDOG_USEC": "0"}, 30.0),
         ({"WATCHDOG_USEC": "soon"}, 30.0),
+        ({"WATCHDOG_USEC": "1"}, 0.05),
+        ({"WATCHDOG_USEC": str(2**64 - 1)}, 30.0),
+        ({"WATCHDOG_USEC": "9" * 400}, 30.0),
+        ({"WATCHDOG_USEC": "9" * 5000}, 30.0),
         ({}, 30.0),
     ],
 )

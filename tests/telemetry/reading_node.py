@@ -29,6 +29,8 @@ import time
 
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl, unhealthy
 
+ILLEGIBLE = "port 1\\x1b[1A\\n\\udcff\\u202e <is> \\"down\\""
+
 
 class Toy(Backend):
     """Devices as the file "toys" of the tree lists them, one id a line; "mood" says how looking fares."""
@@ -46,8 +48,10 @@ class Toy(Backend):
         while mood.read_text() == "hang":
             time.sleep(0.02)
         for line in (self.context.root / "toys").read_text().split():
-            ill = {"health": unhealthy("port 1 is down")} if line.startswith("ill") else {}
-            yield Device(id=line.removeprefix("ill"), attributes={"model": "x100"}, **ill)
+            reason = ILLEGIBLE if line.startswith("illegible") else "port 1 is down"
+            ill = {"health": unhealthy(reason)} if line.startswith("ill") else {}
+            name = line.removeprefix("ill").removeprefix("egible")
+            yield Device(id=name, attributes={"model": "x100"}, **ill)
             if line == "twice":
                 yield Device(id=line, attributes={"model": "x100"})
 

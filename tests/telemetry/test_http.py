@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
@@ -147,15 +149,51 @@ async def test_a_connection_that_only_opens_and_closes_is_no_error(
     assert caplog.records == []
 
 
-async def test_one_connection_too_many_is_503_and_the_others_are_served(server: Listen) -> None:
-    idle = [await asyncio.open_connection(server.host, server.port) for _ in range(http.MAX_CONNECTIONS)]
-    status, _, body = await _get(server, "/healthz")
-    assert (status, body) == (503, b"too many connections\n")
-    reader, writer = idle[0]
+async def test_those_that_say_nothing_keep_no_probe_out(server: Listen) -> None:
+    count = 2 * http.MAX_CONNECTIONS + 10
+    idle = [await asyncio.open_connection(server.host, server.port) for _ in range(count)]
+    assert (await _get(server, "/healthz"))[0] == 200
+    reader, writer = idle[-1]
     writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
-    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 "), "the newest have kept their place"
+    reader, _ = idle[0]
+    with suppress(ConnectionError):
+        assert await reader.read() == b"", "the oldest has lost it"
     for _, writer in idle:
         writer.close()
+
+
+async def test_one_connection_too_many_is_503_while_all_others_are_being_answered() -> None:
+    let_go = asyncio.Event()
+
+    async def slow() -> bytes:
+        await let_go.wait()
+        return b"done\n"
+
+    serving = HttpServer(Listen("127.0.0.1", 0), {"/slow": page(slow, "text/plain")})
+    address = await serving.start()
+    answers = [asyncio.create_task(_get(address, "/slow")) for _ in range(http.MAX_CONNECTIONS)]
+    async with asyncio.timeout(60):
+        while len(serving._connections._tasks) < http.MAX_CONNECTIONS or serving._connections._waiting:
+            await asyncio.sleep(0.001)
+    status, _, body = await _get(address, "/slow")
+    assert (status, body) == (503, b"too many connections\n")
+    let_go.set()
+    assert {status for status, _, _ in await asyncio.gather(*answers)} == {200}
+    await serving.stop()
+
+
+async def test_a_client_that_resets_while_it_is_refused_is_no_bug(
+    server: Listen, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        peer = socket.create_connection((server.host, server.port))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.sendall(b"POST / HTTP/1.1\r\n\r\n")
+        peer.close()  # with a reset: what is sent to it then fails, and so does shutting it down
+        await asyncio.sleep(0)
+    assert (await _get(server, "/healthz"))[0] == 200
+    assert caplog.records == []
 
 
 async def test_a_path_that_raises_is_500_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -225,6 +263,10 @@ async def test_no_host_means_every_address() -> None:
 def test_a_listen_address_reads_as_it_is_written(text: str, listen: Listen) -> None:
     assert parse_listen(text) == listen
     assert str(listen) == text
+
+
+def test_an_address_of_either_family_may_be_in_brackets() -> None:
+    assert parse_listen("[127.0.0.1]:9090") == Listen("127.0.0.1", 9090)
 
 
 @pytest.mark.parametrize(

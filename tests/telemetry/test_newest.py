@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import threading
 from contextlib import aclosing
 
 import pytest
 
 from devhost.telemetry.newest import Newest
+from devhost.telemetry.oneline import line
 
 
 class Counted:
@@ -25,7 +28,7 @@ def counted() -> Counted:
 
 
 async def test_nothing_is_made_while_nobody_watches(counted: Counted) -> None:
-    newest = Newest(counted, interval=0)
+    newest = Newest(counted, str, interval=0)
     for _ in range(10):
         newest.changed()
     await asyncio.sleep(0)
@@ -33,44 +36,97 @@ async def test_nothing_is_made_while_nobody_watches(counted: Counted) -> None:
 
 
 async def test_all_who_watch_get_the_same_made_once(counted: Counted) -> None:
-    newest = Newest(counted, interval=0, stale=math.inf)
+    newest = Newest(counted, str, interval=0, stale=math.inf)
     async with asyncio.timeout(60), aclosing(newest.follow()) as one, aclosing(newest.follow()) as other:
-        assert [await anext(one), await anext(other)] == [1, 1]
+        assert [await anext(one), await anext(other)] == ["1", "1"]
         newest.changed()
-        assert [await anext(one), await anext(other)] == [2, 2]
+        assert [await anext(one), await anext(other)] == ["2", "2"]
     assert counted.made == 2
 
 
 async def test_a_slow_watcher_misses_what_lay_between(counted: Counted) -> None:
-    newest = Newest(counted, interval=0, stale=math.inf)
+    newest = Newest(counted, str, interval=0, stale=math.inf)
     async with asyncio.timeout(60), aclosing(newest.follow()) as slow, aclosing(newest.follow()) as quick:
         await anext(slow)
         await anext(quick)
         for expected in range(2, 6):
             newest.changed()
-            assert await anext(quick) == expected
-        assert await anext(slow) == 5
+            assert await anext(quick) == str(expected)
+        assert await anext(slow) == "5"
 
 
 async def test_a_change_while_a_state_is_on_its_way_is_not_lost(counted: Counted) -> None:
-    newest = Newest(counted, interval=0, stale=math.inf)
+    newest = Newest(counted, str, interval=0, stale=math.inf)
     async with asyncio.timeout(60), aclosing(newest.follow()) as states:
-        assert await anext(states) == 1
+        assert await anext(states) == "1"
         newest.changed()
-        assert await anext(states) == 2
+        assert await anext(states) == "2"
 
 
 async def test_what_nobody_told_to_have_changed_is_made_anew_once_it_is_stale(counted: Counted) -> None:
-    assert [Newest(counted, stale=math.inf).now() for _ in range(1)] == [1]
-    lasting, fleeting = Newest(counted, stale=math.inf), Newest(counted, stale=0)
-    assert lasting.now() == lasting.now()
-    assert fleeting.now() != fleeting.now()
-    before = lasting.now()
+    lasting, fleeting = Newest(counted, str, stale=math.inf), Newest(counted, str, stale=0)
+    assert await lasting.now() == await lasting.now()
+    assert await fleeting.now() != await fleeting.now()
+    before = await lasting.now()
     lasting.changed()
-    assert lasting.now() != before
+    assert await lasting.now() != before
 
 
 async def test_those_who_watch_hear_something_now_and_then_without_a_change(counted: Counted) -> None:
-    newest = Newest(counted, interval=0, stale=0, refresh=0.001)
+    newest = Newest(counted, str, interval=0, stale=0, refresh=0.001)
     async with asyncio.timeout(60), aclosing(newest.follow()) as states:
-        assert [await anext(states) for _ in range(3)] == [1, 2, 3]
+        assert [await anext(states) for _ in range(3)] == ["1", "2", "3"]
+
+
+async def test_the_loop_turns_while_a_form_is_made(counted: Counted) -> None:
+    go = threading.Event()
+
+    def slow(state: int) -> int:
+        assert go.wait(60)
+        return state
+
+    newest = Newest(counted, slow, stale=math.inf)
+    asked = [asyncio.create_task(newest.now()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    newest.changed()  # after the state was taken: whoever asks from now on gets another
+    later = asyncio.create_task(newest.now())
+    await asyncio.sleep(0.01)
+    go.set()
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*asked) == [1, 1, 1]
+        assert await later == 2
+
+
+async def test_those_who_come_and_go_do_not_each_cost_a_form(counted: Counted) -> None:
+    go = threading.Event()
+    newest = Newest(counted, lambda state: (go.wait(60), state)[1], stale=math.inf)
+    for _ in range(50):
+        asked = asyncio.create_task(newest.now())
+        await asyncio.sleep(0)
+        asked.cancel()
+    go.set()
+    async with asyncio.timeout(60):
+        assert await newest.now() == 1
+
+
+async def test_a_form_that_fails_is_that_of_those_who_asked_and_the_next_is_made(counted: Counted) -> None:
+    newest = Newest(counted, lambda state: 1 // (state - 1), stale=math.inf)
+    with pytest.raises(ZeroDivisionError):
+        await newest.now()
+    assert await newest.now() == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [],
+        {"a": []},
+        {"a": [{"b": [1, {"c": [{}]}]}, {}], "d": {"e": None}},
+        [["x"] * 250],
+        "\n\udcff",
+        1.5,
+    ],
+)
+def test_a_line_is_the_same_json_whole_or_in_pieces(value: object) -> None:
+    assert line(value) == json.dumps(value, separators=(",", ":")).encode() + b"\n"

@@ -105,6 +105,17 @@ async def test_a_device_that_says_it_is_ill(node: ReadingNode) -> None:
     await over(node, "device", "device is healthy again")
 
 
+async def test_a_reason_that_no_terminal_and_no_utf_8_can_bear(node: ReadingNode) -> None:
+    node.plug("a", "illegibleb", "c")
+    node.look()
+    (reason,) = await everywhere(node, "device", f"{RESOURCE} b")
+    assert reason == r'port 1\x1b[1A\n\udcff\u202e <is> "down"'
+    assert node.value("devhost_devices", resource=RESOURCE, reason=reason) == 1
+    node.plug("a", "b", "c")
+    node.look()
+    await over(node, "device", "device is healthy again")
+
+
 async def test_a_device_that_its_backend_reports_unusably(node: ReadingNode) -> None:
     node.plug("a", "b", "twice")
     node.look()

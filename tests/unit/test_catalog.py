@@ -372,3 +372,12 @@ def test_without_a_list_of_what_is_wanted_everything_is_imported(
 ) -> None:
     _package(monkeypatch, tmp_path, "gpu", "rdma")
     assert catalog.load().installed.keys() == {"gpu", "rdma", "strange"}
+
+
+def test_a_backend_that_nobody_has_may_be_where_something_was_refused(tmp_path: Path) -> None:
+    found = catalog.load([tmp_path / "nowhere"], {"toy"})
+    assert (
+        found.suspect()
+        == f"perhaps it is in {tmp_path / 'nowhere'}, which was refused: the directory does not exist"
+    )
+    assert catalog.load([tmp_path]).suspect() == ""

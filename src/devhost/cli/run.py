@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import get_args
 
 import click
 
-from devhost.telemetry import log
+from devhost.errors import ConfigError, DevhostError
+from devhost.telemetry import log as telemetry
 
 from . import _options
 from ._lean import import_without_openssl
+
+log = telemetry.get(__name__)
 
 
 @click.command("run")
@@ -54,14 +58,14 @@ from ._lean import import_without_openssl
 )
 @click.option(
     "--log-format",
-    type=click.Choice(get_args(log.Format)),
+    type=click.Choice(get_args(telemetry.Format)),
     default="text",
     show_default=True,
     help="Lines for people, or one JSON object a line.",
 )
 @click.option(
     "--log-level",
-    type=click.Choice(get_args(log.Level)),
+    type=click.Choice(get_args(telemetry.Level)),
     default="info",
     show_default=True,
     help="What to log; info tells of changes of state only.",
@@ -75,15 +79,15 @@ def command(
     pod_metrics: bool,
     hide_pods: bool,
     status_socket: Path | None,
-    log_format: log.Format,
-    log_level: log.Level,
+    log_format: telemetry.Format,
+    log_level: telemetry.Level,
 ) -> None:
     """Serves every device that the configuration selects to the kubelet of this node.
 
     Runs until SIGTERM or SIGINT; SIGHUP, or an edit of the file, makes it read its configuration again.
     """
     import_without_openssl()
-    log.configure(log_format, log_level)  # before gRPC is imported: it reads its verbosity then
+    telemetry.configure(log_format, log_level)  # before gRPC is imported: it reads its verbosity then
     import asyncio
 
     from devhost import daemon
@@ -100,4 +104,11 @@ def command(
         pod_metrics,
         hide_pods,
     )
-    asyncio.run(daemon.serve(options))
+    try:
+        asyncio.run(daemon.serve(options))
+    except DevhostError as error:
+        if log_format == "text":
+            raise
+        for reason in error.complaints if isinstance(error, ConfigError) else (error,):
+            log.error("cannot start", reason=str(reason))
+        sys.exit(error.exit_code)

@@ -11,7 +11,7 @@ from devhost.catalog import Catalog
 from devhost.settings import ReplicaOverride, ResourceSettings, Share
 from devhost.where import Block, Where, covers
 
-from .complaints import Mark, Place, one_line, shown, suggest
+from .complaints import MEANT, Mark, Place, one_line, shown, suggest
 from .entry import halves, read_resource_options
 from .language import Override, Resource, Sharing
 from .nodes import Fields, Node, Scalar
@@ -55,7 +55,8 @@ def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Back
     backend = catalog.get(name)
     if backend is None:
         meant = suggest(name, catalog.installed, "backends")
-        hint = meant if meant.startswith(MEANT) else one_line(catalog.why_missing(name)) or meant
+        suspect = "" if meant.startswith(MEANT) else catalog.suspect()
+        hint = one_line(catalog.why_missing(name) or suspect) or meant
         place.complain(at, f"backend {shown(name)} is not installed", hint)
     return backend
 

@@ -217,10 +217,12 @@ class PrometheusMetrics(Metrics):
         With 100 resources that is 400 kB and some 50 ms of work, so the loop only collects, one metric after
         another, and a thread makes text of them: a scrape must not hold up a device list.
         """
-        parts = []
-        for family in self.registry.collect():
-            parts.append(await asyncio.to_thread(prometheus_client.generate_latest, Collected(family)))
-        return b"".join(parts)
+        return b"".join(
+            [
+                await asyncio.to_thread(prometheus_client.generate_latest, Collected(family))
+                for family in self.registry.collect()
+            ]
+        )
 
     def resource_added(self, resource: str, backend: str) -> None:
         known = self._resources.get(resource)
