@@ -79,7 +79,7 @@ def test_what_devhost_writes_for_others_is_writable_at_its_own_place(
         configured(FUSE, labels={"directory": "/srv/nfd"}),
         configured(FUSE, cdi={"directory": "/etc/cdi"}),
         configured(FUSE, backends={"gpu": {"driverRoot": "/run/nvidia/driver"}}),
-        configured(FUSE, backends={"sriov": None}),
+        configured(FUSE, backends={"sriov": {}}),
     ],
 )
 def test_options_of_what_is_not_used_need_nothing(chart: Chart, values: dict[str, Any]) -> None:

@@ -110,7 +110,8 @@ def test_probes_give_devhost_the_time_it_takes(chart: Chart) -> None:
         ("", "--listen=:9000", None),
         ("127.0.0.1", "--listen=127.0.0.1:9000", "127.0.0.1"),
         ("::1", "--listen=[::1]:9000", "::1"),
-        ("$(NODE_IP)", "--listen=$(NODE_IP):9000", None),
+        ("2001:db8:1:2:3:4:5:6", "--listen=[2001:db8:1:2:3:4:5:6]:9000", None),
+        ("$(NODE_IP)", "--listen=[$(HOST_IP)]:9000", None),
     ],
 )
 def test_it_listens_where_it_is_told_and_is_probed_there(
@@ -118,7 +119,8 @@ def test_it_listens_where_it_is_told_and_is_probed_there(
 ) -> None:
     rendered = chart.render({"listen": {"address": address, "port": 9000}, "hostNetwork": True})
     assert argument in rendered.args
-    parse_listen(argument.partition("=")[2].replace("$(NODE_IP)", "192.0.2.1"))
+    for node in ("192.0.2.1", "2001:db8::1"):
+        parse_listen(argument.partition("=")[2].replace("$(HOST_IP)", node))
     assert rendered.container["livenessProbe"]["httpGet"].get("host") == probed
     assert rendered.container["readinessProbe"]["httpGet"].get("host") == probed
     assert rendered.container["ports"][0]["containerPort"] == 9000

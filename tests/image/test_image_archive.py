@@ -109,6 +109,22 @@ def test_it_has_exactly_the_versions_that_are_written_down(archive: Archive) -> 
     assert {(name.lower().replace("_", "-"), version) for name, version in found} == wanted
 
 
+def test_every_package_keeps_its_licence_and_is_listed(archive: Archive) -> None:
+    ((_, status),) = archive.contents(lambda name: name == "var/lib/dpkg/status")
+    installed = re.findall(r"(?m)^Package: (.+)\nStatus: install ok installed$", status.decode())
+    assert "python3-pyverbs" in installed
+    documents = {archive.resolve(f"usr/share/doc/{name}") for name in installed}
+    assert [one for one in documents if f"{one}/copyright" not in archive.files] == []
+    found = re.findall(rf"(?m)^{SITE}/([\w.]+-[^/-]+\.dist-info)/METADATA$", "\n".join(archive.files))
+    licensed = {
+        name.split("/")[5]
+        for name in archive.files
+        if re.search(r"(?i)/(licen[sc]e|copying)", name) and ".dist-info/" in name
+    }
+    # NVIDIA's binding names its licence, and brings no text of it
+    assert [one for one in found if one not in licensed and not one.startswith("nvidia_ml_py-")] == []
+
+
 def test_pyverbs_is_debians_and_seen_by_devhosts_python(archive: Archive) -> None:
     assert "usr/lib/python3/dist-packages/pyverbs/__init__.py" in archive.files
     ((_, text),) = archive.contents(lambda name: name == "opt/devhost/pyvenv.cfg")

@@ -57,9 +57,13 @@ def make(work: Path) -> None:
     smoke.other_version(python, work, new, needed)
     say("a plugin of another version: pip refuses it")
 
-    target = checkout.ROOT / "dist"
+    target, beside = checkout.ROOT / "dist", checkout.ROOT / "build" / "dist"
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.move(
+        new, beside
+    )  # a copy where the work is on another disk; whoever interrupts that has no half of it
     shutil.rmtree(target, ignore_errors=True)
-    shutil.move(new, target)
+    beside.rename(target)
 
 
 def main() -> int:

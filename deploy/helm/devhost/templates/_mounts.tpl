@@ -46,7 +46,10 @@ sockets: a file that is mounted goes stale when somebody replaces it.
   {{- end -}}
   {{- if not $covered -}}
     {{- $seen = append $seen $path -}}
-    {{- $name := $path | lower | trimPrefix "/" | replace "/" "-" | replace "." "-" | replace "_" "-" | trunc 48 | trimSuffix "-" -}}
+    {{- $name := regexReplaceAll "[^a-z0-9]+" (lower $path) "-" | trimAll "-" | trunc 40 | trimSuffix "-" -}}
+    {{- if ne $path (printf "/%s" (replace "-" "/" $name)) -}}{{/* so that no other directory has this name */}}
+      {{- $name = printf "%s-%s" $name (sha256sum $path | trunc 8) | trimPrefix "-" -}}
+    {{- end -}}
     {{- $mounts = append $mounts (dict "name" (printf "files-%s" $name) "path" $path "at" (printf "/host%s" $path) "live" true) -}}
   {{- end -}}
 {{- end -}}
@@ -60,8 +63,10 @@ sockets: a file that is mounted goes stale when somebody replaces it.
 {{- $written := list -}}
 {{- if $needs.cdi -}}{{- $written = append $written $needs.cdiDirectory -}}{{- end -}}
 {{- if $needs.toolkit -}}{{- $written = append $written $needs.toolkitDirectory -}}{{- end -}}
-{{- range $index, $path := $written | uniq -}}
+{{- range $index, $path := $written -}}
+{{- if not (and $index (eq (clean $path) (clean (first $written)))) -}}
 {{- $mounts = append $mounts (dict "name" (eq $index 0 | ternary "cdi" "cdi-nvidia") "path" $path "at" $path "writable" true) -}}
+{{- end -}}
 {{- end -}}
 {{- if $needs.nodeLabels -}}
 {{- $mounts = append $mounts (dict "name" "node-labels" "path" $needs.labelDirectory "at" $needs.labelDirectory "writable" true) -}}
@@ -71,7 +76,21 @@ sockets: a file that is mounted goes stale when somebody replaces it.
 {{- end -}}
 {{- range $index, $extra := .Values.extraHostPaths -}}
 {{- $at := default (printf "/host%s" $extra.path) $extra.mountPath -}}
-{{- $mounts = append $mounts (dict "name" (printf "extra-%d" $index) "path" $extra.path "at" $at "type" (default "DirectoryOrCreate" $extra.type) "live" true "writable" (eq (toString $extra.readOnly) "false")) -}}
+{{- $mounts = append $mounts (dict "name" (printf "extra-%d" $index) "said" (printf "extraHostPaths[%d]" $index) "path" $extra.path "at" $at "type" (default "DirectoryOrCreate" $extra.type) "live" true "writable" (eq (toString $extra.readOnly) "false")) -}}
+{{- end -}}
+{{- $places := dict "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" -}}
+{{- range $mount := $mounts -}}
+  {{- range $path := compact (list .path .at .also) -}}
+    {{- if contains "/../" (printf "%s/" $path) -}}
+      {{- fail (printf "%s: Kubernetes takes no path with .. in it: write where it leads" $path) -}}
+    {{- end -}}
+  {{- end -}}
+  {{- range $at := compact (list .at .also) | uniq -}}
+    {{- with get $places (clean $at) -}}
+      {{- fail (printf "%s of the container is wanted twice, by %s and by %s: leave one out, or say another place" (clean $at) . (default $mount.name $mount.said)) -}}
+    {{- end -}}
+    {{- $_ := set $places (clean $at) (default $mount.name $mount.said) -}}
+  {{- end -}}
 {{- end -}}
 {{- dict "mounts" $mounts | toYaml -}}
 {{- end -}}

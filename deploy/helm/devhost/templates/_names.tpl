@@ -4,18 +4,19 @@
 
 {{/* What objects are called: the release, with the chart's name unless the release has it already. */}}
 {{- define "devhost.fullname" -}}
+{{- $release := .Release.Name | replace "." "-" -}}{{/* a Service cannot have a dot in its name */}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
-{{- else if contains (include "devhost.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else if contains (include "devhost.name" .) $release -}}
+{{- $release | trunc 63 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "devhost.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" $release (include "devhost.name" .) | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "devhost.selector" -}}
-app.kubernetes.io/name: {{ include "devhost.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "devhost.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "devhost.labels" -}}
@@ -23,6 +24,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
+{{/* (context, labels of the values): both, and those of the values where both have one. */}}
+{{- define "devhost.labelsAnd" -}}
+{{- merge dict (default dict (index . 1)) (fromYaml (include "devhost.labels" (index . 0))) | toYaml -}}
 {{- end -}}
 
 {{- define "devhost.image" -}}
@@ -33,10 +39,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* The argument of --listen. */}}
+{{/* The argument of --listen. NODE_IP may have two addresses, HOST_IP is one of either family. */}}
 {{- define "devhost.listen" -}}
-{{- $address := .Values.listen.address -}}
-{{- if contains "::" $address -}}
+{{- $address := default "" .Values.listen.address | replace "$(NODE_IP)" "[$(HOST_IP)]" -}}
+{{- if contains ":" $address -}}
 {{- $address = printf "[%s]" $address -}}
 {{- end -}}
 {{- printf "%s:%d" $address (int .Values.listen.port) -}}
@@ -44,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{/* Which host a probe asks: nothing (the pod's address) unless it listens on the node's loopback alone. */}}
 {{- define "devhost.probeHost" -}}
-{{- if or (hasPrefix "127." .Values.listen.address) (eq .Values.listen.address "::1") -}}
-{{- .Values.listen.address -}}
+{{- with .Values.listen.address -}}
+{{- if or (hasPrefix "127." .) (eq . "::1") -}}{{- . -}}{{- end -}}
 {{- end -}}
 {{- end -}}

@@ -9,11 +9,16 @@ docs/device-info.md say why; tests/chart has a case for each.
 {}
 {{- else if kindIs "string" .Values.config -}}
 {{- $parsed := fromYaml .Values.config -}}
-{{- if hasKey $parsed "Error" -}}
-{{- fail (printf "config is no YAML: %s" $parsed.Error) -}}
+{{- with $parsed.Error -}}
+{{- if contains "cannot unmarshal" . -}}
+  {{- fail "config must be a map with version and resources" -}}
 {{- end -}}
+{{- fail (printf "config is no YAML: %s" (replace "\n" " " .)) -}}
+{{- end -}}
+{{- include "devhost.outline" $parsed -}}
 {{- toYaml $parsed -}}
 {{- else -}}
+{{- include "devhost.outline" .Values.config -}}
 {{- toYaml .Values.config -}}
 {{- end -}}
 {{- end -}}
@@ -79,5 +84,5 @@ files: {{ $files | toJson }}
 
 {{/* (value, derived): the derived answer where the value is auto. */}}
 {{- define "devhost.wanted" -}}
-{{- if eq (toString (index . 0)) "auto" -}}{{ index . 1 }}{{- else -}}{{ index . 0 }}{{- end -}}
+{{- if has (toString (index . 0)) (list "auto" "<nil>") -}}{{ index . 1 }}{{- else -}}{{ index . 0 }}{{- end -}}
 {{- end -}}

@@ -1,0 +1,180 @@
+"""Values that nobody meant to write: an object that Kubernetes takes, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rendering import Chart, Refused, Rendered, Types
+
+EVERYTHING = {
+    "service": {"enabled": True},
+    "dashboard": {"enabled": True},
+    "priorityQuota": True,
+}
+
+
+def resource(**keys: Any) -> dict[str, Any]:
+    return {"name": "example.com/x", "backend": "udev", "where": {"subsystem": "tty"}, **keys}
+
+
+def configured(*resources: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    return {"config": {"version": 1, "resources": list(resources), **keys}}
+
+
+def programmed(directory: str) -> dict[str, Any]:
+    return {"name": "example.com/f", "backend": "fpga", "program": {"bitstream": f"{directory}/x.gbs"}}
+
+
+def refusal(chart: Chart, values: dict[str, Any], *arguments: str) -> str:
+    """What Helm says, without its advice about itself."""
+    with pytest.raises(Refused) as caught:
+        chart.render(values, *arguments)
+    return str(caught.value).replace("Use --debug flag to render out invalid YAML", "").strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# nothing yet\n", "config: the key version is missing"),
+        ("version: 1\n", "config: the key resources is missing"),
+        ("- 1\n", "config must be a map with version and resources"),
+        ("hello\n", "config must be a map with version and resources"),
+        ("version: 1\nresources:\n", "config.resources must be a list, not nothing"),
+        ("version: 1\nresources: {a: b}\n", "config.resources must be a list, not a map"),
+        ("version: one\nresources: []\n", "config.version must be a number, not text"),
+        ("version: 1\nresources: [fuse]\n", "config.resources[0] must be a map, not text"),
+        ("version: 1\nresources: [{name: a.b/c}]\n", "config.resources[0]: the key backend is missing"),
+        (
+            "version: 1\nresources: [{name: a.b/c, backend: fpga, program: x.gbs}]\n",
+            "config.resources[0].program must be a map, not text",
+        ),
+        ("version: 1\nresources: []\nbackends: [gpu]\n", "config.backends must be a map, not a list"),
+        ("version: 1\nresources: []\nbackends: {gpu: }\n", "config.backends.gpu must be a map, not nothing"),
+        (
+            "version: 1\nresources: []\nbackends: {gpu: {driverRoot: 1}}\n",
+            "config.backends.gpu.driverRoot must be text, not a number",
+        ),
+        (
+            "version: 1\nresources: []\nbackends: {udev: {groups: [{members: [tty]}]}}\n",
+            "config.backends.udev.groups[0].members[0] must be a map, not text",
+        ),
+        ("version: 1\nresources: []\nlabels:\n", "config.labels must be a map, not nothing"),
+        ("version: 1\nresources: []\ncdi: {directory: }\n", "config.cdi.directory must be text, not nothing"),
+    ],
+)
+def test_a_text_of_the_wrong_outline_is_refused_in_one_line(chart: Chart, text: str, message: str) -> None:
+    said = refusal(chart, {"config": text})
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+def test_options_are_looked_at_in_a_map_as_in_a_text(chart: Chart) -> None:
+    said = refusal(chart, configured(resource(), backends={"udev": {"groups": {"a": {}}}}))
+    assert "config.backends.udev.groups must be a list, not a map" in said
+
+
+@pytest.mark.parametrize("name", ["123", "true", "null"])
+def test_a_name_that_yaml_takes_for_something_else_stays_a_name(
+    chart: Chart, types: Types, name: str
+) -> None:
+    values = EVERYTHING | {key: name for key in ("serviceAccountName", "priorityClassName")}
+    for more in ({"fullnameOverride": name, "nameOverride": name}, {"existingConfigMap": name}):
+        assert types.complaints(chart.render(values | more, release=name).text) == []
+
+
+def test_every_object_has_a_name_of_its_own_however_long(chart: Chart) -> None:
+    for rendered in (
+        chart.render(EVERYTHING | {"fullnameOverride": "a" * 63}),
+        chart.render(EVERYTHING, release="r" * 53),
+        chart.render(EVERYTHING, release="first.second"),
+    ):
+        named = [(one["kind"], one["metadata"]["name"]) for one in rendered.objects]
+        assert len(set(named)) == len(named)
+        assert [name for _, name in named if len(name) > 63 or "." in name] == []
+
+
+@pytest.mark.parametrize("path", ["/a #b", "/a, b", "/a: b", "/{a}", '/a"b'])
+def test_a_path_may_have_any_character_that_kubernetes_takes(chart: Chart, types: Types, path: str) -> None:
+    rendered = chart.render(configured(resource(inject="cdi"), cdi={"directory": path}))
+    if ":" not in path:
+        assert rendered.mounts[path]["hostPath"]["path"] == path
+    assert types.complaints(rendered.text) == []
+
+
+def test_directories_whose_names_are_alike_are_mounted_both(chart: Chart, types: Types) -> None:
+    alike = ["/srv/a_b", "/srv/a-b", "/srv/a b", "/srv/Ä", "/srv/" + "a" * 60, "/srv/" + "a" * 60 + "b"]
+    rendered = chart.render(configured(*(programmed(one) for one in alike)))
+    assert {f"/host{one}" for one in alike} <= rendered.mounts.keys()
+    names = [one["name"] for one in rendered.pod["volumes"]]
+    assert len(set(names)) == len(names)
+    assert [one for one in names if len(one) > 63 or not one.replace("-", "").isascii() or " " in one] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"extraHostPaths": [{"path": "/dev"}]}, "/host/dev of the container is wanted twice, by dev and"),
+        ({"extraHostPaths": [{"path": "/a"}, {"path": "/a/"}]}, "by extraHostPaths[0] and by"),
+        (
+            {"extraHostPaths": [{"path": "/a", "mountPath": "/etc/devhost"}]},
+            "/etc/devhost of the container is wanted twice, by the configuration and by extraHostPaths[0]",
+        ),
+        (
+            configured(
+                resource(inject="cdi"),
+                cdi={"directory": "/etc/x"},
+                labels={"directory": "/etc/x", "write": True},
+            ),
+            "/etc/x of the container is wanted twice, by cdi and by node-labels",
+        ),
+        ({"kubelet": {"root": "/data/../kubelet"}}, "Kubernetes takes no path with .. in it"),
+        ({"extraHostPaths": [{"path": "/a", "mountPath": "/b/../c"}]}, "/b/../c: Kubernetes takes no path"),
+    ],
+)  # fmt: skip
+def test_what_kubernetes_would_refuse_of_mounts_is_refused_with_its_place(
+    chart: Chart, values: dict[str, Any], wanted: str
+) -> None:
+    assert wanted in refusal(chart, values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"podLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name is the chart's own"),
+        ({"extraEnv": [{"name": "NODE_IP", "value": "::"}]}, "extraEnv: NODE_IP is set by the chart"),
+        ({"existingConfigMap": "mine", "configFiles": {"a.py": ""}}, "put them into mine"),
+        ({"listen": {"address": "$(NODE_IP)"}}, "set hostNetwork to true"),
+        ({"configFiles": {"..data": ""}}, "additional properties '..data' not allowed"),
+        ({"resources": {"limits": {"memory": "lots"}}}, "'lots' does not match pattern"),
+        ({"listen": {"port": None}}, "at '/listen': missing property 'port'"),
+        ({"kubelet": {"root": None}}, "at '/kubelet': missing property 'root'"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_meant_are_refused(chart: Chart, values: dict[str, Any], message: str) -> None:
+    assert message in refusal(chart, values)
+
+
+def same(left: Rendered, right: Rendered) -> bool:
+    return left.objects == right.objects
+
+
+def test_null_takes_back_what_is_optional(chart: Chart) -> None:
+    sections = ("service", "podMonitor", "serviceMonitor", "prometheusRule", "dashboard", "configFiles")
+    choices = ("logLevel", "logFormat", "podMetrics", "extraEnv", "podLabels", "existingConfigMap")
+    nothing: dict[str, Any] = dict.fromkeys(sections + choices)
+    nothing |= {"host": dict.fromkeys(("cdi", "root", "verbs")), "listen": {"address": None}}
+    assert same(chart.render(nothing | {"image": {"pullPolicy": None, "tag": None}}), chart.render())
+
+
+def test_a_big_number_stays_a_number(chart: Chart) -> None:
+    rendered = chart.render({"maxUnavailable": 1000000})
+    assert rendered.only("DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1000000
+
+
+def test_labels_of_a_monitor_count_more_than_the_charts(chart: Chart) -> None:
+    labels = {"app.kubernetes.io/name": "mine"}
+    text = chart.render({"podMonitor": {"enabled": True, "labels": labels}}).text
+    monitor = text[text.index("kind: PodMonitor") :]
+    assert monitor.partition("spec:")[0].count("app.kubernetes.io/name:") == 1
+    assert "app.kubernetes.io/name: mine" in monitor
