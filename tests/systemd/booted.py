@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import site
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -50,6 +50,8 @@ for place in lab opt/devhost etc/devhost etc/systemd/system var/lib/kubelet; do
     mount --bind "$1/$place" "$place"
 done
 mount --rbind "$3" opt/python
+mount --rbind "$5" opt/devhost/tree
+mount --rbind "$6" opt/devhost/site
 pivot_root . mnt
 umount -l /mnt
 exec env -i container=lab PATH=/usr/sbin:/usr/bin:/sbin:/bin \
@@ -67,12 +69,13 @@ Environment=LD_LIBRARY_PATH=/opt/python/lib
 """
 
 PROGRAM = """#!/opt/python/bin/{python} -I
-import site
-for place in {places}:
-    site.addsitedir(place)
+import sys
+from glob import glob
+sys.path += ["/opt/devhost/tree/src", *glob("/opt/devhost/tree/plugins/*/src"), "/opt/devhost/site"]
 from devhost.cli import main
 main()
 """
+"""The working tree and the packages it wants are below /opt: the unit hides home directories and /tmp."""
 
 
 def why_not() -> str:
@@ -88,8 +91,6 @@ def why_not() -> str:
         return "cgroups of version 2 are not mounted below /sys/fs/cgroup"
     if "overlay" not in Path("/proc/filesystems").read_text():
         return "this kernel has no overlayfs (try modprobe overlay)"
-    if any(str(place).startswith(("/home/", "/root/", "/run/user/")) for place in (ROOT, *_places())):
-        return "the working tree is in a home directory, which the unit hides from devhost"
     return ""
 
 
@@ -99,10 +100,6 @@ def _cgroups() -> Path | None:
         if kind == "cgroup2" and place.startswith("/sys/fs/cgroup"):
             return Path(place)
     return None
-
-
-def _places() -> list[str]:
-    return site.getsitepackages()
 
 
 class Unbootable(Exception):
@@ -176,7 +173,8 @@ def booted(directory: Path) -> Iterator[Machine]:
     cgroup = top / f"devhost-systemd-{os.getpid()}"
     _install(directory)
     cgroup.mkdir()
-    arguments = [str(directory), str(cgroup), sys.base_prefix, str(SYSTEMD)]
+    packages = sysconfig.get_path("purelib")
+    arguments = [str(directory), str(cgroup), sys.base_prefix, str(SYSTEMD), str(ROOT), packages]
     with (directory / "console").open("w") as console:
         process = subprocess.Popen(
             ["sh", "-c", BOOT, "sh", *arguments],
@@ -196,15 +194,17 @@ def booted(directory: Path) -> Iterator[Machine]:
 def _install(directory: Path) -> None:
     """Lays out what the guide says, with this Python and this working tree for the wheels."""
     units = directory / "etc" / "systemd" / "system"
-    for place in ("over", "lab", "opt/devhost/bin", "etc/devhost", "var/lib/kubelet", "etc/systemd/system"):
+    for place in ("over", "lab", "etc/devhost", "var/lib/kubelet", "etc/systemd/system"):
         (directory / place).mkdir(parents=True)
+    for place in ("bin", "tree", "site"):
+        (directory / "opt" / "devhost" / place).mkdir(parents=True)
     shutil.copy(UNIT, units)
     (units / "lab.target").write_text("[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\n")
     (units / "devhost.service.d").mkdir()
     (units / "devhost.service.d" / "lab.conf").write_text(LAB)
     program = directory / "opt" / "devhost" / "bin" / "devhost"
     python = f"python3.{sys.version_info.minor}"
-    program.write_text(PROGRAM.format(python=python, places=_places()))
+    program.write_text(PROGRAM.format(python=python))
     program.chmod(0o755)
 
 
