@@ -20,6 +20,7 @@ import reference_api
 from devhost import catalog
 from devhost.backend import (
     Attribute,
+    CanClose,
     CanInform,
     CanLabel,
     CanLink,
@@ -68,6 +69,7 @@ OPTIONAL = {
     "notice": CanNotice,
     "device_info": CanInform,
     "labels": CanLabel,
+    "close": CanClose,
 }
 
 TYPES = {str: "text", int: "number", bool: "true/false", list: "list"}

@@ -31,6 +31,9 @@ WITH_ROOT = "with --root nobody is asked."
 WITHOUT_ROOT = "no devhost is running here."
 """What ``explain`` says of containers on a tree, and on a machine where nothing is served yet."""
 
+NOT_AS_ROOT = "; one that runs as root answers root only"
+"""What a hint says besides to users other than root; pages quote what root sees."""
+
 
 class Stage:
     """One node in an empty directory.
@@ -175,7 +178,7 @@ class Stage:
 
     def shown(self, text: str) -> str:
         """A text with places as a node has them; a table in which they stand is set anew."""
-        parts = re.split(r"(\n\n)", text)
+        parts = re.split(r"(\n\n)", text.replace(NOT_AS_ROOT, ""))
         return re.sub(r"pid \d+", "pid 4711", "".join(map(self._paragraph, parts)))
 
     def _paragraph(self, text: str) -> str:

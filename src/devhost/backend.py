@@ -221,6 +221,10 @@ class Backend:
         Labels for the node, where the configuration wants them: names, with the vendor's domain before a
         slash, to values. ``devices`` are all that exist. Values are made legal, names must be. Called after
         looks, on the thread of ``links``; must not change with health, for pods are placed by labels.
+    ``def close(self) -> None``
+        Lets go of what the backend object keeps: processes, connections. Called once, after the last
+        ``discover`` and on its thread, when another object takes over (edited options) or no resource needs
+        the backend. When devhost itself ends nobody waits for it.
     """
 
     name: ClassVar[str]
@@ -313,6 +317,11 @@ class CanLink(Protocol):
 @runtime_checkable
 class CanNotice(Protocol):
     def notice(self, event: Event) -> None: ...
+
+
+@runtime_checkable
+class CanClose(Protocol):
+    def close(self) -> None: ...
 
 
 @runtime_checkable

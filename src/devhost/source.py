@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from .backend import (
     Backend,
+    CanClose,
     CanInform,
     CanLabel,
     CanLink,
@@ -29,7 +30,10 @@ from .errors import AllocationError, BackendError, BackendTimeout, NotYet, one_l
 from .health import is_health, sound_health
 from .linkage import Linkage, Pair
 from .model import Device, Edits, Health
+from .telemetry.log import get
 from .worker import Lane
+
+log = get(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -311,10 +315,19 @@ class Source:
         return self.backend.watch() if isinstance(self.backend, CanWatch) else None
 
     def close(self) -> None:
-        """Lets the threads end; waits for nobody."""
+        """Lets the threads end, and the backend let go of what it keeps; waits for nobody."""
+        self._looking.close(self._let_go)
         for lane in self._lanes:
             lane.close()
         self.context.close()
+
+    def _let_go(self) -> None:
+        """After the last look: it may have begun what no event source was there to end."""
+        if self._made is not None and isinstance(self.backend, CanClose):
+            try:
+                self.backend.close()
+            except Exception as error:  # noqa: BLE001 - a vendor's code may raise anything
+                log.warning("closing a backend failed", backend=self.name, reason=one_line(error))
 
     def _look(self, events: Sequence[Event]) -> list[Device]:
         if self._made is None:

@@ -28,7 +28,7 @@ class Lane:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_Job | _Last] = deque()
         self._wake = threading.Condition()
         self._thread: _Runner | None = None
         self._abandoned = 0
@@ -69,9 +69,15 @@ class Lane:
             if not job.returned:  # as it usually has: the thread is busy with the lane's lock just now
                 self._leave(job)
 
-    def close(self) -> None:
-        """Lets the thread end once its current call returns; waits for nobody."""
+    def close(self, last: Callable[[], None] | None = None) -> None:
+        """Lets the thread end once its current call returns; waits for nobody.
+
+        Args:
+            last: run after that call, on its thread; not at all where there is none. Must not raise.
+        """
         with self._wake:
+            if last is not None and not self._closed:
+                self._jobs.append(_Last(last))
             self._closed = True
             self._wake.notify_all()
 
@@ -89,7 +95,7 @@ class Lane:
                 fresh = self._jobs and self._abandoned < MAX_ABANDONED
                 self._thread = _Runner(self) if fresh else None
 
-    def _take(self, runner: _Runner) -> _Job | None:
+    def _take(self, runner: _Runner) -> _Job | _Last | None:
         """The next job for ``runner``; ``None`` when its thread should end."""
         with self._wake:
             runner.job = None
@@ -142,10 +148,19 @@ class _Job:
             self.future.set_exception(RuntimeError(f"it raised {error!r}"))
 
 
+class _Last:
+    """What a lane does in the end, which nobody waits for."""
+
+    returned = False
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+
+
 class _Runner:
     """A daemon thread of a lane: it must never keep the process from ending."""
 
     def __init__(self, lane: Lane) -> None:
-        self.job: _Job | None = None
+        self.job: _Job | _Last | None = None
         self.given_up = False
         threading.Thread(target=lane._run, args=(self,), name=lane.name, daemon=True).start()

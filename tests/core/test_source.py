@@ -291,3 +291,37 @@ async def test_container_starts_are_announced_unless_the_options_say_no(
     made = source(prepare=lambda self, devices, use=None: None)
     assert made.prepares(options) is wanted
     assert made.prepares(SimpleNamespace(prepares=False)) is False
+
+
+async def test_a_backend_that_is_left_lets_go_after_its_last_look(source: Callable[..., Source]) -> None:
+    looking, look, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def discover(self: Card) -> list[Device]:
+        looking.set()
+        look.wait(30)
+        return []
+
+    def close(self: Card) -> None:
+        assert look.is_set()
+        closed.set()
+
+    one = source(discover=discover, close=close)
+    task = asyncio.create_task(one.look(()))
+    await asyncio.to_thread(looking.wait, 30)
+    one.close()
+    task.cancel()
+    look.set()
+    assert await asyncio.to_thread(closed.wait, 30)
+
+
+async def test_a_backend_that_fails_to_let_go_is_told_of_and_no_more(
+    source: Callable[..., Source], caplog: pytest.LogCaptureFixture
+) -> None:
+    def close(self: Card) -> None:
+        raise OSError("it is stuck")
+
+    one = source(close=close)
+    await one.look(())
+    one.close()
+    while "closing a backend failed" not in caplog.messages:
+        await asyncio.sleep(0.01)

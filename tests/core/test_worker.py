@@ -262,3 +262,33 @@ def test_a_loop_that_is_gone_when_a_call_returns_harms_nobody(hang: threading.Ev
 
 async def test_threads_never_keep_the_process_from_ending(lane: Lane) -> None:
     assert await lane.call(LONG, lambda: threading.current_thread().daemon)
+
+
+async def test_what_is_done_last_waits_for_the_call_under_way_and_is_done_once(
+    lane: Lane, hang: threading.Event
+) -> None:
+    done = threading.Event()
+    order: list[str] = []
+
+    def call() -> None:
+        hang.wait()
+        order.append("call")
+
+    def last() -> None:
+        order.append("last")
+        done.set()
+
+    waiting = asyncio.create_task(lane.call(60.0, call))
+    await asyncio.sleep(0)
+    lane.close(last)
+    lane.close(last)
+    hang.set()
+    await waiting
+    await asyncio.to_thread(done.wait, 30)
+    assert order == ["call", "last"]
+
+
+async def test_nothing_is_done_last_on_a_lane_that_did_nothing(lane: Lane) -> None:
+    before = threading.active_count()
+    lane.close(lambda: pytest.fail("nothing was begun"))
+    assert threading.active_count() == before

@@ -11,6 +11,7 @@ import click
 
 from devhost import catalog
 from devhost.backend import (
+    CanClose,
     CanInform,
     CanLabel,
     CanLink,
@@ -33,6 +34,7 @@ _OPTIONAL = {
     "notice": CanNotice,
     "device_info": CanInform,
     "labels": CanLabel,
+    "close": CanClose,
 }
 
 

@@ -135,6 +135,11 @@ class Gpu(Backend):
             async for event in events:
                 yield event
 
+    def close(self) -> None:
+        """Lets go of the hardware, also where nobody came to listen to events."""
+        for family in self._families.values():
+            family.close()
+
     def _scan(self, vendor: str, adapters: Sequence[Adapter]) -> Sequence[Card]:
         family = self._families.get(vendor) or make(vendor, self.options, self.context)
         if family is None:
