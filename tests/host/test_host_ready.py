@@ -58,7 +58,7 @@ async def test_a_resource_without_devices_is_wanted_only_if_it_is_to_be_register
         await rig.until(lambda: host.ready() == (False, missing))
         await kubelet.start()
         await rig.until(lambda: host.ready() == (True, ""))
-        assert kubelet.allocatable() == {TOY: 0}
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
 
 
 async def test_a_refused_configuration_leaves_ready_what_is_served(rig, kubelet):

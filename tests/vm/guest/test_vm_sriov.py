@@ -121,8 +121,9 @@ async def test_any_number_of_functions_shows_as_one_list(node, card):
         noted(f"{count} functions: {len(lists)} lists{'' if is_one else ' of more than one burst'}")
         if is_one:
             # All at once: those that come, and those that go, unhealthy for two seconds before they
-            # are no more. There are more lists only if the link falls for a moment when nobody looks.
-            assert all(ids in (before, after) and (count or not well) for ids, well in lists), lists
+            # are no more. There are more lists only if the link falls for a moment when nobody looks,
+            # or the machine stood still between an event and devhost's look: nobody gets a device of these.
+            assert all(not well or (count and ids in (before, after)) for ids, well in lists), lists
             assert len(lists) <= 3, lists
 
 
