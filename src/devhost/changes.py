@@ -13,9 +13,13 @@ from typing import Protocol
 
 from .model import Device, Health
 from .telemetry import log as telemetry
+from .telemetry.episode import Episode
 
 NAMED = 20
 """Devices that the log names at most for each kind of change between two lists."""
+
+REASONS = 4
+"""Reasons told of one device at most until it is well again: it may be one of hundreds."""
 
 log = telemetry.get(__name__)
 
@@ -32,13 +36,15 @@ class Member:
 class Changes:
     """Devices by id, each with the reason where there is one. What appears ill is in ``ill`` too.
 
-    ``before`` and ``after`` are the devices that may have changed, as they were and as they are. Where the
-    ``whole`` list begins or ends, all of them appear or leave, well or ill, and nothing else is said.
+    ``otherwise`` has those that stay ill, for another reason than before. ``before`` and ``after`` are the
+    devices that may have changed, as they were and as they are. Where the ``whole`` list begins or ends, all
+    of them appear or leave.
     """
 
     left: Mapping[str, str]
     appeared: Mapping[str, str]
     ill: Mapping[str, str]
+    otherwise: Mapping[str, str]
     well: Mapping[str, str]
     before: Mapping[str, Member]
     after: Mapping[str, Member]
@@ -47,13 +53,14 @@ class Changes:
 
 def beginning(devices: Mapping[str, Member]) -> Changes:
     """What the first list of a resource says of its devices."""
-    return Changes({}, dict.fromkeys(devices, ""), {}, {}, {}, devices, whole=True)
+    ill = {name: member.health.reason for name, member in devices.items() if not member.health.healthy}
+    return Changes({}, dict.fromkeys(devices, ""), ill, {}, {}, {}, devices, whole=True)
 
 
 def ending(devices: Mapping[str, Member]) -> Changes:
     """What becomes of the devices of a resource that leaves."""
     reason = "the resource has left the configuration"
-    return Changes(dict.fromkeys(devices, reason), {}, {}, {}, devices, {}, whole=True)
+    return Changes(dict.fromkeys(devices, reason), {}, {}, {}, {}, devices, {}, whole=True)
 
 
 def between(
@@ -73,6 +80,7 @@ def between(
     left: dict[str, str] = {}
     appeared: dict[str, str] = {}
     ill: dict[str, str] = {}
+    otherwise: dict[str, str] = {}
     well: dict[str, str] = {}
     for device in before:
         if device not in after and device not in unchanged:
@@ -81,30 +89,63 @@ def between(
         was, health = before.get(device), member.health
         if was is None:
             appeared[device] = ""
-        if not health.healthy and (was is None or was.health.healthy):
+        if health.healthy:
+            if was is not None and not was.health.healthy:
+                well[device] = ""
+        elif was is None or was.health.healthy:
             ill[device] = health.reason
-        elif health.healthy and was is not None and not was.health.healthy:
-            well[device] = ""
-    return Changes(left, appeared, ill, well, before, after)
-
-
-def tell(resource: str, changes: Changes) -> None:
-    """Logs the changes of one resource; where it begins or ends with them, its own line says enough."""
-    if changes.whole:
-        return
-    _lines(log.info, resource, changes.left, "device left", "more devices left")
-    _lines(log.info, resource, changes.appeared, "device appeared", "more devices appeared")
-    _lines(log.warning, resource, changes.ill, "device is unhealthy", "more devices are unhealthy")
-    _lines(log.info, resource, changes.well, "device is healthy again", "more devices are healthy again")
+        elif was.health.reason != health.reason:
+            otherwise[device] = health.reason
+    return Changes(left, appeared, ill, otherwise, well, before, after)
 
 
 class _Write(Protocol):
     def __call__(self, message: str, /, **fields: object) -> None: ...
 
 
-def _lines(write: _Write, resource: str, devices: Mapping[str, str], one: str, more: str) -> None:
-    for device, reason in islice(devices.items(), NAMED):
-        fields = {"reason": reason} if reason else {}
-        write(one, resource=resource, device=device, **fields)
-    if len(devices) > NAMED:
-        write(more, resource=resource, devices=len(devices) - NAMED)
+class Chronicle:
+    """Logs what becomes of the devices of one resource.
+
+    Args:
+        resource: its name.
+    """
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self._again: dict[str, Episode] = {}  # of those that had another reason since they fell ill
+
+    def tell(self, changes: Changes) -> None:
+        """Logs them; where all devices come or go another line says so, and only who is ill is told here."""
+        if self._again:
+            for device in (*changes.left, *changes.ill, *changes.well):
+                self._again.pop(device, None)
+        otherwise = {
+            device: reason
+            for device, reason in changes.otherwise.items()
+            if self._told(device, changes.before[device]).news(reason)
+        }
+        if not changes.whole:
+            self._lines(log.info, changes.left, "device left", "more devices left")
+            self._lines(log.info, changes.appeared, "device appeared", "more devices appeared")
+        self._lines(log.warning, changes.ill, "device is unhealthy", "more devices are unhealthy")
+        self._lines(
+            log.warning,
+            otherwise,
+            "device is unhealthy for another reason",
+            "more devices are unhealthy for another reason",
+        )
+        self._lines(log.info, changes.well, "device is healthy again", "more devices are healthy again")
+
+    def _told(self, device: str, before: Member) -> Episode:
+        episode = self._again.get(device)
+        if episode is None:
+            episode = self._again[device] = Episode(REASONS)
+            episode.news(before.health.reason)
+        return episode
+
+    def _lines(self, write: _Write, devices: Mapping[str, str], one: str, more: str) -> None:
+        for device, reason in islice(devices.items(), NAMED):
+            fields = {"reason": reason} if reason else {}
+            write(one, resource=self._resource, device=device, **fields)
+        if len(devices) > NAMED:
+            write(more, resource=self._resource, devices=len(devices) - NAMED)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from .account import Account
 from .announcing import DeviceInfos
-from .changes import Changes, tell
+from .changes import Changes, Chronicle
 from .delivery import delivery
 from .departures import Departures
 from .discovery import Discovery
@@ -64,6 +64,7 @@ class ResourceService:
         self.discovery = discovery
         self.departures = Departures(time.time)
         self._news = news
+        self._chronicle = Chronicle(planned.name)
         self.inventory = Inventory(
             time.time, time.monotonic, held, self._tell, account, planned.entry.backend, self._handed_out
         )
@@ -193,7 +194,7 @@ class ResourceService:
         return self._refused.get(device) or "the configuration does not give it to this resource any more"
 
     def _tell(self, changed: Changes) -> None:
-        tell(self.name, changed)
+        self._chronicle.tell(changed)
         if not changed.whole:
             self.departures.left(changed.left)
             self.departures.came(changed.appeared)

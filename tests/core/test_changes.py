@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.changes import NAMED, Changes, tell
+from devhost.changes import NAMED, REASONS, Changes, Chronicle
 from devhost.health import Ward
 from devhost.inventory import GRACE, Inventory
 from devhost.model import HEALTHY, Device, Health, unhealthy
@@ -29,8 +28,8 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.caplog.set_level(logging.INFO, "devhost")
-        changed = partial(tell, "example.com/toy")
-        self.inventory = Inventory(lambda: self.now, lambda: self.now, changed=changed)
+        chronicle = Chronicle("example.com/toy")
+        self.inventory = Inventory(lambda: self.now, lambda: self.now, changed=chronicle.tell)
 
     def show(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
         offers = [Offer(Device(device), replicas) for device in devices]
@@ -69,8 +68,14 @@ def test_a_device_that_falls_ill_and_recovers_is_a_warning_and_a_line(rig: Rig) 
 
 
 def test_the_first_list_is_told_by_its_registration_and_not_device_by_device(rig: Rig) -> None:
-    rig.sick["a"] = "port 1 is down"
     assert rig.show("abc") == []
+
+
+def test_a_device_that_is_ill_from_the_beginning_is_told_with_its_reason(rig: Rig) -> None:
+    rig.sick["a"] = "port 1 is down"
+    assert rig.show("abc") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
+    rig.sick.clear()
+    assert rig.show("abc") == ["INFO device is healthy again device=a"]
 
 
 def test_devices_of_a_list_that_was_empty_at_first_appear(rig: Rig) -> None:
@@ -78,12 +83,53 @@ def test_devices_of_a_list_that_was_empty_at_first_appear(rig: Rig) -> None:
     assert rig.show("a") == ["INFO device appeared device=a"]
 
 
-def test_another_reason_for_the_same_sickness_is_no_line(rig: Rig) -> None:
+def test_another_reason_for_the_same_sickness_is_a_line_of_its_own(rig: Rig) -> None:
     rig.show("a")
     rig.sick["a"] = "hot"
     rig.show("a")
-    rig.sick["a"] = "hotter"
+    rig.sick["a"] = "lost"
+    assert rig.show("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
     assert rig.show("a") == []
+    rig.sick.clear()
+    assert rig.show("a") == ["INFO device is healthy again device=a"]
+
+
+def test_reasons_that_alternate_are_told_once_each_until_the_device_is_well(rig: Rig) -> None:
+    rig.show("a")
+    for _ in range(2):
+        rig.sick["a"] = "hot"
+        assert rig.show("a") == ["WARNING device is unhealthy device=a reason=hot"]
+        rig.sick["a"] = "lost"
+        assert rig.show("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
+        for reason in ("hot", "lost"):
+            rig.sick["a"] = reason
+            assert rig.show("a") == []
+        rig.sick.clear()
+        rig.show("a")
+
+
+def test_a_reason_with_another_number_each_time_does_not_fill_the_log(rig: Rig) -> None:
+    rig.show("a")
+    lines = []
+    for degrees in range(100):
+        rig.sick["a"] = f"it has {degrees} °C"
+        lines += rig.show("a")
+    assert len(lines) == REASONS
+
+
+def test_a_device_that_comes_back_ill_is_told_anew(rig: Rig) -> None:
+    rig.show("ab")
+    rig.sick["a"] = "hot"
+    rig.show("ab")
+    rig.sick["a"] = "lost"
+    rig.show("ab")
+    rig.show("b")
+    assert rig.show("ab") == [
+        "INFO device appeared device=a",
+        "WARNING device is unhealthy device=a reason=lost",
+    ]
+    rig.sick["a"] = "hot"
+    assert rig.show("ab") == ["WARNING device is unhealthy for another reason device=a reason=hot"]
 
 
 def test_a_device_that_vanishes_is_told_at_once_and_once(rig: Rig) -> None:
@@ -160,7 +206,7 @@ def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
             units(Of.EACH, [Offer(device)]), lambda device: ward.verdict(device, rig.now), str
         )
         written += rig.lines()
-    assert 0 < len(written) <= 2 * 3
+    assert 0 < len(written) <= 2 * 3 + REASONS
 
 
 State = tuple[frozenset[str], frozenset[str], int, Of]
@@ -186,6 +232,8 @@ def test_what_was_told_adds_up_to_what_is_listed(history: list[tuple[State, floa
         for device in changes.ill:
             assert told[device]
             told[device] = False
+        for device in changes.otherwise:
+            assert not told[device]
         for device in changes.well:
             assert not told[device]
             told[device] = True

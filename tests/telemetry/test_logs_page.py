@@ -24,6 +24,8 @@ BY_NAME = {
     "more devices appeared": ("info", "resource, devices"),
     "device is unhealthy": ("warning", "resource, device, reason"),
     "more devices are unhealthy": ("warning", "resource, devices"),
+    "device is unhealthy for another reason": ("warning", "resource, device, reason"),
+    "more devices are unhealthy for another reason": ("warning", "resource, devices"),
     "device is healthy again": ("info", "resource, device"),
     "more devices are healthy again": ("info", "resource, devices"),
     "allocation failed": ("warning", "resource, reason, code"),

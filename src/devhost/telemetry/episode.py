@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 MOST = 10
-"""Reasons told of one trouble at most: one that names another number each time must not fill the log."""
+"""Reasons told of one trouble, if nobody says how many: one with ever new numbers must not fill the log."""
 
 
 class Episode:
-    """Which reasons of one trouble have been told; true while it lasts."""
+    """Which reasons of one trouble have been told; true while it lasts.
 
-    __slots__ = ("_told",)
+    Args:
+        most: reasons told of it at most.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_most", "_told")
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
         self._told: set[str] = set()
 
     def __bool__(self) -> bool:
@@ -19,7 +24,7 @@ class Episode:
 
     def news(self, reason: str) -> bool:
         """The trouble is there, for this reason; true if that is to be told."""
-        if reason in self._told or len(self._told) >= MOST:
+        if reason in self._told or len(self._told) >= self._most:
             return False
         self._told.add(reason)
         return True
