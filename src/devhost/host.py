@@ -374,6 +374,9 @@ class Host:
         self.tasks.spawn(f"retire {name}", leave)
 
     def _monitor(self) -> UeventMonitor | None:
+        if not any((self._root / top).is_dir() for top in ("sys", "dev")):
+            reason = f"{self._root} has neither sys nor dev"
+            log.warning("nothing of the host is below --root", reason=reason)
         try:
             monitor = UeventMonitor(self._roster.dispatch, self._root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used

@@ -82,6 +82,19 @@ async def test_when_a_newer_instance_ends_the_older_one_registers_again(toys, tm
                 await until_served(kubelet)
 
 
+@pytest.mark.parametrize(("there", "told"), [((), 1), (("sys",), 0), (("dev",), 0)])
+async def test_a_root_with_nothing_of_the_host_in_it_is_told(toys, tmp_path, there, told):
+    for name in there:
+        (toys.root / name).mkdir()
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory) as process:
+            await until_served(kubelet)
+            process.terminate()
+            _, said = await asyncio.to_thread(process.communicate, timeout=120)
+    line = f'nothing of the host is below --root reason="{toys.root} has neither sys nor dev"'
+    assert said.count(line) == told
+
+
 async def test_a_hung_backend_does_not_keep_the_process_from_ending(toys, tmp_path):
     drop_in = toys.config.parent / "backends" / "toy.py"
     hang = "    def discover(self):\n        import threading; threading.Event().wait()\n"
