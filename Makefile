@@ -90,7 +90,7 @@ dist: setup ## wheels and source archives of the host and of every plugin, insta
 proto: setup ## regenerate the code of the kubelet's protocols from the .proto files
 	@$(BIN)/python tools/generate_protocol.py
 
-docs: setup ## regenerate what is generated: docs/cli.md, conformance.md, reference, sessions in pages
+docs: setup ## regenerate what is generated: docs/cli.md, conformance.md, reference, sessions in pages, the README's table
 	@$(BIN)/python tools/generate_cli_reference.py
 	@$(BIN)/python tools/generate_conformance.py
 	@$(BIN)/python tools/generate_reference.py

@@ -151,7 +151,7 @@ def busy_node() -> StatusDocument:
         "kind": "claimed",
         "reason": "resources[2]: pci:0000:5e:02.7 is already used by 0000:5e:02.7 of backend rdma",
     }
-    labels = "/etc/kubernetes/node-feature-discovery/features.d/devhost-gpu"
+    labels = "/etc/kubernetes/node-feature-discovery/features.d/devhost_gpu"
     provisioning = {"state": "ok", "reason": "", "since": ago(days=8)}
     return document(
         resource(

@@ -79,7 +79,7 @@ def test_the_page_says_all_that_is_known_in_the_words_of_the_command() -> None:
         f"Unhealthy 23m 1 {made.LOST}",
         "FT4XK2Q0 Healthy 5h plant/meter-0/reader",
         "Left example.com/serial lately Left lately Ago Reason FT9ZB1C7 6m the device is gone",
-        "14 in /etc/kubernetes/node-feature-discovery/features.d/devhost-gpu",
+        "14 in /etc/kubernetes/node-feature-discovery/features.d/devhost_gpu",
         "claimed resources[2]: pci:0000:5e:02.7 is already used by",
         "/metrics /healthz /readyz /status.json",
     ):
