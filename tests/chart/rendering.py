@@ -121,6 +121,15 @@ class Chart:
         return Rendered(done.stdout)
 
 
+def refusal(chart: Chart, values: Values, *, release: str = "devhost", profile: str = "") -> str:
+    """What Helm says of values that it does not take, without its advice about itself."""
+    try:
+        chart.render(values, release=release, profile=profile)
+    except Refused as refused:
+        return str(refused).replace("Use --debug flag to render out invalid YAML", "").strip()
+    raise AssertionError("Helm takes these values")
+
+
 @dataclass(frozen=True, slots=True)
 class Types:
     """Kubernetes' own types, which know every field there is."""

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
-from rendering import CHART, Chart
+from rendering import CHART, Chart, refusal
+
+MONITORS = pytest.mark.parametrize(
+    ("key", "kind", "endpoints"),
+    [
+        ("podMonitor", "PodMonitor", "podMetricsEndpoints"),
+        ("serviceMonitor", "ServiceMonitor", "endpoints"),
+    ],
+)
 
 RULES, DASHBOARD = CHART / "files" / "alerts.yaml", CHART / "files" / "grafana-dashboard.json"
 
@@ -30,13 +39,7 @@ def test_every_node_has_an_address_of_its_own(chart: Chart) -> None:
     assert port["targetPort"] == rendered.container["ports"][0]["name"]
 
 
-@pytest.mark.parametrize(
-    ("key", "kind", "endpoints"),
-    [
-        ("podMonitor", "PodMonitor", "podMetricsEndpoints"),
-        ("serviceMonitor", "ServiceMonitor", "endpoints"),
-    ],
-)
+@MONITORS
 def test_prometheus_operator_finds_the_metrics(chart: Chart, key: str, kind: str, endpoints: str) -> None:
     values = {key: {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}}
     rendered = chart.render(values)
@@ -49,11 +52,38 @@ def test_prometheus_operator_finds_the_metrics(chart: Chart, key: str, kind: str
         if kind == "ServiceMonitor"
         else rendered.only("DaemonSet")["spec"]["template"]
     )
-    assert target["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "devhost", (
-        "alerts look for it in the job"
-    )
     wanted = monitor["spec"]["selector"]["matchLabels"]
     assert wanted.items() <= target["metadata"]["labels"].items()
+
+
+@MONITORS
+@pytest.mark.parametrize("values", [{}, {"nameOverride": "hw"}, {"fullnameOverride": "hw"}], ids=str)
+def test_the_job_is_called_devhost_whatever_the_chart_is_called(
+    chart: Chart, values: dict[str, str], key: str, kind: str, endpoints: str
+) -> None:
+    """The alerts look for it. The operator's own relabelings come first, and the last one counts."""
+    monitor = chart.render({key: {"enabled": True}, **values}, release="edge").only(kind)
+    (endpoint,) = monitor["spec"][endpoints]
+    set_last = {one["targetLabel"]: one for one in endpoint["relabelings"]}
+    assert set_last["job"] == {"targetLabel": "job", "replacement": "devhost"}
+    assert set_last["node"]["sourceLabels"] == ["__meta_kubernetes_pod_node_name"]
+    jobs = re.findall(r'job=~"([^"]*)"', RULES.read_text())
+    assert jobs
+    assert all(re.fullmatch(job, "devhost") for job in jobs)
+
+
+@MONITORS
+def test_the_pods_that_devhost_names_are_not_taken_for_its_own(
+    chart: Chart, key: str, kind: str, endpoints: str
+) -> None:
+    (endpoint,) = chart.render({key: {"enabled": True}}).only(kind)["spec"][endpoints]
+    assert endpoint["honorLabels"] is True
+
+
+def test_no_devhost_is_scraped_twice(chart: Chart) -> None:
+    said = refusal(chart, {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}})
+    assert "podMonitor.enabled and serviceMonitor.enabled have Prometheus read each devhost twice" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_the_alerts_are_those_of_the_file(chart: Chart) -> None:

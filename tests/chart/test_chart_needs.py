@@ -122,6 +122,7 @@ def test_virtual_functions_are_made_in_a_writable_sys_and_noted_on_the_node(char
     [
         ({}, {"/host/usr"}),
         ({"driverRoot": "/"}, {"/host/usr"}),
+        ({"driverRoot": "//", "devRoot": ""}, {"/host/usr"}),
         ({"driverRoot": "/run/nvidia/driver"}, {"/host/run/nvidia/driver"}),
         ({"driverRoot": "/run/nvidia/driver/", "devRoot": "/run/nvidia"}, {"/host/run/nvidia"}),
         ({"driverRoot": "/run/nvidia/driver", "devRoot": "/"}, {"/host/run/nvidia/driver"}),
@@ -228,7 +229,7 @@ def test_text_that_is_no_yaml_is_refused(chart: Chart) -> None:
 
 
 def test_more_directories_are_below_the_root_unless_told_where(chart: Chart) -> None:
-    exporter, drop_ins = "/var/lib/amd-metrics-exporter", "/opt/devhost"
+    exporter, drop_ins = "/var/lib/amd-metrics-exporter", "/srv/backends"
     rendered = chart.render(
         {
             "extraHostPaths": [
@@ -249,6 +250,12 @@ def test_a_kubelet_elsewhere_is_found_where_it_is(chart: Chart) -> None:
         rendered.mounts["/var/lib/kubelet/pod-resources"]["hostPath"]["path"] == "/data/kubelet/pod-resources"
     )
     assert rendered.mounts["/var/lib/kubelet/device-plugins"]["hostPath"]["path"] == "/data/plugins"
+
+
+def test_an_empty_directory_is_never_made_in_place_of_the_kubelets(chart: Chart) -> None:
+    """It makes them before it starts a pod: where they are missing, the values name the wrong place."""
+    for place in ("device-plugins", "pod-resources"):
+        assert chart.render().mounts[f"/var/lib/kubelet/{place}"]["hostPath"]["type"] == "Directory"
 
 
 def test_what_is_mounted_below_a_read_only_directory_is_read_only_too(chart: Chart) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rendering import Chart, Refused, Rendered, Types
+import yaml
+from rendering import Chart, Rendered, Types, refusal
 
 EVERYTHING = {
     "service": {"enabled": True},
@@ -24,13 +25,6 @@ def configured(*resources: dict[str, Any], **keys: Any) -> dict[str, Any]:
 
 def programmed(directory: str) -> dict[str, Any]:
     return {"name": "example.com/f", "backend": "fpga", "program": {"bitstream": f"{directory}/x.gbs"}}
-
-
-def refusal(chart: Chart, values: dict[str, Any], *arguments: str) -> str:
-    """What Helm says, without its advice about itself."""
-    with pytest.raises(Refused) as caught:
-        chart.render(values, *arguments)
-    return str(caught.value).replace("Use --debug flag to render out invalid YAML", "").strip()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +53,14 @@ def refusal(chart: Chart, values: dict[str, Any], *arguments: str) -> str:
             "version: 1\nresources: []\nbackends: {udev: {groups: [{members: [tty]}]}}\n",
             "config.backends.udev.groups[0].members[0] must be a map, not text",
         ),
+        (
+            "version: 1\nresources: []\nbackends: {udev: {groups: [{members: [{optional: true}]}]}}\n",
+            "config.backends.udev.groups[0].members[0]: the key path is missing",
+        ),
+        (
+            "version: 1\nresources: [{name: a.b/c, backend: fpga, program: {id: x}}]\n",
+            "config.resources[0].program: the key bitstream is missing",
+        ),
         ("version: 1\nresources: []\nlabels:\n", "config.labels must be a map, not nothing"),
         ("version: 1\nresources: []\ncdi: {directory: }\n", "config.cdi.directory must be text, not nothing"),
     ],
@@ -69,9 +71,47 @@ def test_a_text_of_the_wrong_outline_is_refused_in_one_line(chart: Chart, text: 
     assert len(said.splitlines()) == 1
 
 
-def test_options_are_looked_at_in_a_map_as_in_a_text(chart: Chart) -> None:
-    said = refusal(chart, configured(resource(), backends={"udev": {"groups": {"a": {}}}}))
-    assert "config.backends.udev.groups must be a list, not a map" in said
+@pytest.mark.parametrize(
+    ("backends", "message"),
+    [
+        ({"udev": {"groups": {"a": {}}}}, "config.backends.udev.groups must be a list, not a map"),
+        ({"udev": {"groups": [{"mounts": [{}]}]}}, "udev.groups[0].mounts[0]: the key path is missing"),
+        ({"gpu": {"cdiDirectories": [1]}}, "gpu.cdiDirectories[0] must be text, not a number"),
+    ],
+)
+def test_options_are_looked_at_in_a_map_as_in_a_text(
+    chart: Chart, backends: dict[str, Any], message: str
+) -> None:
+    values = configured(resource(), backends=backends)
+    for given in (values, {"config": yaml.safe_dump(values["config"])}):
+        said = refusal(chart, given)
+        assert message in said
+        assert len(said.splitlines()) == 1
+
+
+RELATIVE = {
+    "cdi.directory": configured(cdi={"directory": "etc/cdi"}),
+    "labels.directory": configured(labels={"directory": "", "write": True}),
+    "deviceInfo.directory": configured(deviceInfo={"directory": "./info"}),
+    "resources[0].program.bitstream": configured(
+        {"name": "a.b/c", "backend": "fpga", "program": {"bitstream": "x.gbs"}}
+    ),
+    "backends.gpu.driverRoot": configured(backends={"gpu": {"driverRoot": ""}}),
+    "backends.gpu.devRoot": configured(backends={"gpu": {"devRoot": "run/nv"}}),
+    "backends.gpu.mpsPipeDirectory": configured(backends={"gpu": {"mpsPipeDirectory": "mps"}}),
+    "backends.gpu.cdiDirectories[1]": configured(backends={"gpu": {"cdiDirectories": ["/etc/cdi", "run"]}}),
+    "backends.udev.groups[0].members[0].path": configured(
+        backends={"udev": {"groups": [{"members": [{"path": "dev/ttyS0"}]}]}}
+    ),
+}
+
+
+@pytest.mark.parametrize("place", RELATIVE)
+def test_a_path_that_is_not_absolute_is_refused_with_its_place(chart: Chart, place: str) -> None:
+    said = refusal(chart, {"config": yaml.safe_dump(RELATIVE[place]["config"])})
+    assert f"config.{place} must be an absolute path" in said
+    assert len(said.splitlines()) == 1
+    refusal(chart, RELATIVE[place])
 
 
 @pytest.mark.parametrize("name", ["123", "true", "null"])
@@ -79,6 +119,7 @@ def test_a_name_that_yaml_takes_for_something_else_stays_a_name(
     chart: Chart, types: Types, name: str
 ) -> None:
     values = EVERYTHING | {key: name for key in ("serviceAccountName", "priorityClassName")}
+    values["service"] = {"enabled": name.isalpha()}  # no Service may be called 123
     for more in ({"fullnameOverride": name, "nameOverride": name}, {"existingConfigMap": name}):
         assert types.complaints(chart.render(values | more, release=name).text) == []
 

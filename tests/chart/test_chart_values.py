@@ -109,7 +109,11 @@ def test_probes_give_devhost_the_time_it_takes(chart: Chart) -> None:
     [
         ("", "--listen=:9000", None),
         ("127.0.0.1", "--listen=127.0.0.1:9000", "127.0.0.1"),
+        ("127.1.2.3", "--listen=127.1.2.3:9000", "127.1.2.3"),
         ("::1", "--listen=[::1]:9000", "::1"),
+        ("0:0:0:0:0:0:0:1", "--listen=[0:0:0:0:0:0:0:1]:9000", "0:0:0:0:0:0:0:1"),
+        ("::ffff:127.0.0.1", "--listen=[::ffff:127.0.0.1]:9000", "::ffff:127.0.0.1"),
+        ("10.1.2.3", "--listen=10.1.2.3:9000", None),
         ("2001:db8:1:2:3:4:5:6", "--listen=[2001:db8:1:2:3:4:5:6]:9000", None),
         ("$(NODE_IP)", "--listen=[$(HOST_IP)]:9000", None),
     ],
@@ -225,7 +229,7 @@ def test_a_quota_admits_the_priority_class_where_a_cluster_wants_one(chart: Char
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("version", ["1.26", "1.37"])
+@pytest.mark.parametrize("version", ["1.25", "1.37"])
 def test_kubernetes_knows_every_field(chart: Chart, types: Types, profile: str, version: str) -> None:
     everything = {
         "service": {"enabled": True},

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 FILES = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "devhost" / "files"
 

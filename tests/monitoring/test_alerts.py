@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+METRICS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 PROMTOOL = shutil.which("promtool")
 
@@ -151,6 +154,27 @@ def test_an_alert_fires_for_what_it_is_named_for_and_no_other_does(tmp_path, rul
 @needs_promtool
 def test_a_device_that_no_other_pod_may_share_is_no_alert(tmp_path, rules_file):
     promtool(tmp_path, rules_file, WELL | {ILL: f"2+0{STEADY}"}, promql_expr_test=[nothing_but()])
+
+
+@needs_promtool
+def test_a_devhost_that_two_jobs_scrape_is_one(tmp_path, rules_file):
+    again = {name.replace('job="devhost/devhost"', 'job="devhost"'): values for name, values in WELL.items()}
+    assert not again.keys() & WELL.keys()
+    promtool(tmp_path, rules_file, WELL | again, promql_expr_test=[nothing_but()])
+
+
+@needs_promtool
+def test_cards_at_one_address_in_two_nodes_are_not_one_that_is_shared(tmp_path, rules_file):
+    """What docs/metrics.md asks for, word for word."""
+    (query,) = re.findall(r"^(count by .*device_held.*?) +#", METRICS.read_text(), re.MULTILINE)
+    device = 'resource="nvidia.com/gpu",device="0000:41:00.0",namespace="team"'
+    held = {f'devhost_device_held{{{on},{device},pod="train"}}': f"1+0{STEADY}" for on in (ON, OTHER)}
+    asked = {"expr": query, "eval_time": "30m"}
+    promtool(tmp_path, rules_file, WELL | held, promql_expr_test=[{**asked, "exp_samples": []}])
+    labels = '{instance="10.0.0.1:9400",resource="nvidia.com/gpu",device="0000:41:00.0"}'
+    held |= {f'devhost_device_held{{{ON},{device},pod="serve"}}': f"1+0{STEADY}"}
+    asked |= {"exp_samples": [{"labels": labels, "value": 2}]}
+    promtool(tmp_path, rules_file, WELL | held, promql_expr_test=[asked])
 
 
 @needs_promtool

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from scraper import Ask, needs_prometheus, scraping, until
 
-PROMETHEUS = shutil.which("prometheus")
-
-pytestmark = [
-    pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus (Debian: prometheus)"),
-    pytest.mark.timeout(300),
-]
-
-PATIENCE = 90.0
-"""Seconds until something has come about."""
+pytestmark = [needs_prometheus, pytest.mark.timeout(300)]
 
 TOY = """
 from devhost.backend import Attribute, Backend, Device, Edits, hookimpl, unhealthy
@@ -74,20 +60,6 @@ SHOWN = {
 }
 """What has data while a devhost runs without a kubelet and with a device that is broken."""
 
-Ask = Callable[[str], list[dict[str, Any]]]
-
-
-def until(look: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        try:
-            if found := look():
-                return found
-        except OSError:
-            pass
-        time.sleep(0.1)
-    pytest.fail(f"not within {PATIENCE:.0f} s: {what}")
-
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -115,38 +87,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def ask(address: str, rules_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Asks a Prometheus that has read devhost several times. It evaluates the rules, too."""
-    home = tmp_path_factory.mktemp("prometheus")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
     job = {
         "job_name": "devhost",
         "static_configs": [{"targets": [address], "labels": {"node": "n1"}}],
     }
-    settings = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config = home / "prometheus.yml"
-    config.write_text(
-        json.dumps({"global": settings, "rule_files": [str(rules_file)], "scrape_configs": [job]})
-    )
-    assert PROMETHEUS is not None
-    command = [PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}"]
-    command.append(f"--web.listen-address={listen}")
-
-    def ask(expression: str) -> list[dict[str, Any]]:
-        url = f"http://{listen}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            document = json.load(answer)
-        assert document["status"] == "success", expression
-        return document["data"]["result"]
-
-    with (home / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            until(
-                lambda: ask('count_over_time(devhost_problem_info{kind="kubelet"}[5m]) > 3'), "four scrapes"
-            )
-            yield ask
-        finally:
-            process.kill()
+    with scraping(tmp_path_factory.mktemp("prometheus"), [job], [rules_file]) as ask:
+        until(lambda: ask('count_over_time(devhost_problem_info{kind="kubelet"}[5m]) > 3'), "four scrapes")
+        yield ask
 
 
 def test_every_expression_of_the_rules_is_understood(ask, rules):

@@ -13,11 +13,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from booted import Machine, Unbootable, booted, why_not
+from booted import UNIT, Machine, Unbootable, booted, why_not
 
 from devhost.testing.kubelet import KubeletSimulator
 from devhost.testing.zram import Busy, Zram
 from devhost.testing.zram import why_not as why_no_zram
+
+EXAMPLES = UNIT.parent / "devhost.service.d.examples"
 
 NULL = "example.com/null"
 ZRAM = "example.com/zram"
@@ -154,6 +156,26 @@ async def test_a_reload_takes_effect_and_a_wrong_configuration_is_refused_with_i
     assert kubelet.allocatable()["example.com/other"] == 1
 
 
+async def test_another_configuration_is_the_one_that_runs_and_that_a_reload_checks(stopped, kubelet):
+    variables = stopped.config.with_name("devhost.env")
+    before = variables.read_text()
+    other = stopped.config.with_name("other.yaml")
+    other.write_text(CONFIG.replace(NULL, "example.com/other"))
+    variables.write_text(f"{before}DEVHOST_CONFIG=/etc/devhost/other.yaml\n")
+    try:
+        stopped.systemctl("start", "devhost")
+        await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/other") == 1)
+        stopped.config.write_text("no configuration\n")
+        stopped.systemctl("reload", "devhost")
+        other.write_text(CONFIG.replace("udev", "udevv"))
+        assert stopped.run("systemctl", "reload", "devhost").returncode != 0
+        assert "other.yaml:3" in stopped.lines()
+    finally:
+        stopped.systemctl("stop", "devhost")
+        variables.write_text(before)
+        other.unlink()
+
+
 async def test_it_comes_back_after_a_crash_and_stays_away_after_a_stop(stopped, kubelet):
     stopped.systemctl("start", "devhost")
     await served(kubelet)
@@ -187,18 +209,36 @@ async def test_a_configuration_that_is_wrong_at_the_start_is_tried_until_it_is_m
     await served(kubelet)
 
 
-async def test_the_example_for_virtual_functions_opens_sysfs_and_not_the_kernels_settings(stopped, kubelet):
-    example = Path(__file__).parents[2] / "deploy" / "systemd" / "devhost.service.d.examples" / "sriov.conf"
-    stopped.drop_in("sriov", example.read_text())
+async def capabilities(
+    stopped: Machine, kubelet: KubeletSimulator, example: str
+) -> tuple[str, dict[str, str]]:
+    """What the process may have with this example, and its mounts."""
+    stopped.drop_in("example", (EXAMPLES / example).read_text())
     try:
         stopped.systemctl("start", "devhost")
         await served(kubelet)
         process = stopped.pid()
-        found = mounts(process)
-        assert found["/sys"] == "rw"
-        assert (found["/sys/kernel"], found["/proc/sys"]) == ("ro", "ro")
         status = Path(f"/proc/{process}/status").read_text()
-        assert re.search(r"^CapBnd:\s+0+1000$", status, re.MULTILINE)  # CAP_NET_ADMIN
+        bounding, effective = (
+            re.search(rf"^{key}:\s+(\w+)$", status, re.MULTILINE) for key in ("CapBnd", "CapEff")
+        )
+        assert bounding and effective
+        assert bounding[1] == effective[1]
+        return bounding[1].lstrip("0"), mounts(process)
     finally:
         stopped.systemctl("stop", "devhost")
-        stopped.drop_in("sriov", None)
+        stopped.drop_in("example", None)
+
+
+async def test_the_example_for_virtual_functions_opens_sysfs_and_not_the_kernels_settings(stopped, kubelet):
+    """Making functions is writing to files of root: it takes no capability."""
+    found, places = await capabilities(stopped, kubelet, "sriov.conf")
+    assert places["/sys"] == "rw"
+    assert (places["/sys/kernel"], places["/proc/sys"]) == ("ro", "ro")
+    assert found == ""
+
+
+async def test_the_example_for_the_mode_of_switches_gives_one_capability_and_no_file(stopped, kubelet):
+    found, places = await capabilities(stopped, kubelet, "eswitch.conf")
+    assert found == "1000"  # CAP_NET_ADMIN
+    assert places["/sys"] == "ro"

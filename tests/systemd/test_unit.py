@@ -107,9 +107,31 @@ def test_the_exposure_is_at_most_what_the_guide_says():
 
 
 def test_it_is_up_before_every_kubelet_and_waits_for_none():
-    values = dict(settings(UNIT))
-    assert "kubelet.service" in values["Before"].split()
-    assert not {"Requires", "Wants", "BindsTo", "PartOf"} & values.keys()
+    found = settings(UNIT)
+    before = {unit for key, value in found if key == "Before" for unit in value.split()}
+    assert before >= {
+        "kubelet.service",
+        *("k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"),
+        *("k0sworker.service", "k0scontroller.service", "snap.microk8s.daemon-kubelite.service"),
+    }
+    assert not {"Requires", "Wants", "BindsTo", "PartOf"} & dict(found).keys()
+
+
+def test_a_reload_checks_the_configuration_that_is_run():
+    """Only then is a wrong one refused by the command; so the guide has a variable for it, no option."""
+    found = settings(UNIT)
+    start, check = (
+        next(value for key, value in found if key == name) for name in ("ExecStart", "ExecReload")
+    )
+    assert "run --config=${DEVHOST_CONFIG} " in start
+    assert check.endswith("check ${DEVHOST_CONFIG}")
+    assert ("Environment", "DEVHOST_CONFIG=/etc/devhost/devhost.yaml") in found
+    assert "DEVHOST_CONFIG=" in README.read_text()
+
+
+def test_one_example_alone_gives_a_capability_and_it_is_for_asking():
+    giving = {file.name: value for file in EXAMPLES for key, value in settings(file) if "Capab" in key}
+    assert giving == {"eswitch.conf": "CAP_NET_ADMIN"}
 
 
 def test_what_is_let_through_the_sandbox_is_made_before():

@@ -4,7 +4,8 @@ sockets: a file that is mounted goes stale when somebody replaces it.
 
  writable   read-only without it, and then with everything mounted below it, where the runtime can
  live       what the node mounts there later shows too
- type       of the hostPath; a directory that a node may lack is made, so that one DaemonSet fits all nodes
+ type       of the hostPath; a directory that a node may lack is made, so that one DaemonSet fits all nodes. Those of the
+            kubelet are there, for it makes them before it starts a pod: one that were made would be the wrong one
  also       a second place in the container
 */}}
 {{- define "devhost.mounts" -}}
@@ -12,7 +13,7 @@ sockets: a file that is mounted goes stale when somebody replaces it.
 {{- $writable := or $needs.virtualFunctions $needs.firmware -}}
 {{- $mounts := list
   (dict "name" "device-plugins" "path" .Values.kubelet.pluginDirectory "at" "/var/lib/kubelet/device-plugins" "type" "Directory" "writable" true)
-  (dict "name" "pod-resources" "path" (printf "%s/pod-resources" (trimSuffix "/" .Values.kubelet.root)) "at" "/var/lib/kubelet/pod-resources")
+  (dict "name" "pod-resources" "path" (printf "%s/pod-resources" (trimSuffix "/" .Values.kubelet.root)) "at" "/var/lib/kubelet/pod-resources" "type" "Directory")
 -}}
 {{- if $needs.root -}}
 {{- $mounts = append $mounts (dict "name" "root" "path" "/" "at" "/host" "type" "Directory" "live" true) -}}
@@ -36,7 +37,7 @@ sockets: a file that is mounted goes stale when somebody replaces it.
 {{- if not $needs.root -}}
 {{- $seen := list "/dev" "/sys" "/proc" "/run/udev" -}}
 {{- range $file := $files | uniq | sortAlpha -}}
-  {{- $path := trimSuffix "/" $file -}}
+  {{- $path := regexReplaceAll "/+" $file "/" | trimSuffix "/" -}}
   {{- if not $path -}}
     {{- fail "config names a file in the node's root directory, which is not mounted in part: set host.root to true" -}}
   {{- end -}}
@@ -78,19 +79,6 @@ sockets: a file that is mounted goes stale when somebody replaces it.
 {{- $at := default (printf "/host%s" $extra.path) $extra.mountPath -}}
 {{- $mounts = append $mounts (dict "name" (printf "extra-%d" $index) "said" (printf "extraHostPaths[%d]" $index) "path" $extra.path "at" $at "type" (default "DirectoryOrCreate" $extra.type) "live" true "writable" (eq (toString $extra.readOnly) "false")) -}}
 {{- end -}}
-{{- $places := dict "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" -}}
-{{- range $mount := $mounts -}}
-  {{- range $path := compact (list .path .at .also) -}}
-    {{- if contains "/../" (printf "%s/" $path) -}}
-      {{- fail (printf "%s: Kubernetes takes no path with .. in it: write where it leads" $path) -}}
-    {{- end -}}
-  {{- end -}}
-  {{- range $at := compact (list .at .also) | uniq -}}
-    {{- with get $places (clean $at) -}}
-      {{- fail (printf "%s of the container is wanted twice, by %s and by %s: leave one out, or say another place" (clean $at) . (default $mount.name $mount.said)) -}}
-    {{- end -}}
-    {{- $_ := set $places (clean $at) (default $mount.name $mount.said) -}}
-  {{- end -}}
-{{- end -}}
+{{- include "devhost.places" $mounts -}}
 {{- dict "mounts" $mounts | toYaml -}}
 {{- end -}}

@@ -38,19 +38,3 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
 {{- end -}}
-
-{{/* The argument of --listen. NODE_IP may have two addresses, HOST_IP is one of either family. */}}
-{{- define "devhost.listen" -}}
-{{- $address := default "" .Values.listen.address | replace "$(NODE_IP)" "[$(HOST_IP)]" -}}
-{{- if contains ":" $address -}}
-{{- $address = printf "[%s]" $address -}}
-{{- end -}}
-{{- printf "%s:%d" $address (int .Values.listen.port) -}}
-{{- end -}}
-
-{{/* Which host a probe asks: nothing (the pod's address) unless it listens on the node's loopback alone. */}}
-{{- define "devhost.probeHost" -}}
-{{- with .Values.listen.address -}}
-{{- if or (hasPrefix "127." .) (eq . "::1") -}}{{- . -}}{{- end -}}
-{{- end -}}
-{{- end -}}

@@ -10,7 +10,7 @@ rest. The schema of the values cannot look into a text, nor below the options of
     {{- fail (printf "config: the key %s is missing: a configuration has version: 1 and resources, which may be []" $key) -}}
   {{- end -}}
 {{- end -}}
-{{- $directory := dict "directory" "text" "write" "true or false" -}}
+{{- $directory := dict "directory" "a path" "write" "true or false" -}}
 {{- range $key := list "cdi" "deviceInfo" "labels" -}}
   {{- include "devhost.kinds" (list (printf "config.%s" $key) (index $ $key) (hasKey $ $key) $directory) -}}
 {{- end -}}
@@ -20,21 +20,29 @@ rest. The schema of the values cannot look into a text, nor below the options of
   {{- range $key := list "name" "backend" -}}
     {{- if not (hasKey $one $key) -}}{{- fail (printf "%s: the key %s is missing" $place $key) -}}{{- end -}}
   {{- end -}}
-  {{- include "devhost.kinds" (list (printf "%s.program" $place) $one.program (hasKey $one "program") (dict "bitstream" "text")) -}}
+  {{- include "devhost.kinds" (list (printf "%s.program" $place) $one.program (hasKey $one "program") (dict "bitstream" "a path")) -}}
+  {{- if and (hasKey $one "program") (not (hasKey $one.program "bitstream")) -}}
+    {{- fail (printf "%s.program: the key bitstream is missing" $place) -}}
+  {{- end -}}
 {{- end -}}
 {{- $options := dict
-  "gpu" (dict "driverRoot" "text" "devRoot" "text" "driverDirectory" "text" "mpsPipeDirectory" "text" "mpsShmDirectory" "text" "cdiDirectories" "a list")
+  "gpu" (dict "driverRoot" "a path" "devRoot" "a path or empty" "driverDirectory" "a path or empty" "mpsPipeDirectory" "a path or empty" "mpsShmDirectory" "a path or empty" "cdiDirectories" "a list")
   "sriov" (dict "virtualFunctions" "a list")
   "udev" (dict "groups" "a list") -}}
 {{- range $key, $one := default dict .backends -}}
   {{- include "devhost.kinds" (list (printf "config.backends.%s" $key) $one true (default dict (index $options $key))) -}}
+{{- end -}}
+{{- range $index, $one := dig "gpu" "cdiDirectories" list (default dict .backends) -}}
+  {{- include "devhost.kind" (list (printf "config.backends.gpu.cdiDirectories[%d]" $index) $one "a path") -}}
 {{- end -}}
 {{- range $index, $group := dig "udev" "groups" list (default dict .backends) -}}
   {{- $place := printf "config.backends.udev.groups[%d]" $index -}}
   {{- include "devhost.kinds" (list $place $group true (dict "mounts" "a list" "members" "a list")) -}}
   {{- range $key := list "mounts" "members" -}}
     {{- range $number, $one := index $group $key -}}
-      {{- include "devhost.kinds" (list (printf "%s.%s[%d]" $place $key $number) $one true (dict "path" "text")) -}}
+      {{- $part := printf "%s.%s[%d]" $place $key $number -}}
+      {{- include "devhost.kinds" (list $part $one true (dict "path" "a path")) -}}
+      {{- if not (hasKey $one "path") -}}{{- fail (printf "%s: the key path is missing" $part) -}}{{- end -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
@@ -44,18 +52,26 @@ rest. The schema of the values cannot look into a text, nor below the options of
 {{- define "devhost.kinds" -}}
 {{- $place := index . 0 -}}
 {{- $value := index . 1 -}}
-{{- $words := dict "map" "a map" "slice" "a list" "string" "text" "bool" "true or false" "float64" "a number" "int64" "a number" "int" "a number" "invalid" "nothing" -}}
-{{- $kind := get $words (kindOf $value) -}}
-{{- if eq $kind "a map" -}}
+{{- if or (index . 2) (not (kindIs "invalid" $value)) -}}
+  {{- include "devhost.kind" (list $place $value "a map") -}}
   {{- range $key, $wanted := index . 3 -}}
     {{- if hasKey $value $key -}}
-      {{- $found := get $words (kindOf (get $value $key)) -}}
-      {{- if ne $found $wanted -}}
-        {{- fail (printf "%s.%s must be %s, not %s" $place $key $wanted $found) -}}
-      {{- end -}}
+      {{- include "devhost.kind" (list (printf "%s.%s" $place $key) (get $value $key) $wanted) -}}
     {{- end -}}
   {{- end -}}
-{{- else if or (index . 2) (ne $kind "nothing") -}}
-  {{- fail (printf "%s must be a map, not %s" $place $kind) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* (place, value, kind): fails unless value is of this kind; paths are texts that begin with /. */}}
+{{- define "devhost.kind" -}}
+{{- $value := index . 1 -}}
+{{- $wanted := index . 2 -}}
+{{- $words := dict "map" "a map" "slice" "a list" "string" "text" "bool" "true or false" "float64" "a number" "int64" "a number" "int" "a number" "invalid" "nothing" -}}
+{{- $found := get $words (kindOf $value) -}}
+{{- $path := hasPrefix "a path" $wanted -}}
+{{- if ne $found ($path | ternary "text" $wanted) -}}
+  {{- fail (printf "%s must be %s, not %s" (index . 0) ($path | ternary "text" $wanted) $found) -}}
+{{- else if and $path (not (hasPrefix "/" $value)) (not (and (eq $wanted "a path or empty") (empty $value))) -}}
+  {{- fail (printf "%s must be an absolute path, not %q: begin it with /" (index . 0) $value) -}}
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,60 @@
+{{/* The argument of --listen. NODE_IP may have two addresses, HOST_IP is one of either family. */}}
+{{- define "devhost.listen" -}}
+{{- $address := default "" .Values.listen.address | replace "$(NODE_IP)" "[$(HOST_IP)]" -}}
+{{- if contains ":" $address -}}
+{{- $address = printf "[%s]" $address -}}
+{{- end -}}
+{{- printf "%s:%d" $address (int .Values.listen.port) -}}
+{{- end -}}
+
+{{/* Which host a probe asks: nothing (the pod's address) unless it listens on the node's loopback alone. */}}
+{{- define "devhost.probeHost" -}}
+{{- with .Values.listen.address -}}
+{{- if include "devhost.loopback" . -}}{{- . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* (address): "true" if only the machine itself reaches it, however it is written; else empty. */}}
+{{- define "devhost.loopback" -}}
+{{- if or (hasPrefix "127." .) (regexMatch "^[0:]*:0{0,3}1$" .) (regexMatch "(?i)^[0:]*:ffff:(127[.]|7f[0-9a-f]{2}:)" .) -}}true{{- end -}}
+{{- end -}}
+
+{{/* (address): "true" if it is one of IPv4 or IPv6; else empty. The schema has seen that it looks like either. */}}
+{{- define "devhost.isAddress" -}}
+{{- $octet := "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])" -}}
+{{- if not (contains ":" .) -}}
+{{- if regexMatch (printf "^%s([.]%s){3}$" $octet $octet) . -}}true{{- end -}}
+{{- else -}}
+{{- $address := regexReplaceAll (printf ":%s([.]%s){3}$" $octet $octet) . ":0:0" -}}
+{{- $group := "[0-9A-Fa-f]{1,4}" -}}
+{{- if regexMatch (printf "^(%s:){7}%s$" $group $group) $address -}}
+true
+{{- else if regexMatch (printf "^(%s(:%s)*)?::(%s(:%s)*)?$" $group $group $group $group) $address -}}
+{{- if lt (len (regexFindAll $group $address -1)) 8 -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Fails where nobody could reach devhost, or it could not listen. */}}
+{{- define "devhost.checkListen" -}}
+{{- $address := default "" .Values.listen.address -}}
+{{- $network := (fromYaml (include "devhost.needs" .)).network -}}
+{{- if not (or (has $address (list "" "$(NODE_IP)")) (include "devhost.isAddress" $address)) -}}
+  {{- fail (printf "listen.address %s is no address" $address) -}}
+{{- end -}}
+{{- if not $network -}}
+  {{- if contains "$(NODE_IP)" $address -}}
+    {{- fail "listen.address $(NODE_IP) is the node's, which a pod with a network of its own does not have: leave it empty, or set hostNetwork to true" -}}
+  {{- else if include "devhost.loopback" $address -}}
+    {{- fail (printf "listen.address %s is the pod's own loopback, which neither the kubelet nor Prometheus reaches: leave it empty, or set hostNetwork to true" $address) -}}
+  {{- else if not (or (empty $address) (eq $address "0.0.0.0") (regexMatch "^[0:]+$" $address)) -}}
+    {{- fail (printf "listen.address %s is not known before the pod has it, since that has a network of its own: leave it empty, or set hostNetwork to true" $address) -}}
+  {{- end -}}
+{{- else if include "devhost.loopback" $address -}}
+  {{- range $key := list "podMonitor" "serviceMonitor" "service" -}}
+    {{- if (default dict (get $.Values $key)).enabled -}}
+      {{- fail (printf "listen.address %s lets nobody in from outside, and %s.enabled has Prometheus come from there: leave one of them out" $address $key) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}

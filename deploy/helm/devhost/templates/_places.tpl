@@ -1,0 +1,49 @@
+{{/*
+(mounts): fails where a path is none that Kubernetes takes, two want one place of the container, or one would hide what
+runs there.
+
+ own      nothing goes there, nor below, nor above
+ system   there itself nothing goes; below it may, such as a vendor's library
+*/}}
+{{- define "devhost.places" -}}
+{{- $own := dict "/opt/devhost" "devhost itself" "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" "/proc" "the container's processes" -}}
+{{- $system := list "/usr" "/usr/bin" "/usr/sbin" "/usr/lib" "/usr/lib64" "/usr/lib/x86_64-linux-gnu" "/usr/lib/aarch64-linux-gnu" -}}
+{{- $places := dict "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" -}}
+{{- range $mount := . -}}
+  {{- $who := default $mount.name $mount.said -}}
+  {{- range $path := list $mount.path $mount.at -}}
+    {{- if not (hasPrefix "/" $path) -}}
+      {{- fail (printf "%s: %q is no absolute path: begin it with /" $who $path) -}}
+    {{- end -}}
+    {{- if contains "/../" (printf "%s/" $path) -}}
+      {{- fail (printf "%s: Kubernetes takes no path with .. in it: write where it leads" $path) -}}
+    {{- end -}}
+  {{- end -}}
+  {{- range $at := compact (list $mount.at $mount.also) | uniq -}}
+    {{- $at = clean $at -}}
+    {{- with get $places $at -}}
+      {{- fail (printf "%s of the container is wanted twice, by %s and by %s: leave one out, or say another place" $at . $who) -}}
+    {{- end -}}
+    {{- $_ := set $places $at $who -}}
+    {{- /* as Debian has it, where some directories are links to others */ -}}
+    {{- $real := regexReplaceAll "^/var/run(/|$)" $at "/run${1}" -}}
+    {{- $real = regexReplaceAll "^/(bin|sbin|lib|lib64)(/|$)" $real "/usr/${1}${2}" -}}
+    {{- $hidden := "" -}}
+    {{- range $place, $what := $own -}}
+      {{- if or (hasPrefix (printf "%s/" $place) (printf "%s/" $real)) (hasPrefix (printf "%s/" (trimSuffix "/" $real)) (printf "%s/" $place)) -}}
+        {{- $hidden = $what -}}
+      {{- end -}}
+    {{- end -}}
+    {{- if or (has $real $system) (hasPrefix "/usr/lib/python3" $real) -}}
+      {{- $hidden = "the programs and libraries that devhost runs on" -}}
+    {{- else if has $real (list "/dev" "/sys") -}}
+      {{- $hidden = "what the runtime puts there for every container" -}}
+    {{- else if and (eq $real "/host") (ne $mount.name "root") -}}
+      {{- $hidden = "the node's directories, which are below" -}}
+    {{- end -}}
+    {{- if $hidden -}}
+      {{- fail (printf "%s: a mount at %s of the container would hide %s: say another place" $who $at $hidden) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,90 @@
+{{/* Fails where Kubernetes would refuse what comes of the values, or nobody can mean it, and the schema cannot tell. */}}
+{{- define "devhost.refusals" -}}
+{{- include "devhost.checkListen" . -}}
+{{- if and .Values.podMetrics .Values.hidePods -}}
+  {{- fail "podMetrics and hidePods contradict each other: leave one of them out" -}}
+{{- end -}}
+{{- if and (.Values.podMonitor).enabled (.Values.serviceMonitor).enabled -}}
+  {{- fail "podMonitor.enabled and serviceMonitor.enabled have Prometheus read each devhost twice: leave one of them out" -}}
+{{- end -}}
+{{- if and .Values.existingConfigMap .Values.configFiles -}}
+  {{- fail (printf "configFiles go into the chart's own ConfigMap, and with existingConfigMap it makes none: put them into %s" .Values.existingConfigMap) -}}
+{{- end -}}
+{{- $part := "[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*" -}}
+{{- if not (regexMatch (printf "^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?%s(/%s)*$" $part $part) .Values.image.repository) -}}
+  {{- fail (printf "image.repository %s is no image's name: after the registry it is in lower case, with one of . _ - at most between letters and digits" .Values.image.repository) -}}
+{{- end -}}
+{{- range $name := list "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
+  {{- if hasKey (default dict $.Values.podLabels) $name -}}
+    {{- fail (printf "podLabels: %s is the chart's own, by which the DaemonSet finds its pods: leave it out" $name) -}}
+  {{- end -}}
+{{- end -}}
+{{- include "devhost.checkEnv" .Values.extraEnv -}}
+{{- include "devhost.checkCapabilities" .Values.capabilities -}}
+{{- include "devhost.checkTolerations" .Values.tolerations -}}
+{{- include "devhost.checkResources" .Values.resources -}}
+{{- end -}}
+
+{{- define "devhost.checkEnv" -}}
+{{- $seen := list "NODE_IP" "NODE_NAME" "HOST_IP" -}}
+{{- range $one := . -}}
+  {{- if has $one.name (list "NODE_IP" "NODE_NAME" "HOST_IP") -}}
+    {{- fail (printf "extraEnv: %s is set by the chart: leave it out" $one.name) -}}
+  {{- else if has $one.name $seen -}}
+    {{- fail (printf "extraEnv: %s is said twice: leave one of them out" $one.name) -}}
+  {{- else if and (hasKey $one "value") (hasKey $one "valueFrom") -}}
+    {{- fail (printf "extraEnv: %s has value and valueFrom: leave one of them out" $one.name) -}}
+  {{- end -}}
+  {{- $seen = append $seen $one.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "devhost.checkCapabilities" -}}
+{{- $known := splitList " " "AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE MKNOD NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_BOOT SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM" -}}
+{{- range . -}}
+  {{- if hasPrefix "CAP_" . -}}
+    {{- fail (printf "capabilities: %s is written %s in Kubernetes" . (trimPrefix "CAP_" .)) -}}
+  {{- else if eq . "ALL" -}}
+    {{- fail "capabilities: name those that are needed; who wants ALL says securityProfile: privileged" -}}
+  {{- else if not (has . $known) -}}
+    {{- fail (printf "capabilities: Linux has none that is called %s" .) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "devhost.checkTolerations" -}}
+{{- range $index, $one := . -}}
+  {{- $place := printf "tolerations[%d]" $index -}}
+  {{- $operator := default "Equal" $one.operator -}}
+  {{- if and (not $one.key) (ne $operator "Exists") -}}
+    {{- fail (printf "%s: without a key it is for every taint, and the operator must be Exists" $place) -}}
+  {{- else if and $one.value (eq $operator "Exists") -}}
+    {{- fail (printf "%s: Exists takes no value: leave it out, or say Equal" $place) -}}
+  {{- else if and (has $operator (list "Lt" "Gt")) (not (regexMatch "^-?(0|[1-9][0-9]*)$" (default "" $one.value))) -}}
+    {{- fail (printf "%s: %s compares whole numbers, and the value is %q" $place $operator (default "" $one.value)) -}}
+  {{- else if and (hasKey $one "tolerationSeconds") (ne (default "" $one.effect) "NoExecute") -}}
+    {{- fail (printf "%s: tolerationSeconds is for the effect NoExecute: leave one of them out" $place) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "devhost.checkResources" -}}
+{{- $requests := default dict (default dict .).requests -}}
+{{- range $name, $limit := default dict (default dict .).limits -}}
+  {{- if hasKey $requests $name -}}
+    {{- $request := get $requests $name -}}
+    {{- if gt (float64 (include "devhost.quantity" $request)) (float64 (include "devhost.quantity" $limit)) -}}
+      {{- fail (printf "resources: requests.%s (%v) is more than limits.%s (%v): set both" $name $request $name $limit) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* (a quantity of Kubernetes, such as 64Mi or 10m): the number that it stands for. */}}
+{{- define "devhost.quantity" -}}
+{{- $text := toString . -}}
+{{- $number := regexFind "^[0-9]+([.][0-9]*)?([eE][-+]?[0-9]+)?" $text -}}
+{{- $units := dict "n" 1e-9 "u" 1e-6 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18
+  "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- mulf (float64 $number) (get $units (trimPrefix $number $text) | default 1.0) -}}
+{{- end -}}
