@@ -56,8 +56,8 @@ class Open:
         if self._server is not None:
             await self._server.stop()
 
-    async def load(self, *, live: bool = True) -> None:
-        await asyncio.to_thread(self.browser.open, f"http://{self.address}/")
+    async def load(self, fragment: str = "", *, live: bool = True) -> None:
+        await asyncio.to_thread(self.browser.open, f"http://{self.address}/{fragment}")
         if live:
             await self.until("return document.getElementById('mode').textContent === 'live'")
 
@@ -325,6 +325,18 @@ async def test_a_link_to_a_folded_resource_unfolds_it(page: Open) -> None:
     await page.run("document.getElementById(arguments[0]).open = false", SERIAL)
     page.browser.click("a[href='#r-example.com/serial']")
     await page.until("return document.getElementById(arguments[0]).open", SERIAL)
+
+
+@pytest.mark.parametrize("fragment", ["#%", "#%zz", "#%ff", "#%E2%82", "#r-rdma%2", "#'\"<", "#nothing", "#"])
+async def test_whatever_stands_behind_the_address_the_page_follows(page: Open, fragment: str) -> None:
+    await page.load(fragment)
+    page.change(with_illness("/dev/ttyUSB1 does not answer"))
+    await page.says("/dev/ttyUSB1 does not answer")
+    await page.run("document.getElementById(arguments[0]).open = false", SERIAL)
+    await page.run("location.hash = '#%'")
+    await page.run("location.hash = arguments[0]", f"#{SERIAL.replace('/', '%2F')}")
+    await page.until("return document.getElementById(arguments[0]).open", SERIAL)
+    assert page.browser.console() == []
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -5,7 +5,8 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from typing import get_args
+from pathlib import Path
+from typing import NamedTuple, get_args
 
 import pytest
 
@@ -51,6 +52,45 @@ def test_a_json_line_is_one_flat_object_with_utc_time(stderr: Lines) -> None:
     }
 
 
+def test_a_json_line_is_json_whatever_a_field_holds(stderr: Lines) -> None:
+    class Odd(NamedTuple):
+        ratio: float
+        path: Path
+
+    nan, infinity = float("nan"), float("inf")
+    log.configure("json")
+    log.get("devhost.x").info(
+        "saw",
+        nested={"a": {"b": [nan, {"c": infinity}]}, nan: 1, (1, 2): None, None: True, "x\x1b": "\x1b"},
+        odd=Odd(nan, Path("/a\u2028b")),
+        views=[{"a": -infinity}.keys(), frozenset({nan}), range(2), b"\xff", 1.5, 10**30],
+    )
+    (line,) = stderr()
+    found = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["nested"] == {
+        "a": {"b": ["nan", {"c": "inf"}]},
+        "nan": 1,
+        "(1, 2)": None,
+        "None": True,
+        r"x\x1b": r"\x1b",
+    }
+    assert found["odd"] == ["nan", r"/a\u2028b"]
+    assert found["views"] == [["a"], ["nan"], [0, 1], "b'\\xff'", 1.5, 10**30]
+
+
+def test_a_value_that_contains_itself_is_a_line_as_well(stderr: Lines) -> None:
+    ring: list[object] = [1]
+    ring.append({"again": ring})
+    deep: object = "end"
+    for _ in range(5000):
+        deep = [deep]
+    log.configure("json")
+    log.get("devhost.x").info("saw", ring=ring, deep=deep)
+    found = json.loads(stderr()[0])
+    assert found["ring"][1]["again"][0] == 1
+    assert json.dumps(found["deep"], ensure_ascii=False).strip("[]") == '"\u2026"'
+
+
 def test_a_field_cannot_take_the_place_of_the_lines_own_keys(stderr: Lines) -> None:
     log.configure("json")
     log.get("devhost.host").info("kept", **{"message": "forged", "level": "none", "self": 1})
@@ -61,8 +101,8 @@ def test_a_field_cannot_take_the_place_of_the_lines_own_keys(stderr: Lines) -> N
 
 @pytest.mark.parametrize(
     "evil",
-    ["a\n12:00:00.000 INFO devhost forged", "\x1b[2J", "\x9b1m", "a\u2028b", "\udce4"],
-    ids=["line end", "escape", "C1 escape", "line separator", "not UTF-8"],
+    ["a\n12:00:00.000 INFO devhost forged", "\x1b[2J", "\x9b1m", "a\u2028b", "\udce4", "\u061c", "\u206f"],
+    ids=["line end", "escape", "C1 escape", "line separator", "not UTF-8", "Arabic mark", "digit shapes"],
 )
 def test_no_value_can_forge_a_line_or_steer_a_terminal(stderr: Lines, evil: str) -> None:
     logging.getLogger().handlers.clear()  # pytest's own could not pass on what is not UTF-8
@@ -72,7 +112,7 @@ def test_no_value_can_forge_a_line_or_steer_a_terminal(stderr: Lines, evil: str)
         logging.getLogger("devhost.x").warning("saw %s", evil, extra={"fields": {evil: evil}})
     lines = stderr()
     assert len(lines) == 4
-    assert not any(re.search(r"[\x00-\x1f\x7f-\x9f\u2028\ud800-\udfff]", line) for line in lines)
+    assert not any(re.search(r"[\x00-\x1f\x7f-\x9f\u061c\u2028\u206f\ud800-\udfff]", line) for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 
+from devhost import __version__
 from devhost.errors import DevhostError, EnvironmentFailure, UsageError
 
 from . import rundir
 from .document import StatusDocument
 from .printable import printable
+from .shape import difference
 
 DEADLINE = 5.0
 """Seconds the host has to answer."""
 MAX_DOCUMENT = 1 << 27
 """Bytes of a document: 100,000 devices take about 20 MB."""
+
+_NAME_IT = "name the socket of a running host with --socket"
+_AGAIN = "ask again, for it may have been ending; if it does so again, its log says why"
+_OTHER = "is it another program?"
 
 
 async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> Path:
@@ -56,18 +63,8 @@ async def fetch(path: Path) -> StatusDocument:
         EnvironmentFailure: nobody listens there, or we may not ask.
         DevhostError: the host does not answer in time, or not with a document.
     """
-    async with _asked(path, "status") as reader:
-        try:
-            async with asyncio.timeout(DEADLINE):
-                line = await reader.readline()
-        except TimeoutError as error:
-            raise DevhostError(
-                f"the devhost on {path} did not answer within {DEADLINE:.0f} s",
-                "its log may say what it is busy with",
-            ) from error
-        if not line:
-            raise DevhostError(f"the devhost on {path} closed without an answer", "its log says why")
-        return _parse(line, path)
+    async with _asked(path, "status") as (_, document):
+        return document
 
 
 async def watch(path: Path) -> AsyncGenerator[StatusDocument, None]:
@@ -76,51 +73,111 @@ async def watch(path: Path) -> AsyncGenerator[StatusDocument, None]:
     Leave it early inside ``contextlib.aclosing``, or the connection stays until the loop ends.
 
     Raises:
-        EnvironmentFailure, DevhostError: as for :func:`fetch`.
+        EnvironmentFailure: as for :func:`fetch`.
+        DevhostError: likewise; or the host goes on, without telling us.
     """
-    async with _asked(path, "watch") as reader:
-        while line := await _next_line(reader):
+    async with _asked(path, "watch") as (reader, document):
+        yield document
+        while line := await _next_line(reader, path):
             yield _parse(line, path)
+    if _is_live(path):
+        raise DevhostError(
+            f"the devhost on {_shown(path)} tells nothing more",
+            "it was started anew, or nothing was read here for a while; ask again",
+        )
 
 
-async def _next_line(reader: asyncio.StreamReader) -> bytes:
+async def _next_line(reader: asyncio.StreamReader, path: Path) -> bytes:
     try:
         line = await reader.readline()
-    except ConnectionError:
+    except OSError:
         return b""
+    except ValueError as error:
+        raise _too_long(path) from error
     return line if line.endswith(b"\n") else b""  # the host died in the middle of a document
 
 
 @asynccontextmanager
-async def _asked(path: Path, want: str) -> AsyncIterator[asyncio.StreamReader]:
+async def _asked(path: Path, want: str) -> AsyncIterator[tuple[asyncio.StreamReader, StatusDocument]]:
+    """The connection and the first document that came on it."""
+    writer = None
     try:
-        reader, writer = await asyncio.open_unix_connection(path, limit=MAX_DOCUMENT)
-    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
-        raise EnvironmentFailure(f"no devhost listens on {path}", _where_else()) from error
-    except OSError as error:
-        hint = "ask as the user it runs as, or as root" if isinstance(error, PermissionError) else ""
-        raise EnvironmentFailure(f"cannot ask {path}: {error.strerror or error}", hint) from error
-    try:
-        writer.write(json.dumps({"want": want}).encode() + b"\n")
-        yield reader
+        try:
+            async with asyncio.timeout(DEADLINE):
+                reader, writer = await _connect(path)
+                writer.write(json.dumps({"want": want}).encode() + b"\n")
+                line = await _first_line(reader, path)
+        except TimeoutError as error:
+            raise DevhostError(
+                f"the devhost on {_shown(path)} did not answer within {DEADLINE:.0f} s",
+                "its log may say what it is busy with",
+            ) from error
+        yield reader, _parse(line, path)
     finally:
-        writer.transport.abort()
-        await asyncio.sleep(0)  # lets the transport go in this loop
+        if writer is not None:
+            writer.transport.abort()
+            await asyncio.sleep(0)  # lets the transport go in this loop
+
+
+async def _connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    try:
+        return await asyncio.open_unix_connection(path, limit=MAX_DOCUMENT)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+        if _is_other_file(path):
+            raise EnvironmentFailure(f"{_shown(path)} is not a socket", _where_else()) from error
+        raise EnvironmentFailure(f"no devhost listens on {_shown(path)}", _where_else()) from error
+    except OSError as error:
+        hint = "ask as the user it runs as, or as root" if isinstance(error, PermissionError) else _NAME_IT
+        raise EnvironmentFailure(f"cannot ask {_shown(path)}: {error.strerror or error}", hint) from error
+
+
+async def _first_line(reader: asyncio.StreamReader, path: Path) -> bytes:
+    try:
+        line = await reader.readline()
+    except OSError:  # a connection that is closed with our question unread is reset
+        line = b""
+    except ValueError as error:
+        raise _too_long(path) from error
+    if not line:
+        raise DevhostError(f"the devhost on {_shown(path)} closed without an answer", _AGAIN)
+    return line
+
+
+def _too_long(path: Path) -> DevhostError:
+    """What StreamReader reports as a ValueError."""
+    most = f"{MAX_DOCUMENT >> 20} MiB"
+    return DevhostError(f"what listens on {_shown(path)} answers with more than {most} in a line", _OTHER)
 
 
 def _parse(line: bytes, path: Path) -> StatusDocument:
     try:
         document = json.loads(line)
-    except ValueError:
-        document = None
-    if isinstance(document, dict) and isinstance(document.get("error"), str):
-        raise DevhostError(f"the devhost on {path} says: {printable(document['error'])}")
-    if not isinstance(document, dict) or not StatusDocument.__required_keys__ <= document.keys():
+    except (ValueError, RecursionError) as error:
+        if not line.endswith(b"\n"):
+            raise DevhostError(
+                f"the devhost on {_shown(path)} broke off within its answer", _AGAIN
+            ) from error
         raise DevhostError(
-            f"what listens on {path} does not speak devhost's status",
-            "is it another program, or another version?",
+            f"what listens on {_shown(path)} does not speak devhost's status", _OTHER
+        ) from error
+    if isinstance(document, dict) and isinstance(document.get("error"), str):
+        raise DevhostError(f"the devhost on {_shown(path)} says: {printable(document['error'])}")
+    if different := difference(document, StatusDocument):
+        raise DevhostError(
+            f"what listens on {_shown(path)} does not speak devhost's status: {different}",
+            f"is it another program, or a devhost of another version than {__version__}?",
         )
     return cast("StatusDocument", document)
+
+
+def _is_other_file(path: Path) -> bool:
+    with suppress(OSError):
+        return not stat.S_ISSOCK(path.stat().st_mode)
+    return False
+
+
+def _shown(path: Path) -> str:
+    return printable(str(path))
 
 
 def _is_live(path: Path) -> bool:
@@ -134,7 +191,7 @@ async def _kubelet_dir(path: Path) -> str:
     try:
         return printable((await fetch(path))["kubelet"]["dir"])
     except DevhostError:
-        return f"{path} (no answer)"
+        return f"{_shown(path)} (no answer)"
 
 
 def _where_else() -> str:

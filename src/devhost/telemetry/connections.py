@@ -12,7 +12,10 @@ from .log import Log
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 _SEND_BUFFER = 65536
-"""Bytes the kernel may hold for a watcher: more would fill up with states that are out of date."""
+"""Bytes the kernel may hold for a peer (it takes twice as many, socket(7)): left to itself it takes megabytes
+for each that reads nothing, and for a watcher they would be states that are out of date."""
+PIECE = 65536
+"""Bytes handed over at one time: what a slow peer has yet to take is not copied for it."""
 
 
 class Connections:
@@ -23,7 +26,7 @@ class Connections:
             its ordinary end, anything else it raises is logged as a bug and ends that connection only.
         limit: connections served at one time. Where there are as many, the newest takes the place of the
             oldest that is in :meth:`waiting`, for nobody gets in otherwise while somebody says nothing.
-        busy: what a connection too many is told before it is closed; from twice the limit on, nothing.
+        busy: what a connection too many is told before it is closed; when as many are being told, nothing.
     """
 
     def __init__(self, serve: Serve, *, limit: int, busy: bytes, log: Log) -> None:
@@ -33,19 +36,22 @@ class Connections:
         self._log = log
         self._tasks: set[asyncio.Task[object]] = set()
         self._waiting: dict[asyncio.Task[object], None] = {}
-        self._yielding: set[asyncio.Task[object]] = set()
+        self._leaving: set[asyncio.Task[object]] = set()
+        self._refused: set[asyncio.Task[object]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection to its end; raises nothing."""
         # drain() then means that the kernel has everything, so closing cannot wait for a slow reader
         writer.transport.set_write_buffer_limits(high=0)
-        serve = self._serve if self._room() else self._refuse
-        if len(self._tasks) >= 2 * self._limit:
+        with suppress(OSError):  # it has left already
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        serve, those = (self._serve, self._tasks) if self._room() else (self._refuse, self._refused)
+        if len(self._refused) >= self._limit and those is self._refused:
             writer.transport.abort()
             return
         task = asyncio.current_task()
         assert task is not None  # asyncio runs this in a task of its own
-        self._tasks.add(task)
+        those.add(task)
         try:
             await serve(reader, writer)
         except (ConnectionError, TimeoutError):
@@ -57,8 +63,8 @@ class Connections:
         except Exception:  # noqa: BLE001 - one connection's bug must not end the server
             self._log.exception("connection failed")
         finally:
-            self._tasks.discard(task)
-            self._yielding.discard(task)
+            those.discard(task)
+            self._leaving.discard(task)
             writer.close()
 
     @contextmanager
@@ -80,7 +86,7 @@ class Connections:
             return False
         del self._waiting[oldest]
         self._tasks.discard(oldest)
-        self._yielding.add(oldest)
+        self._leaving.add(oldest)
         oldest.cancel()
         return True
 
@@ -90,11 +96,24 @@ class Connections:
 
     async def end(self) -> None:
         """Ends every connection now."""
-        tasks = (*self._tasks, *self._yielding)
+        tasks = (*self._tasks, *self._leaving, *self._refused)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # closed transports let go of their descriptors in the loop's next turn
+
+
+async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Hands ``data`` to the kernel, as fast as the peer takes it. The caller bounds the wait.
+
+    Raises:
+        ConnectionError: the peer has left.
+    """
+    rest = memoryview(data)
+    while rest:
+        writer.write(rest[:PIECE])
+        await writer.drain()
+        rest = rest[PIECE:]
 
 
 async def while_present(
@@ -104,7 +123,6 @@ async def while_present(
 
     A watcher that leaves is noticed at once, not at the next change. What it still sends is dropped.
     """
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     try:
         async with asyncio.TaskGroup() as tasks:
             leaving = tasks.create_task(_left(reader))

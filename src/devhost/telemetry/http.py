@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -18,8 +19,17 @@ from http import HTTPStatus
 from devhost.errors import EnvironmentFailure, UsageError
 
 from . import log
-from .connections import Connections, farewell, while_present
+from .connections import Connections, farewell, send, while_present
 from .printable import printable
+
+_REQUEST = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~\x80-\xff]+) HTTP/1\.[0-9]")
+"""A request line: method, target, version (RFC 9112, 3)."""
+_ABSOLUTE = re.compile(r"https?://[^/?]+(?=[/?]|$)", re.IGNORECASE)
+"""What an absolute target has before its path (RFC 9112, 3.2.2)."""
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
+"""One part of a host name: so long at most in DNS (RFC 1035, 2.3.4), with the underscore that some have."""
+_SCOPE = re.compile(r"[!-~]{1,15}")
+"""A network interface behind an IPv6 address: Linux has names of 15 bytes at most (IFNAMSIZ)."""
 
 MAX_HEAD = 8192
 """Bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500."""
@@ -30,8 +40,8 @@ MAX_STREAMS = 8
 """Connections that answers without end may take: a page left open must not keep out probes and scrapers."""
 HEAD_DEADLINE = 5.0
 """Seconds a client has to send its request."""
-BODY_DEADLINE = 10.0
-"""Seconds a client has to take the answer."""
+BODY_DEADLINE = 30.0
+"""Seconds a client has to take the answer: 2 MB, of ten thousand devices, through half a megabit a second."""
 STREAM_DEADLINE = 30.0
 """Seconds a client has to take each part of an answer without end."""
 
@@ -64,17 +74,31 @@ def parse_listen(text: str) -> Listen:
     if len(port) > 5 or int(port) > 65535:
         raise UsageError(f"cannot listen on {printable(text)!r}: a port is at most 65535", hint)
     if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        for family, address in ((socket.AF_INET6, host.partition("%")[0]), (socket.AF_INET, host)):
-            with suppress(OSError, ValueError):
-                socket.inet_pton(family, address)
-                return Listen(host, int(port))
-        raise UsageError(f"cannot listen on {printable(text)!r}: no IPv6 address in the brackets", hint)
+        if not _is_address(host[1:-1]):
+            raise UsageError(f"cannot listen on {printable(text)!r}: no IPv6 address in the brackets", hint)
+        return Listen(host[1:-1], int(port))
     if ":" in host:
         raise UsageError(f"cannot listen on {printable(text)!r}: an IPv6 address needs brackets", hint)
-    if any(not c.isascii() or not (c.isalnum() or c in ".-_") for c in host):
+    if host and not _is_name(host):
         raise UsageError(f"cannot listen on {printable(text)!r}: that is no host name or address", hint)
     return Listen(host, int(port))
+
+
+def _is_address(text: str) -> bool:
+    address, percent, scope = text.partition("%")
+    families = (socket.AF_INET6,) if percent else (socket.AF_INET6, socket.AF_INET)
+    if percent and not _SCOPE.fullmatch(scope):
+        return False
+    for family in families:
+        with suppress(OSError, ValueError):
+            socket.inet_pton(family, address)
+            return True
+    return False
+
+
+def _is_name(host: str) -> bool:
+    """Whether ``host`` can be a name or an IPv4 address; the resolver fails on others in ways of its own."""
+    return len(host) <= 253 and all(map(_LABEL.fullmatch, host.removesuffix(".").split(".")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +204,11 @@ class HttpServer:
         """
         try:
             self._server = await self._bind()
-        except socket.gaierror as error:
+        except (socket.gaierror, UnicodeError) as error:  # the latter from IDNA
+            scope = self._listen.host.partition("%")[2]
+            reason = f"no network interface {scope} here" if scope else "the host name cannot be resolved"
             raise EnvironmentFailure(
-                f"cannot listen on {self._listen}: the host name cannot be resolved",
+                f"cannot listen on {self._listen}: {reason}",
                 "give an address of this machine with --listen",
             ) from error
         except OSError as error:
@@ -214,13 +240,14 @@ class HttpServer:
                 await self._stream(answer, reader, writer)
                 return
             answer = _streams_taken()
-        data = answer.head() if isinstance(answer, Stream) else answer.encode(head_only=head_only)
+        data = answer.head() if isinstance(answer, Stream) else answer.encode(head_only=True)
+        body = answer.body if isinstance(answer, Response) and not head_only else b""
         with self._connections.waiting():
             async with asyncio.timeout(BODY_DEADLINE):
-                writer.write(data)
-                await writer.drain()
-        if isinstance(answer, Response) and 400 <= answer.status < 500:
-            await farewell(reader, writer)
+                await send(writer, data)
+                await send(writer, body)
+            if isinstance(answer, Response) and 400 <= answer.status < 500:
+                await farewell(reader, writer)
 
     async def _stream(
         self, stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -244,13 +271,16 @@ class HttpServer:
             return _plain(HTTPStatus.BAD_REQUEST), False
         except TimeoutError:
             return _plain(HTTPStatus.REQUEST_TIMEOUT), False
-        words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
-        if len(words) != 3 or not words[1].startswith("/") or not words[2].startswith("HTTP/1."):
+        request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
+        if request is None:
             return _plain(HTTPStatus.BAD_REQUEST), False
-        method, target, _ = words
+        method, target = (part.decode("latin-1") for part in request.groups())
         if method not in ("GET", "HEAD"):
             return _plain(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET, HEAD"), False
-        return await self._route(target.partition("?")[0]), method == "HEAD"
+        path = _path(target)
+        if path is None:
+            return _plain(HTTPStatus.BAD_REQUEST), method == "HEAD"
+        return await self._route(path), method == "HEAD"
 
     async def _route(self, path: str) -> Answer:
         route = self._routes.get(path)
@@ -263,13 +293,23 @@ class HttpServer:
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
+def _path(target: str) -> str | None:
+    """The path of a target such as ``/healthz?verbose`` or ``http://node:9400/healthz``; None of any other.
+
+    Proxies send the second form, and a server has to take it (RFC 9112, 3.2.2). Who is meant is not asked.
+    """
+    if absolute := _ABSOLUTE.match(target):
+        target = target[absolute.end() :]
+        target = target if target.startswith("/") else f"/{target}"
+    return target.partition("?")[0] if target.startswith("/") else None
+
+
 async def _push(stream: Stream, writer: asyncio.StreamWriter) -> None:
     writer.write(stream.head())
     async with aclosing(stream.parts()) as parts:
         async for part in parts:
-            writer.write(part)
             async with asyncio.timeout(STREAM_DEADLINE):
-                await writer.drain()
+                await send(writer, part)
 
 
 def _streams_taken() -> Response:

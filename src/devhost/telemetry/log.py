@@ -17,7 +17,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Literal
 
@@ -28,6 +28,10 @@ Level = Literal["debug", "info", "warning", "error"]
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _NEEDS_QUOTES = re.compile(r'[\s"=\\]')
+_DEPTH = 8
+"""Levels of a field's value that JSON shows; devhost's own have two at most."""
+_DEEPER = "\u2026"
+"""What stands for anything below them."""
 _RESERVED = ("time", "level", "logger", "message", "exception")
 
 
@@ -143,11 +147,11 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage().rstrip(),
         }
         for key, value in _fields(record).items():
-            line[f"{key}_" if key in _RESERVED else key] = _plain(value)
+            line[f"{key}_" if key in _RESERVED else _key(key)] = _plain(value)
         exception = _exception(record)
         if exception:
             line["exception"] = exception
-        return json.dumps(line, default=str, separators=(",", ":"))
+        return json.dumps(line, separators=(",", ":"))
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:
@@ -175,15 +179,20 @@ def _show(value: object) -> str:
     return '"' + printable(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
-def _plain(value: object) -> object:
+def _plain(value: object, depth: int = _DEPTH) -> object:
     """A field's value as JSON has it; NaN and infinity, which JSON lacks, become strings.
 
     What does not print is escaped as in every other place that shows it, so that one search finds it in all.
+    What lies deeper than ``depth`` levels, as everything does in a list that contains itself, is left out.
     """
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(map(_plain, value))
-    return value
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(one, depth - 1) for key, one in value.items()} if depth else _DEEPER
+    if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return [_plain(one, depth - 1) for one in value] if depth else _DEEPER
+    return printable(str(value))
+
+
+def _key(key: object) -> str:
+    return printable(str(key))

@@ -3,7 +3,7 @@
 A client sends one JSON line. ``{"want": "status"}`` is answered with one line, the document.
 ``{"want": "watch"}`` is answered with the document now and again after each change, at most four a
 second, until the client closes its side. A request that is not understood is answered with
-``{"error": "..."}``.
+``{"error": "..."}``. A client that says nothing, or does not take what it is told, is dropped.
 """
 
 from __future__ import annotations
@@ -11,22 +11,30 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from devhost.errors import EnvironmentFailure
+from devhost.pace import Backoff
 
 from . import log, rundir
-from .connections import Connections, while_present
+from .connections import Connections, send, while_present
 from .document import Source
 from .newest import INTERVAL, Newest
 from .oneline import line
 
+LOOK = 10.0
+"""Seconds between looks whether the socket's file is there: who clears runtime directories may take it."""
+
 MAX_CLIENTS = 16
+MAX_WATCHERS = 8
+"""Clients of these that may watch: a terminal that somebody left open, or stopped, keeps no question out."""
 MAX_REQUEST = 4096
 """Bytes of a request line."""
 DEADLINE = 5.0
-"""Seconds a client has to send its request."""
+"""Seconds a client has to send its request, and to take the answer."""
+WATCH_DEADLINE = 30.0
+"""Seconds a watching client has to take each document: a person may stop its terminal for a moment."""
 
 _log = log.get(__name__)
 
@@ -50,12 +58,40 @@ class StatusServer:
     ) -> None:
         self._document = document
         self._kubelet_dir = kubelet_dir
-        self._path = socket
+        self._asked = socket
+        self._path: Path | None = None
         self._lines = Newest(document, line, interval=interval, stale=math.inf)
         self._server: asyncio.Server | None = None
         self._file = (0, 0)
-        busy = line({"error": f"more than {MAX_CLIENTS} clients at a time"})
+        self._watchers = 0
+        busy = line({"error": f"more than {MAX_CLIENTS} clients at a time; ask again in {DEADLINE:.0f} s"})
         self._connections = Connections(self._serve, limit=MAX_CLIENTS, busy=busy, log=_log)
+
+    async def run(self) -> None:
+        """Offers the status for ever, also where the socket's file is taken away.
+
+        While another devhost serves the same directory (a rolling update) it waits.
+        """
+        backoff = Backoff(1.0, 10.0)
+        said = ""
+        while True:
+            if self._server is not None and not self._there():
+                said = f"{self._path} was removed"
+                _log.warning("no status socket for now", reason=said)
+            try:
+                if not self._there():
+                    await self.start()
+            except EnvironmentFailure as error:
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("no status socket for now", reason=said)
+                await asyncio.sleep(backoff.delay())
+            else:
+                if said:
+                    _log.info("status socket is open")
+                said = ""
+                backoff.reset()
+                await asyncio.sleep(LOOK)
 
     async def start(self) -> Path:
         """Makes the socket, replacing one left by a dead process, and returns its path.
@@ -64,7 +100,7 @@ class StatusServer:
             AlreadyServed: a live devhost has it.
             EnvironmentFailure: the socket or its directory cannot be made or is not safe.
         """
-        path = self._path or rundir.make_runtime_dir() / rundir.socket_name(self._kubelet_dir)
+        path = self._asked or rundir.make_runtime_dir() / rundir.socket_name(self._kubelet_dir)
         try:
             listener = rundir.bind(path)
         except FileExistsError as error:
@@ -75,6 +111,8 @@ class StatusServer:
         self._path = path
         made = path.lstat()
         self._file = (made.st_dev, made.st_ino)
+        if self._server is not None:
+            self._server.close()  # nobody finds it any more; who has found it stays connected
         self._server = await asyncio.start_unix_server(
             self._connections.accept, sock=listener, limit=MAX_REQUEST
         )
@@ -87,12 +125,17 @@ class StatusServer:
         self._server.close()
         self._server = None
         await self._connections.end()
-        try:
-            found = self._path.lstat()
-            if (found.st_dev, found.st_ino) == self._file:
+        if self._there():
+            with suppress(OSError):
                 self._path.unlink()
+
+    def _there(self) -> bool:
+        """Whether the file of the socket is there, and ours."""
+        try:
+            found = self._path.lstat() if self._path else None
         except OSError:
-            pass  # the runtime directory has gone before us
+            return False
+        return found is not None and (found.st_dev, found.st_ino) == self._file
 
     def changed(self) -> None:
         """The document would now read otherwise: watching clients get the new one. Costs next to nothing."""
@@ -107,22 +150,30 @@ class StatusServer:
         if not request:
             return  # somebody looked whether we are alive
         want = _want(request)
-        if want == "watch":
-            await while_present(reader, writer, self._push(writer))
-        elif want == "status":
-            await _send(writer, await asyncio.to_thread(line, self._document()))
+        if want == "watch" and self._watchers < MAX_WATCHERS:
+            await self._watch(reader, writer)
+            return
+        if want == "status":
+            answer = await asyncio.to_thread(line, self._document())
+        elif want == "watch":
+            answer = line({"error": f"{MAX_WATCHERS} others are watching already; end one of them"})
         else:
-            await _send(writer, line({"error": 'expected {"want": "status"} or {"want": "watch"}'}))
+            answer = line({"error": 'expected {"want": "status"} or {"want": "watch"}'})
+        async with asyncio.timeout(DEADLINE):
+            await send(writer, answer)
+
+    async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._watchers += 1
+        try:
+            await while_present(reader, writer, self._push(writer))
+        finally:
+            self._watchers -= 1
 
     async def _push(self, writer: asyncio.StreamWriter) -> None:
         async with aclosing(self._lines.follow()) as lines:
             async for line in lines:
-                await _send(writer, line)
-
-
-async def _send(writer: asyncio.StreamWriter, line: bytes) -> None:
-    writer.write(line)
-    await writer.drain()
+                async with asyncio.timeout(WATCH_DEADLINE):
+                    await send(writer, line)
 
 
 def _want(request: bytes) -> object:

@@ -22,7 +22,14 @@ from .markup import Content, Html, Row, joined, since, table, tag
 LINKS = ("/metrics", "/healthz", "/readyz", "/status.json")
 """What else the listener answers."""
 
-_SAID = {"device": "unhealthy: ", "backend": "degraded: ", "refused": "refused: ", "observer": "paused: "}
+_SAID = {
+    "plugin": "refused: ",
+    "backend": "degraded: ",
+    "device": "unhealthy: ",
+    "refused": "refused: ",
+    "events": "no events: ",
+    "observer": "paused: ",
+}
 """What a problem of a kind is called when it is read out; the reasons of other kinds say it themselves."""
 
 

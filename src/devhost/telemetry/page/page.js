@@ -175,8 +175,16 @@
     listen();
   };
 
+  const named = () => {
+    const fragment = location.hash.slice(1);
+    try {
+      return decodeURIComponent(fragment);
+    } catch {
+      return fragment; // a percent sign in it escapes nothing
+    }
+  };
   const unfold = () => {
-    const target = byId(decodeURIComponent(location.hash.slice(1)));
+    const target = byId(named());
     if (target instanceof HTMLDetailsElement) target.open = true;
   };
   addEventListener("hashchange", unfold);

@@ -1,0 +1,84 @@
+"""What ``devhost status`` prints and exits with where it gets no document: one line, never a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+DEADLINE = 60
+
+
+async def _status(*arguments: str) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "devhost", "status", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(DEADLINE):
+        out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def _answered(path: Path, said: bytes, *arguments: str) -> tuple[int | None, str, str]:
+    """What comes of asking a program that reads nothing, says this, and closes."""
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        other.setblocking(False)
+        loop = asyncio.get_running_loop()
+        asking = asyncio.create_task(_status("--socket", str(path), *arguments))
+        peer, _ = await loop.sock_accept(other)
+        if said:
+            await loop.sock_recv(peer, 4096)
+        else:
+            while not _has_asked(peer):
+                await asyncio.sleep(0.001)
+        await loop.sock_sendall(peer, said)
+        peer.close()
+    return await asking
+
+
+def _has_asked(peer: socket.socket) -> bool:
+    with suppress(BlockingIOError):
+        return bool(peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    return False
+
+
+OF_ANOTHER_VERSION = {
+    **{"devhost": {}, "kubelet": {"dir": 7}, "resources": [{}]},
+    **{key: {} for key in ("held", "backends", "observers", "refusals", "problems")},
+}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--watch"], ["--output", "json"], ["--all", "--watch"]], ids=str)
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (b"", "closed without an answer"),
+        (b'{"devhost": ', "broke off within its answer"),
+        (b"[" * 100_000 + b"\n", "does not speak devhost's status"),
+        (b"\xff\n", "does not speak devhost's status"),
+        (json.dumps(OF_ANOTHER_VERSION).encode() + b"\n", "devhost.version is missing"),
+    ],
+    ids=["reset", "cut", "deep", "not UTF-8", "another version"],
+)
+async def test_what_is_no_document_is_one_line_and_exit_code_1(
+    tmp_path: Path, said: bytes, message: str, arguments: list[str]
+) -> None:
+    code, out, err = await _answered(tmp_path / "s.sock", said, *arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("devhost: ") and message in err and err.endswith(")\n")
+
+
+async def test_a_file_that_is_no_socket_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path):
+        code, out, err = await _status("--socket", str(path))
+        assert (code, out, err.count("\n")) == (3, "", 1)
+        assert err.startswith(f"devhost: {path} is not a socket (")

@@ -1,0 +1,293 @@
+"""Whatever may be at the other end of a status socket, asking it comes to a document or to one clear line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
+
+import pytest
+
+from devhost.errors import DevhostError, EnvironmentFailure
+from devhost.telemetry import ask
+from devhost.telemetry.document import StatusDocument
+from devhost.telemetry.shape import difference
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Place = tuple[str | int, ...]
+
+
+def sample(kind: Any) -> Any:
+    """A value of the form of ``kind`` that leaves nothing out: one of each list, and nothing is null."""
+    if is_typeddict(kind):
+        return {key: sample(of) for key, of in get_type_hints(kind).items()}
+    arguments = get_args(kind)
+    if get_origin(kind) is list:
+        return [sample(arguments[0])]
+    if get_origin(kind) is Literal:
+        return arguments[0]
+    if get_origin(kind) is types.UnionType:
+        return sample(arguments[0])
+    return kind()
+
+
+def places(value: object, before: Place = ()) -> Iterator[Place]:
+    """The way to every value within."""
+    members: Any = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    for key, member in members:
+        yield (*before, key)
+        yield from places(member, (*before, key))
+
+
+def changed(place: Place, change: Callable[[Any, str | int], None]) -> Any:
+    """A document in which ``change`` was done to the value at ``place``, given what it is in and its key."""
+    document = within = sample(StatusDocument)
+    for key in place[:-1]:
+        within = within[key]
+    change(within, place[-1])
+    return document
+
+
+def drop(within: Any, key: str | int) -> None:
+    del within[key]
+
+
+def odd(within: Any, key: str | int) -> None:
+    within[key] = {"of": "another kind"} if not isinstance(within[key], dict) else "of another kind"
+
+
+def written(place: Place) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)[1:]
+
+
+PLACES = list(places(sample(StatusDocument)))
+
+
+@asynccontextmanager
+async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
+    serving: set[asyncio.Task[object]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
+        with suppress(ConnectionError):
+            try:
+                await answer(reader, writer)
+            finally:
+                writer.close()
+                await writer.wait_closed()
+
+    async with await asyncio.start_unix_server(serve, path), asyncio.timeout(60):
+        yield
+        for _ in range(10):  # whoever only looked whether somebody listens is still to be accepted
+            await asyncio.sleep(0)
+        await asyncio.gather(*serving)
+
+
+def saying(*parts: bytes) -> Answer:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+
+    return answer
+
+
+async def told(path: Path) -> DevhostError:
+    """What comes of asking, which must be the same for both ways to ask."""
+    with pytest.raises(DevhostError) as once:
+        await ask.fetch(path)
+    with pytest.raises(DevhostError) as watching:
+        async with aclosing(ask.watch(path)) as documents:
+            await anext(documents)
+    assert str(once.value) == str(watching.value)
+    assert "\n" not in str(once.value) and once.value.hint
+    return once.value
+
+
+def test_a_document_with_more_in_it_than_we_know_is_understood() -> None:
+    document = sample(StatusDocument)
+    assert difference(document, StatusDocument) == ""
+    document["new"] = document["kubelet"]["new"] = [1]
+    document["resources"][0]["state"] = "a new word"
+    document["backends"][0] |= {"labels": None, "lastDiscovery": None, "lastDiscoverySeconds": 1}
+    assert difference(document, StatusDocument) == ""
+
+
+def test_wherever_a_document_differs_the_place_is_named() -> None:
+    assert len(PLACES) > 100
+    for place in PLACES:
+        assert difference(changed(place, odd), StatusDocument) == f"{written(place)} is of another kind"
+        if not isinstance(place[-1], int):
+            assert difference(changed(place, drop), StatusDocument) == f"{written(place)} is missing"
+    others: tuple[object, ...] = (None, [], "x", 1)
+    for other in others:
+        assert difference(other, StatusDocument) == "it is of another kind"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (b"", "closed without an answer"),
+        (b'{"devhost": {', "broke off within its answer"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "does not speak devhost's status"),
+        (b"\n", "does not speak devhost's status"),
+        (b"\xff\xfe\n", "does not speak devhost's status"),
+        (b"\x00\n", "does not speak devhost's status"),
+        (b"[" * 200_000 + b"\n", "does not speak devhost's status"),
+        (b'{"a":' * 200_000 + b"\n", "does not speak devhost's status"),
+        (b"9" * 5000 + b"\n", "does not speak devhost's status"),
+        (b"null\n", "does not speak devhost's status"),
+        (b'{"error": 7}\n', "devhost is missing"),
+        (json.dumps(changed(("kubelet", "podResources"), drop)).encode() + b"\n", "podResources is missing"),
+        (json.dumps(changed(("resources", 0, "devices"), odd)).encode() + b"\n", "devices is of another"),
+    ],
+    ids=range(13),
+)
+async def test_an_answer_that_is_no_document_is_one_clear_line(
+    tmp_path: Path, said: bytes, message: str
+) -> None:
+    async with answering(tmp_path / "s.sock", saying(said)):
+        error = await told(tmp_path / "s.sock")
+    assert message in error.message and str(tmp_path / "s.sock") in error.message
+    assert error.exit_code == 1
+
+
+async def test_what_the_host_says_instead_of_a_document_is_passed_on_in_one_line(tmp_path: Path) -> None:
+    async with answering(tmp_path / "s.sock", saying(b'{"error": "too\\nmany \\u001b"}\n')):
+        with pytest.raises(DevhostError) as caught:
+            await ask.fetch(tmp_path / "s.sock")
+    assert caught.value.message.endswith(r"says: too\nmany \x1b") and caught.value.exit_code == 1
+
+
+async def test_a_connection_that_is_reset_before_the_question_was_read_is_one_clear_line(
+    tmp_path: Path,
+) -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader.feed_data(await reader.read(1))  # the question has come, and the rest of it stays unread
+        writer.transport.abort()
+
+    async with answering(tmp_path / "s.sock", reset):
+        assert "closed without an answer" in (await told(tmp_path / "s.sock")).message
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "unread.sock"))
+        other.listen()
+        asking = asyncio.create_task(told(tmp_path / "unread.sock"))
+        other.setblocking(False)
+        for _ in range(2):
+            peer, _ = await asyncio.get_running_loop().sock_accept(other)
+            while not await readable(peer):
+                await asyncio.sleep(0.001)
+            peer.close()
+        assert "closed without an answer" in (await asking).message
+
+
+async def readable(peer: socket.socket) -> bool:
+    with suppress(BlockingIOError):
+        return bool(peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    return False
+
+
+async def test_an_answer_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "MAX_DOCUMENT", 1 << 20)
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"x" * 65536)
+            await writer.drain()
+
+    async with answering(tmp_path / "s.sock", endless):
+        assert "more than 1 MiB in a line" in (await told(tmp_path / "s.sock")).message
+
+
+async def test_an_answer_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "DEADLINE", 0.1)
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async with answering(tmp_path / "s.sock", trickle):
+        assert "did not answer within" in (await told(tmp_path / "s.sock")).message
+
+
+async def test_a_host_too_busy_to_accept_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ask, "DEADLINE", 0.1)
+    with socket.socket(socket.AF_UNIX) as stuck, socket.socket(socket.AF_UNIX) as first:
+        stuck.bind(str(tmp_path / "s.sock"))
+        stuck.listen(0)
+        first.connect(str(tmp_path / "s.sock"))
+        assert str(tmp_path / "s.sock") in (await told(tmp_path / "s.sock")).message
+
+
+async def test_a_place_where_no_devhost_is_is_exit_code_3(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    found = {
+        name: await told(tmp_path / name)
+        for name in ("file", "link", "loop", "none", "file/below", ".", "x" * 200, "a\nb")
+    }
+    assert {error.exit_code for error in found.values()} == {3}
+    assert "is not a socket" in found["file"].message and "is not a socket" in found["."].message
+    for name in ("link", "none", "file/below"):
+        assert "no devhost listens on" in found[name].message
+    assert r"a\nb" in found["a\nb"].message
+
+
+async def test_a_socket_of_another_kind_is_exit_code_3(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(tmp_path / "s.sock"))
+        assert (await told(tmp_path / "s.sock")).exit_code == 3
+
+
+async def test_a_socket_of_another_user_says_who_may_ask(tmp_path: Path) -> None:
+    async with answering(tmp_path / "s.sock", saying(b"")):
+        (tmp_path / "s.sock").chmod(0)
+        if os.access(tmp_path / "s.sock", os.W_OK):
+            pytest.skip("root may ask everybody")
+        error = await told(tmp_path / "s.sock")
+    assert error.exit_code == 3 and "as root" in error.hint
+
+
+async def test_a_watched_host_that_breaks_off_within_a_document_has_ended(tmp_path: Path) -> None:
+    document = json.dumps(sample(StatusDocument)).encode()
+    path = tmp_path / "s.sock"
+    async with answering(path, saying(document + b"\n", document[:-9])), aclosing(ask.watch(path)) as seen:
+        assert await anext(seen) == sample(StatusDocument)
+        path.unlink()
+        with pytest.raises(StopAsyncIteration):
+            await anext(seen)
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [(b"", "tells nothing more"), (b"{}\n", "devhost is missing"), (b"x" * 3_000_000, "more than 1 MiB")],
+)
+async def test_a_watched_host_that_turns_to_something_else_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: bytes, message: str
+) -> None:
+    monkeypatch.setattr(ask, "MAX_DOCUMENT", 1 << 20)
+    document = json.dumps(sample(StatusDocument)).encode() + b"\n"
+    path = tmp_path / "s.sock"
+    async with answering(path, saying(document, then)), aclosing(ask.watch(path)) as seen:
+        await anext(seen)
+        with pytest.raises(DevhostError, match=message) as caught:
+            await anext(seen)
+    assert not isinstance(caught.value, EnvironmentFailure) and caught.value.hint

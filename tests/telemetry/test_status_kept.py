@@ -1,0 +1,87 @@
+"""The status socket is offered as long as devhost runs, whatever becomes of its file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from test_status_socket import Source
+
+from devhost.telemetry import ask, status
+from devhost.telemetry.rundir import socket_name
+from devhost.telemetry.status import StatusServer
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(status, "LOOK", 0.02)
+    return tmp_path / "run" / socket_name(tmp_path / "kubelet")
+
+
+@pytest.fixture
+async def server(tmp_path: Path, path: Path) -> AsyncIterator[StatusServer]:
+    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet")
+    running = asyncio.create_task(server.run())
+    async with asyncio.timeout(60):
+        yield server
+        running.cancel()
+        await asyncio.wait([running])
+        await server.stop()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("taken", ["the socket", "its directory"])
+async def test_a_socket_that_is_taken_away_is_made_again_and_told_of_once(
+    server: StatusServer, path: Path, caplog: pytest.LogCaptureFixture, taken: str
+) -> None:
+    caplog.set_level(logging.INFO, "devhost")
+    await until(path.exists)
+    if taken == "the socket":
+        path.unlink()
+    else:
+        shutil.rmtree(path.parent)
+    await until(path.exists)
+    assert await ask.fetch(path) == Source()()
+    await until(lambda: len(caplog.records) == 2)
+    await asyncio.sleep(0.1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "no status socket for now",
+        "status socket is open",
+    ]
+    assert vars(caplog.records[0])["fields"] == {"reason": f"{path} was removed"}
+
+
+async def test_who_has_it_open_goes_on_watching(server: StatusServer, path: Path) -> None:
+    await until(path.exists)
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(b'{"want": "watch"}\n')
+    assert await reader.readline()
+    path.unlink()
+    await until(path.exists)
+    server.changed()
+    assert await reader.readline()
+    writer.close()
+
+
+async def test_a_socket_that_another_devhost_made_in_its_place_is_left_alone(
+    server: StatusServer, path: Path, tmp_path: Path
+) -> None:
+    await until(path.exists)
+    path.unlink()
+    other = StatusServer(Source(str(tmp_path / "other")), kubelet_dir=tmp_path / "kubelet")
+    await other.start()
+    await asyncio.sleep(0.1)
+    assert (await ask.fetch(path))["kubelet"]["dir"] == str(tmp_path / "other")
+    await other.stop()
+    assert not path.exists()
+    await until(path.exists)
+    assert (await ask.fetch(path))["kubelet"]["dir"] == "/kubelet"
