@@ -20,6 +20,7 @@ LAYERS = (
     ("daemon",),
     ("report", "testing"),
     ("host", "problems"),
+    ("stranded",),
     ("service", "roster"),
     ("kubelet", "delivery", "recording"),
     ("injection", "provisioning"),

@@ -209,8 +209,8 @@ FAILURES: Mapping[str, tuple[str, str]] = {
     ),
     "F25": (
         "A fork after gRPC has started, or a blocking read in the event loop, freezes the plugin.",
-        "The host never forks, and a backend that needs a process starts a program anew; backends run on threads "
-        "of their own, each call with a deadline.",
+        "The host never forks, and a backend that needs a process starts a program anew; backends run on "
+        "threads of their own, each call with a deadline.",
     ),
     "F26": (
         "A frozen plugin keeps its sockets open, and the kubelet notices nothing.",

@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 from .deviceinfo import DeviceInfoDirectory, Document
 from .errors import AllocationError, BackendTimeout, EnvironmentFailure
 from .pace import Backoff
+from .telemetry.episode import Episode
 from .telemetry.log import get
 from .worker import Lane
 
@@ -49,7 +50,7 @@ class DeviceInfos:
         self._place: DeviceInfoDirectory | None = None
         self._starting: list[tuple[str, str]] = []
         self._wake = asyncio.Event()
-        self._unremoved = ""
+        self._unremoved = Episode()
         self.move(directory)
 
     @property
@@ -101,15 +102,13 @@ class DeviceInfos:
             try:
                 if not all([await self._clear(place) for place in list(self._places.values())]):
                     wait = UNDECIDED
-                if self._unremoved:
+                if self._unremoved.over():
                     log.info("device-info files can be removed again")
-                self._unremoved = ""
                 backoff.reset()
             except EnvironmentFailure as error:
                 wait = backoff.delay()
-                if self._unremoved != str(error):
+                if self._unremoved.news(str(error)):
                     log.warning("a device-info file stays behind", reason=str(error))
-                self._unremoved = str(error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._wake.wait()

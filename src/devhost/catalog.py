@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -176,15 +177,22 @@ class _Builder:
         self._register(plugin, origin, version, point.name)
 
     def add_directory(self, directory: Path) -> None:
-        if not directory.is_dir():
-            what = "it is no directory" if directory.exists() else "the directory does not exist"
-            self.refused.append(Refusal(str(directory), "", what))
+        try:
+            names = os.listdir(directory)  # not glob, to which one that may not be read is an empty one
+        except OSError as error:
+            self.refused.append(Refusal(str(directory), "", _unread("directory", error)))
             return
-        for file in sorted(directory.glob("*.py")):
-            if file.name.startswith(("_", ".")):
+        for name in sorted(names):
+            if not name.endswith(".py") or name.startswith(("_", ".")):
+                continue
+            file = directory / name
+            try:
+                text = file.read_bytes()
+            except OSError as error:
+                self.refused.append(Refusal(str(file), "", _unread("file", error), file.stem))
                 continue
             try:
-                plugin = _import_file(file)
+                plugin = _import_file(file, text)
             except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything
                 self._refuse(str(file), "", error, backend=file.stem)
                 continue
@@ -244,6 +252,15 @@ class _Builder:
             self.installed[name] = Installed(backend, origin, version, hooks)
 
 
+def _unread(what: str, error: OSError) -> str:
+    """Why a directory of ``backendPaths``, or a file in one, brings nothing."""
+    if isinstance(error, FileNotFoundError):
+        return f"the {what} does not exist"
+    if isinstance(error, NotADirectoryError):
+        return "it is no directory"
+    return f"it cannot be read: {error.strerror or error}"
+
+
 def _misfits(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
     """Everything that keeps the hooks of a plugin from being called, each in one clause.
 
@@ -298,13 +315,13 @@ class _Uncached(SourceFileLoader):
         return code
 
 
-def _import_file(file: Path) -> ModuleType:
-    """Imports a drop-in under a name made from its path and content.
+def _import_file(file: Path, text: bytes) -> ModuleType:
+    """Imports a drop-in, which holds ``text``, under a name made from its path and content.
 
     Two directories may so hold the same file name, a reload that finds the file unchanged gets the
     same classes, and one that was edited is a new module.
     """
-    digest = hashlib.sha256(bytes(file.resolve()) + b"\0" + file.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(bytes(file.resolve()) + b"\0" + text).hexdigest()[:16]
     name = f"devhost_dropin_{file.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import EnvironmentFailure, UsageError
+from .errors import UsageError
 from .host import Host, on_signals
 from .kubelet.api import PLUGIN_DIRECTORY
-from .kubelet.ownsockets import OwnSockets
 from .loading import DEFAULT, load
 from .notify import Notify, line
-from .pace import Backoff
 from .problems import problems
 from .report import holders, status
 from .telemetry.http import HttpServer, Listen, page, parse_listen, probe
@@ -107,7 +105,7 @@ async def serve(options: Options) -> None:
             http = _http(listen, metrics, status_page, host)
             stack.push_async_callback(http.stop)
             log.info("listening", address=str(await http.start()))
-        showing = asyncio.create_task(_show(status_server))
+        showing = asyncio.create_task(status_server.run())
         stack.push_async_callback(status_server.stop)
         stack.callback(showing.cancel)
         stack.enter_context(Watchdog())
@@ -153,11 +151,9 @@ def _check_pods(options: Options) -> None:
 def _http(listen: Listen, metrics: PrometheusMetrics, status_page: StatusPage, host: Host) -> HttpServer:
     from .telemetry.prometheus import CONTENT_TYPE
 
-    own_sockets = OwnSockets(host.serving)
-
     async def alive() -> tuple[bool, str]:
         usable, reason = host.kubelet.usable()
-        return await own_sockets.answer() if usable else (False, reason)
+        return await host.own_sockets.answer() if usable else (False, reason)
 
     routes = {
         **status_page.routes(),
@@ -166,21 +162,3 @@ def _http(listen: Listen, metrics: PrometheusMetrics, status_page: StatusPage, h
         "/readyz": probe(host.ready),
     }
     return HttpServer(listen, routes)
-
-
-async def _show(server: StatusServer) -> None:
-    """Offers the status. While another devhost serves the same directory (a rolling update) it waits."""
-    backoff = Backoff(1.0, 10.0)
-    said = ""
-    while True:
-        try:
-            await server.start()
-        except EnvironmentFailure as error:
-            if str(error) != said:
-                log.warning("no status socket for now", reason=str(error))
-                said = str(error)
-            await asyncio.sleep(backoff.delay())
-        else:
-            if said:
-                log.info("status socket is open")
-            return

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .backend import Event
@@ -108,18 +108,27 @@ class Discovery:
         self._trouble = Trouble()
         self._degraded = Episode()
         self._deaf = Episode()
+        self.deaf = ""
+        """Why the backend's own event source tells nothing; empty while it does."""
         self._full = False
         self._resynced_at = clock()
+        self._doubt: asyncio.TimerHandle | None = None
         self._probing = Probing(source.probe, self._probed, RESYNC, clock) if source.probes else None
 
     def succeed(self, before: Discovery) -> None:
         """Begins with what another discovery of the same hardware knew, which ends.
 
         Unchanged devices stay the same objects, and one that was ill is so until there is other news of it.
+        So is the backend itself.
         """
         self.devices = self._seen = before.devices
         self.ward = before.ward
-        self._degraded, self._deaf = before._degraded, before._deaf
+        self._degraded, self._deaf, self.deaf = before._degraded, before._deaf, before.deaf
+        self.condition.refused = before.condition.refused
+        if before.condition.state is State.DEGRADED:
+            # it is not well only because it is asked by somebody else: that takes an answer
+            self._trouble = replace(before._trouble)
+            self.condition = replace(before.condition, last_look=None)
         if self._probing and before._probing:
             self._probing.succeed(before._probing)
         else:
@@ -162,6 +171,12 @@ class Discovery:
     async def run(self) -> None:
         """Looks now, at each event, and at the slow resync; never ends by itself."""
         self._full = True
+        try:
+            await self._look_for_ever()
+        finally:
+            self._doubt_at(None)
+
+    async def _look_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._pacer.pause(self._clock()))
             began = self._clock()
@@ -196,6 +211,7 @@ class Discovery:
                 reason = "it ended"
             except Exception as error:  # noqa: BLE001 - a vendor's code may raise anything
                 reason = one_line(error)
+            self.deaf = reason
             if self._deaf.news(reason):
                 log.warning("event source failed", backend=self.source.name, reason=reason)
             await asyncio.sleep(backoff.delay())
@@ -203,6 +219,7 @@ class Discovery:
     async def _follow(self, events: AsyncIterator[Event], backoff: Backoff) -> None:
         async for event in events:
             backoff.reset()
+            self.deaf = ""
             if self._deaf.over():
                 log.info("event source is back", backend=self.source.name)
             self.look(event)
@@ -293,8 +310,10 @@ class Discovery:
         condition.reason = troubles[0].reason if troubles else ""
         stale = (trouble.reason for trouble in troubles if now - trouble.since >= STALE_AFTER)
         self.ward.stale = next(stale, "")
+        fresh = bool(troubles) and not self.ward.stale
+        self._doubt_at(min(trouble.since for trouble in troubles) + STALE_AFTER - now if fresh else None)
         if state is not condition.state:
-            if self._degraded.over():
+            if state is State.OK and self._degraded.over():
                 log.info("backend is back", backend=self.source.name, devices=len(self.devices))
             condition.state, condition.since = state, time.time()
         if state is State.DEGRADED:
@@ -307,6 +326,12 @@ class Discovery:
                     log.error("backend is degraded", **fields)
         self._metrics.backend_degraded(self.source.name, state is State.DEGRADED)
         return before != (condition.state, condition.reason, self.ward.stale)
+
+    def _doubt_at(self, wait: float | None) -> None:
+        """Has :meth:`_judge` called again after so many seconds, which no answer may do before."""
+        if self._doubt is not None:
+            self._doubt.cancel()
+        self._doubt = None if wait is None else asyncio.get_running_loop().call_later(wait, self._show, None)
 
     def _validated(self, devices: Iterable[object]) -> Mapping[str, Device]:
         """The devices by id; what cannot be one is left out, noted, and logged once."""

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+MOST_FINGERED = (1 << 20) + 1
+"""Bytes of a file that its fingerprint is made of."""
+
+Fingerprint = object
+"""Equal for what reads the same."""
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """What there is at ``path`` now: a file's content, what it is instead, or why it cannot be read."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # and is not opened: it may be a pipe that can be read once
+            return found.st_mode, found.st_dev, found.st_ino
+        with open(path, "rb", opener=without_waiting) as file:
+            return found.st_size, hashlib.sha256(file.read(MOST_FINGERED)).digest()
+    except OSError as error:
+        return error.errno
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """Opens for ``open(opener=…)`` what may be a named pipe that nobody writes to."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def make_directory(path: Path) -> None:
@@ -15,9 +39,12 @@ def make_directory(path: Path) -> None:
     Raises:
         OSError: it cannot be made.
     """
-    if not path.is_dir():
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o755)  # whatever the umask is: its readers may not be root
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    path.chmod(0o755)  # whatever the umask is: its readers may not be root
 
 
 def replace_file(path: Path, data: bytes, part: str) -> None:
@@ -28,8 +55,18 @@ def replace_file(path: Path, data: bytes, part: str) -> None:
             finished one, so it must be a name that those who list the directory do not take for one.
 
     Raises:
-        OSError: it cannot be written; the old file, if there is one, is untouched.
+        OSError: it cannot be written; the old file, if there is one, is untouched. It names ``path``,
+            never the unfinished file, which is called otherwise each time.
     """
+    try:
+        _replace(path, data, part)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _replace(path: Path, data: bytes, part: str) -> None:
     descriptor, unfinished = tempfile.mkstemp(".part", part, path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

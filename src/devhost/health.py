@@ -49,6 +49,7 @@ class _History:
     falls: list[float] = field(default_factory=list)
     well_since: float | None = None
     hold: float = 0.0
+    reason: str = ""
 
 
 class Ward:
@@ -93,13 +94,19 @@ class Ward:
             history = self._histories[device.id] = _History()
         return self._settle(history, raw, now)
 
-    def next_change(self, now: float) -> float | None:
-        """Seconds until some verdict changes by the passing of time alone; ``None`` if none will."""
-        waits = [
-            history.well_since + history.hold - now
+    def next_change(self, now: float, asked: float) -> float | None:
+        """Seconds until some verdict changes by the passing of time alone; ``None`` if none will.
+
+        Args:
+            asked: when the verdicts of all devices that matter were last asked for. What was over by then
+                and has not been asked for is of a device that nobody offers.
+        """
+        ends = [
+            history.well_since + history.hold
             for history in self._histories.values()
             if not history.healthy and history.well_since is not None
         ]
+        waits = [end - now for end in ends if end > asked]
         return max(0.0, min(waits)) if waits else None
 
     def forget(self, known: Container[str]) -> None:
@@ -114,7 +121,7 @@ class Ward:
         if not device.health.healthy:
             return device.health
         if missing := self._denied.get(device.id):
-            return unhealthy(f"{', '.join(missing)} was missing when a pod needed it")
+            return unhealthy(f"{', '.join(missing)} does not exist on the node: a pod needed it")
         return self._probed.get(device.id, HEALTHY)
 
     def _settle(self, history: _History, raw: Health, now: float) -> Health:
@@ -123,7 +130,7 @@ class Ward:
                 history.falls = [fall for fall in history.falls if now - fall < WINDOW] + [now]
                 extra = len(history.falls) - PATIENCE
                 history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
-            history.healthy, history.well_since = False, None
+            history.healthy, history.well_since, history.reason = False, None, raw.reason
             return raw
         if history.healthy:
             return HEALTHY
@@ -131,7 +138,7 @@ class Ward:
             history.well_since = now
         left = history.well_since + history.hold - now
         if left > 0:
-            count = len(history.falls)
-            return unhealthy(f"it failed {count} times within a minute and must stay well a little longer")
+            held = "it fails again and again, and must stay well a little longer"
+            return sound_health(unhealthy(f"{held}: {history.reason}"))
         history.healthy, history.well_since = True, None
         return HEALTHY

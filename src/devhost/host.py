@@ -7,27 +7,29 @@ the plan anew, and bring what is served in line with it.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import signals
 from .announcing import DeviceInfos
+from .catalog import Refusal
 from .clearing import Clearing
 from .config.difference import difference
 from .discovery import Discovery
-from .errors import BackendTimeout, ConfigError, EnvironmentFailure
+from .errors import BackendTimeout, ConfigError
 from .events import UeventMonitor
-from .kubelet.api import MAX_SOCKET_PATH, PLUGIN_DIRECTORY
+from .files import fingerprint
+from .kubelet.api import PLUGIN_DIRECTORY
+from .kubelet.directory import check_directory
 from .kubelet.holders import Holders
+from .kubelet.ownsockets import OwnSockets
 from .kubelet.podresources import PodResources, beside
 from .kubelet.registration import KubeletSocket
-from .kubelet.server import socket_name
 from .labelling import Labelling
 from .ledger import Ledger
 from .loading import Loaded
@@ -40,6 +42,7 @@ from .roster import Roster
 from .service import ResourceService
 from .settings import Inject
 from .specfiles import SpecDirectory
+from .stranded import Strand
 from .tasks import Tasks
 from .telemetry.log import get
 from .telemetry.metrics import Metrics
@@ -103,34 +106,40 @@ class Host:
         self.settings = loaded.settings
         self.generation = 1
         self.last_reload = LastReload(time.time())
+        self._metrics = metrics or Metrics()
+        self._changed = changed
+        self.tasks = Tasks()
         self.plan = Plan()
         self.services: dict[str, ResourceService] = {}
         self.kubelet = KubeletSocket(kubelet_dir)
+        self.own_sockets = OwnSockets(self.serving, changed)
         self.ledger = Ledger(time.monotonic, lambda: self.replan(None))
+        self._roster = Roster(root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims)
+        self.strand = Strand(self.ledger, self.services, self.discoveries)
         self.holders = Holders(
             PodResources(pod_resources or beside(kubelet_dir)),
             self.ledger,
             self._holders_changed,
         )
         self._catalog = loaded.catalog
+        self._seen = loaded.seen or fingerprint(config)
         self._reload = reload
         self._reloading = reloading
-        self._metrics = metrics or Metrics()
         self._metrics.planned(dict.fromkeys(RefusalKind, 0))
-        self._changed = changed
         self._vicinity = Vicinity(
             lambda: {name: service.inventory for name, service in self.services.items()}, self._metrics
         )
-        self.tasks = Tasks()
         self.observers = Observers(self.tasks, self._metrics, self._changed)
         self._news = News(self.observers, self.ledger, lambda: self.generation, self._present)
         self._root = root
-        self._roster = Roster(root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims)
         self._stop = asyncio.Event()
         self._serving = False
         self._reload_wanted = False
         self._planning = False
+        self._planned_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self.unheard = ""
+        """Why no uevents come; empty where they do."""
         self._reader = Lane("reload")
         tag = "" if kubelet_dir == Path(PLUGIN_DIRECTORY) else str(kubelet_dir.absolute())
         self._specifications = SpecDirectory(self.settings.cdi_directory, tag)
@@ -155,7 +164,7 @@ class Host:
         Raises:
             EnvironmentFailure: the kubelet's directory exists and cannot be used.
         """
-        check_kubelet_dir(self.kubelet.directory)
+        check_directory(self.kubelet.directory)
         self.kubelet.sweep()
         self.kubelet.look()
         self.kubelet.subscribe(self._look_who_is_there())
@@ -165,13 +174,15 @@ class Host:
             async with self.tasks.group:
                 self.tasks.spawn("kubelet", self.kubelet.run)
                 self.tasks.spawn(
-                    "config", ConfigWatch(self.config, self._read, lambda: self.last_reload.complaints).run
+                    "config",
+                    ConfigWatch(self.config, self._read, lambda: self.last_reload.complaints, self._seen).run,
                 )
                 self.observers.follow(self._catalog, self._news.everything)
                 self._roster.follow(self.settings, self._catalog)
                 self.tasks.spawn("holders", self.holders.run)
                 self._serving = True
                 if self._reload_wanted:
+                    self._reload_wanted = False
                     self.reload()
                 await asyncio.gather(self._roster.answered(FIRST_PLAN), self.holders.first_word(FIRST_PLAN))
                 self._planning = True
@@ -206,6 +217,11 @@ class Host:
     def provisioning(self) -> Mapping[str, Provisioning]:
         """Of the backends that have any, by name."""
         return self._roster.provisioning
+
+    @property
+    def refused_plugins(self) -> Sequence[Refusal]:
+        """Packages and drop-ins that cannot be used."""
+        return self._catalog.refused
 
     def stop(self) -> None:
         """Leaves the kubelet in good order and ends :meth:`run`."""
@@ -251,14 +267,15 @@ class Host:
         """
         if self._stop.is_set():
             return
-        if self._serving:
+        waits, self._reload_wanted = self._reload_wanted, True
+        if self._serving and not waits:
             self.tasks.spawn("reload", lambda: self._read(forced=True))
-        self._reload_wanted = not self._serving
 
     def replan(self, caused_at: float | None) -> None:
         """Makes the plan anew and brings the services in line with it."""
         if not self._planning or self._stop.is_set():
             return
+        self._planned_at = time.monotonic()
         found = {name: discovery.devices for name, discovery in self.discoveries.items()}
         self.plan = self.ledger.plan(found, self.settings)
         refusals = Counter(refusal.kind for refusal in self.plan.refusals)
@@ -299,6 +316,7 @@ class Host:
                 self._enlist(service)
                 self.holders.wake()  # somebody may hold its devices since before there was this service
         self._news.held()
+        self.strand.tell()
         self._news.backends((name, discovery.condition) for name, discovery in self.discoveries.items())
         self.labelling.wake()
         self._schedule()
@@ -308,7 +326,7 @@ class Host:
         """Plans again when time alone will have changed something."""
         now = time.monotonic()
         waits = [service.next_change() for service in self.services.values()]
-        waits += [discovery.ward.next_change(now) for discovery in self.discoveries.values()]
+        waits += [d.ward.next_change(now, self._planned_at) for d in self.discoveries.values()]
         due = [wait for wait in waits if wait is not None]
         if self._timer is not None:
             self._timer.cancel()
@@ -327,6 +345,7 @@ class Host:
         self._schedule()
         self._clearing.wake()
         self._news.held()
+        self.strand.tell()
         self._changed()
 
     def _present(self) -> Iterator[Present]:
@@ -380,7 +399,8 @@ class Host:
         try:
             monitor = UeventMonitor(self._roster.dispatch, self._root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
-            log.warning("no uevents; devices are looked for once a minute", reason=str(error))
+            self.unheard = str(error)
+            log.warning("no uevents; devices are looked for once a minute", reason=self.unheard)
             return None
         log.info("listening for uevents", source=monitor.source)
         return monitor
@@ -388,6 +408,8 @@ class Host:
     async def _read(self, edited: bool = True, *, forced: bool = False) -> None:
         """Reads the configuration again; a bad one changes nothing, and is told once while not ``edited``."""
         async with self._reading:
+            if forced:
+                self._reload_wanted = False  # one that is asked for from now on may have more to find
             with self._reloading() if edited else nullcontext():
                 await self._follow_file(edited, forced)
 
@@ -448,32 +470,6 @@ class Host:
         told = asyncio.ensure_future(self.observers.flush(FAREWELL))
         await asyncio.wait([told, *leaving], timeout=SHUTDOWN)
         self.tasks.cancel_all()
-
-
-def check_kubelet_dir(directory: Path) -> None:
-    """Whether devhost can work in the kubelet's directory; an absent one may still come.
-
-    Raises:
-        EnvironmentFailure: it is not a directory, or may not be written to.
-    """
-    try:
-        exists = directory.exists()
-    except PermissionError:
-        exists = True
-    if not exists:
-        return
-    if not directory.is_dir():
-        raise EnvironmentFailure(f"{directory} is not a directory", "give another --kubelet-dir")
-    if len(os.fsencode(directory / socket_name(""))) > MAX_SOCKET_PATH:
-        raise EnvironmentFailure(
-            f"a socket in {directory} would have a path longer than {MAX_SOCKET_PATH} bytes",
-            "give a shorter --kubelet-dir",
-        )
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise EnvironmentFailure(
-            f"cannot write to the kubelet's directory {directory}",
-            "run devhost as root, or give a --kubelet-dir it may write to",
-        )
 
 
 def on_signals(host: Host) -> None:

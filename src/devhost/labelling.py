@@ -17,11 +17,12 @@ from typing import ParamSpec, TypeVar
 
 from .backend import Offered
 from .discovery import Discovery
-from .errors import BackendError, one_line
+from .errors import BackendError, BackendTimeout, EnvironmentFailure
 from .labels import FeatureDirectory, sorted_out
 from .model import Device
 from .pace import Backoff
 from .plan import Plan
+from .telemetry.episode import Episode
 from .telemetry.log import get
 from .telemetry.metrics import Metrics
 from .worker import Lane
@@ -97,7 +98,8 @@ class Labelling:
         self._backoff = Backoff(2.0, 60.0)
         self._told: dict[str, _Basis] = {}
         self._left: dict[Path, FeatureDirectory] = {}
-        self._unswept = ""
+        self._missing: dict[str, Episode] = {}
+        self._unswept = Episode()
         self._place = FeatureDirectory(directory, tag)
         self._write = write
 
@@ -143,6 +145,7 @@ class Labelling:
         for name in [name for name in self.standing if name not in named]:
             del self.standing[name]
             self._told.pop(name, None)
+            self._missing.pop(name, None)
             self._changed()
         well = await self._sweep(frozenset(named))
         offered = _offered(self._plan()) if named else {}  # it counts every device
@@ -169,11 +172,10 @@ class Labelling:
             return True
         try:
             labels, wrong = sorted_out((await discovery.source.label(devices, offered)).items())
-            anew = await self._file(place.write, name, labels)
-        except (BackendError, OSError, ValueError) as error:
-            reason = one_line(error) if isinstance(error, OSError) else str(error)
+            anew = await self._file(f"write {place.path(name)}", place.write, name, labels)
+        except (BackendError, EnvironmentFailure, ValueError) as error:
             self._metrics.labels_failed(name)
-            self._show(name, Standing(place.path(name), self._count(name), reason))
+            self._show(name, Standing(place.path(name), self._count(name), str(error)))
             return False
         self._metrics.labels_written(name, len(labels), anew)
         self._told[name] = basis
@@ -190,9 +192,12 @@ class Labelling:
         if standing == before:
             return
         self.standing[name] = standing
-        if standing.reason and (before is None or standing.reason != before.reason):
-            log.warning("labels are missing", backend=name, reason=standing.reason)
-        elif not standing.reason:
+        missing = self._missing.setdefault(name, Episode())
+        if standing.reason:
+            if missing.news(standing.reason):
+                log.warning("labels are missing", backend=name, reason=standing.reason)
+        else:
+            missing.over()
             log.info("labels written", backend=name, file=str(standing.file), labels=standing.count)
         self._changed()
 
@@ -200,27 +205,36 @@ class Labelling:
         """Removes files that are not wanted any more; false if that failed."""
         try:
             for directory, place in list(self._left.items()):
-                await self._file(place.sweep, frozenset())
+                await self._file(f"remove files from {directory}", place.sweep, frozenset())
                 self._left.pop(directory, None)
-            await self._file(self._place.sweep, keep)
-        except (BackendError, OSError) as error:
-            reason = one_line(error) if isinstance(error, OSError) else str(error)
-            if self._unswept != reason:
-                log.warning("a file with labels stays behind", reason=reason)
-            self._unswept = reason
+            place = self._place
+            await self._file(f"remove files from {place.directory}", place.sweep, keep)
+        except EnvironmentFailure as error:
+            if self._unswept.news(str(error)):
+                log.warning("a file with labels stays behind", reason=str(error))
             return False
-        if self._unswept:
+        if self._unswept.over():
             log.info("files with labels can be removed again")
-        self._unswept = ""
         return True
 
-    async def _file(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _file(self, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
+        Args:
+            what: what ``call`` does, for the error: ``write /a/b``.
+
         Raises:
-            BackendTimeout: the directory hangs.
-            OSError: it does not let us.
+            EnvironmentFailure: the directory hangs, is full, or does not let us.
         """
-        return await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
+        try:
+            return await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot {what}: {error.strerror or error}",
+                "labels.directory must be a directory that devhost may write to; "
+                "labels: {write: false} where nobody reads it",
+            ) from None
+        except BackendTimeout as error:
+            raise EnvironmentFailure(f"cannot {what}: {error.message}") from None
 
 
 def _offered(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:

@@ -115,6 +115,15 @@ class Ledger:
             return True
         return False if self._known else None
 
+    def entries(self, resource: str) -> list[ResourceSettings]:
+        """The entries of the configuration from which the resource may come."""
+        found = []
+        for entry in self._settings.resources:
+            plain, brace, _ = entry.name.partition("{")
+            if resource == entry.name or (brace and resource.startswith(plain)):
+                found.append(entry)
+        return found
+
     def resources(self) -> frozenset[str] | None:
         """Names of all resources of which a container has something, also without account.
 
@@ -140,7 +149,7 @@ class Ledger:
                 if (device := self._devices.get(key)) is not None:
                     claims |= device.claims | device.part_of
         for resource, tokens in self._listing.holders.items():
-            backends = {entry.backend for entry in self._entries(resource)} or self._found.keys()
+            backends = {entry.backend for entry in self.entries(resource)} or self._found.keys()
             claims.update(f"device:{backend}/{unit_of(token)}" for token in tokens for backend in backends)
         return frozenset(claims)
 
@@ -235,18 +244,18 @@ class Ledger:
                     self.account(resource).heard(self._listing)
         for resource, account in self._accounts.items():
             if guesses := account.guesses():
-                entries = self._entries(resource)
+                entries = self.entries(resource)
                 for token in guesses:
                     account.guess(token, self._meant(token, entries))
 
     def _configure(self, account: Account) -> None:
         """Takes what the configuration says of a resource; of one that has left it the last word stays."""
-        if entries := self._entries(account.resource):
+        if entries := self.entries(account.resource):
             account.exclusive = any(entry.exclusive for entry in entries)
 
     def _concerns(self, resource: str, tokens: Iterable[str]) -> bool:
         """Whether a resource that has no account is of interest: it is ours, or hands out what is ours."""
-        if self._entries(resource):
+        if self.entries(resource):
             return True
         units = self._units.get(resource)
         if units is None:  # asked again for each plan, and another plugin may have handed out very many
@@ -254,15 +263,6 @@ class Ledger:
         if not all(map(units.isdisjoint, self._found.values())):
             return True
         return any(self._meant(token, ()) for token in tokens if len(token) == MAX_DEVICE_ID)
-
-    def _entries(self, resource: str) -> list[ResourceSettings]:
-        """The entries of the configuration from which the resource may come."""
-        found = []
-        for entry in self._settings.resources:
-            plain, brace, _ = entry.name.partition("{")
-            if resource == entry.name or (brace and resource.startswith(plain)):
-                found.append(entry)
-        return found
 
     def _meant(self, token: str, entries: Collection[ResourceSettings]) -> dict[Key, Device]:
         """The devices that a token may be made from: of the resource's backend, else of any."""

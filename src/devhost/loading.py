@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import catalog, config
 from .catalog import Catalog
+from .files import Fingerprint, fingerprint
 from .settings import Settings
 
 DEFAULT = Path("/etc/devhost/devhost.yaml")
@@ -16,10 +17,11 @@ DEFAULT = Path("/etc/devhost/devhost.yaml")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and the catalog they refer to."""
+    """Settings, the catalog they refer to, and what the file was like just before it was read."""
 
     settings: Settings
     catalog: Catalog
+    seen: Fingerprint = None
 
 
 def load(path: Path) -> Loaded:
@@ -34,8 +36,9 @@ def load(path: Path) -> Loaded:
         found.append(catalog.load(paths, wanted))
         return found[-1]
 
+    seen = fingerprint(path)  # before: an edit while it is read is one of a file that nobody has read
     settings = config.load(path, catalog_for)
-    return Loaded(settings, found[-1] if found else Catalog())
+    return Loaded(settings, found[-1] if found else Catalog(), seen)
 
 
 def load_or_everything(path: Path | None) -> Loaded:

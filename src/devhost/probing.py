@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .errors import BackendError
@@ -90,6 +90,7 @@ class Probing:
     def succeed(self, before: Probing) -> None:
         """Begins with what the probes of the same devices said so far, until there is an answer."""
         self.sick, self.tried, self._answered = before.sick, before.tried, before._answered
+        self.trouble = replace(before.trouble)
 
     def ask(self) -> None:
         """Asks for a probe soon; many requests are folded into one."""

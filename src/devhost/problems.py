@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, get_args
 
+from .catalog import Refusal
 from .changes import Member
 from .discovery import Discovery
 from .discovery import State as BackendState
 from .inventory import Snapshot
 from .kubelet.holders import Holders
+from .kubelet.ownsockets import OwnSockets
 from .kubelet.registration import KubeletSocket
 from .labelling import Labelling
 from .observers import Observer
@@ -24,6 +26,7 @@ from .observers import State as ObserverState
 from .provisioning import Provisioning
 from .provisioning import State as ProvisioningState
 from .service import ResourceService
+from .stranded import Strand
 from .telemetry.document import ProblemKind
 from .telemetry.printable import printable
 
@@ -84,7 +87,16 @@ class Parts(Protocol):
     def kubelet(self) -> KubeletSocket: ...
 
     @property
+    def own_sockets(self) -> OwnSockets: ...
+
+    @property
+    def refused_plugins(self) -> Sequence[Refusal]: ...
+
+    @property
     def services(self) -> Mapping[str, ResourceService]: ...
+
+    @property
+    def unheard(self) -> str: ...
 
     @property
     def discoveries(self) -> Mapping[str, Discovery]: ...
@@ -99,17 +111,23 @@ class Parts(Protocol):
     def observers(self) -> Iterable[Observer]: ...
 
     @property
+    def strand(self) -> Strand: ...
+
+    @property
     def holders(self) -> Holders: ...
 
 
 def problems(host: Parts) -> Problems:
     """What is wrong now."""
     devices = [problem for name, service in _sorted(host.services) for problem in _devices(name, service)]
+    devices += _gone(host)
     others = [
         *_config(host),
         *_kubelet(host),
         *_resources(host),
+        *_plugins(host),
         *_backends(host),
+        *_events(host),
         *_refused(host),
         *_provisioning(host),
         *_labels(host),
@@ -139,6 +157,9 @@ def _config(host: Parts) -> list[Problem]:
 def _kubelet(host: Parts) -> Iterator[Problem]:
     if host.kubelet.trouble:
         yield Problem("kubelet", str(host.kubelet.directory), host.kubelet.trouble, host.kubelet.since)
+    elif host.own_sockets.trouble:
+        own = host.own_sockets
+        yield Problem("kubelet", str(host.kubelet.directory), own.trouble, own.since)
 
 
 def _resources(host: Parts) -> list[Problem]:
@@ -157,6 +178,13 @@ def _devices(name: str, service: ResourceService) -> list[Problem]:
         for device, (reason, since) in ill(service.inventory.snapshot).items()
     ]
     return _first(found, NAMED, name, "more devices are unhealthy")
+
+
+def _gone(host: Parts) -> list[Problem]:
+    """Devices that no list shows and a container has all the same."""
+    gone = {(one.resource, name): one.reason for one in host.strand.found() if one.gone for name in one.named}
+    found = [Problem("device", f"{resource} {name}", why) for (resource, name), why in gone.items()]
+    return _first(found, NAMED, "", "more devices are gone")
 
 
 def ill(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]:
@@ -185,6 +213,19 @@ def _backends(host: Parts) -> Iterator[Problem]:
         condition = discovery.condition
         if condition.state is BackendState.DEGRADED:
             yield Problem("backend", name, condition.reason, condition.since)
+
+
+def _plugins(host: Parts) -> list[Problem]:
+    found = [Problem("plugin", one.origin, one.reason) for one in host.refused_plugins]
+    return _first(found, NAMED, "", "more plugins are refused")
+
+
+def _events(host: Parts) -> Iterator[Problem]:
+    if host.unheard:
+        yield Problem("events", "uevents", host.unheard)
+    for name, discovery in _sorted(host.discoveries):
+        if discovery.deaf:
+            yield Problem("events", name, discovery.deaf)
 
 
 def _refused(host: Parts) -> Iterator[Problem]:

@@ -72,10 +72,11 @@ class Provisioning:
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        name = discovery.source.name
         self.condition = Condition(State.WAITING, "the backend has not answered yet", time.time())
         self._discovery = discovery
         self._changed = changed
-        self._lane = Lane(f"{discovery.source.name}-provision")
+        self._lane = Lane(f"{name}-provision", f"backend {name}", "when provisioning")
         self._wake = asyncio.Event()
         self._pacer = Pacer()
         self._clock = clock

@@ -10,14 +10,13 @@ which the kubelet updates a ConfigMap. (A ``subPath`` mount never changes: no pr
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
-import stat
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from .events import DirectoryWatch
+from .files import Fingerprint, fingerprint
 
 POLL = 5.0
 """Seconds between looks when inotify says nothing."""
@@ -29,9 +28,6 @@ AGAIN = 15.0
 """Seconds after which a file that was refused is read again though it is the same: what is wrong may be a
 directory of ``backendPaths`` or a drop-in, and has been mended there."""
 
-MOST = (1 << 20) + 1
-"""Bytes looked at: a larger file is refused, whatever is in it."""
-
 MOST_LOOKS = 8
 """Looks at a file that keeps changing, before it is read as it is."""
 
@@ -42,21 +38,26 @@ class ConfigWatch:
     Args:
         read: reads it; told whether it is another than the last time.
         refused: whether it was refused the last time.
+        seen: what it was like when it was first read.
     """
 
     def __init__(
-        self, path: Path, read: Callable[[bool], Awaitable[None]], refused: Callable[[], object]
+        self,
+        path: Path,
+        read: Callable[[bool], Awaitable[None]],
+        refused: Callable[[], object],
+        seen: Fingerprint,
     ) -> None:
         self._path = path
         self._read = read
         self._refused = refused
-        self._seen = self._look()
+        self._seen = seen
 
     async def run(self) -> None:
         """Watches for ever."""
         last = time.monotonic()
         async for _ in DirectoryWatch(self._directories, POLL).changes():
-            if changed := self._look() != self._seen:
+            if changed := fingerprint(self._path) != self._seen:
                 await self._calm()
             elif not self._refused() or time.monotonic() < last + AGAIN:
                 continue
@@ -65,27 +66,12 @@ class ConfigWatch:
 
     async def _calm(self) -> None:
         for _ in range(MOST_LOOKS):
-            self._seen = self._look()
+            self._seen = fingerprint(self._path)
             await asyncio.sleep(CALM)
-            if self._look() == self._seen:
+            if fingerprint(self._path) == self._seen:
                 return
 
     def _directories(self) -> list[Path]:
         """Where a change would show: beside the path itself, and beside what it points to."""
         target = Path(os.path.realpath(self._path))  # Path.resolve raises for links that lead to each other
         return list(dict.fromkeys((self._path.absolute().parent, target.parent)))
-
-    def _look(self) -> object:
-        """What is there now: equal for what reads the same."""
-        try:
-            with open(self._path, "rb", opener=_without_waiting) as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
-                    return found.st_mode, found.st_dev, found.st_ino
-                return found.st_size, hashlib.sha256(file.read(MOST)).digest()
-        except OSError as error:
-            return error.errno
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)

@@ -20,6 +20,7 @@ from .problems import problems
 from .provisioning import Provisioning
 from .service import ResourceService
 from .settings import Of
+from .stranded import Stranded
 from .telemetry.document import (
     BackendStatus,
     DepartedStatus,
@@ -64,7 +65,7 @@ def status(host: Host) -> StatusDocument:
             "podResources": _pod_resources(host.holders),
         },
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
-        "held": list(_unlisted(host)),
+        "held": [_stranded(one) for one in host.strand.found()],
         "backends": [
             _backend(name, d, host.provisioning.get(name), host.labelling.standing.get(name))
             for name, d in sorted(host.discoveries.items())
@@ -111,25 +112,14 @@ def _behind(account: Account, token: str) -> list[str]:
     return sorted({device for _, device in account.in_hands(token)})
 
 
-def _unlisted(host: Host) -> Iterator[HeldStatus]:
-    """What containers have that no list shows, so that nobody would find it among the devices."""
-    for account in host.ledger.accounts():
-        service = host.services.get(account.resource)
-        listed = service.inventory.snapshot.entries if service else {}
-        reason = (
-            "the resource is shared in another way now"
-            if service
-            else "devhost does not serve this resource now"
-        )
-        for token in sorted(account.tokens()):
-            if token not in listed:
-                yield {
-                    "resource": account.resource,
-                    "id": token,
-                    "devices": _behind(account, token),
-                    "holder": _holder(account.holder(token)),
-                    "reason": reason,
-                }
+def _stranded(one: Stranded) -> HeldStatus:
+    return {
+        "resource": one.resource,
+        "id": one.token,
+        "devices": list(one.devices),
+        "holder": _holder(one.holder),
+        "reason": one.reason,
+    }
 
 
 def _pod_resources(holders: Holders) -> PodResourcesStatus:

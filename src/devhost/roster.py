@@ -10,6 +10,7 @@ from pathlib import Path
 from .backend import Event
 from .catalog import Catalog
 from .discovery import ANYTHING, Discovery
+from .discovery import State as Health
 from .provisioning import Provisioning, State
 from .settings import Settings
 from .source import HeldClaims, Source
@@ -71,6 +72,7 @@ class Roster:
                 discovery.succeed(running)
                 self._dismiss(name)
             self._metrics.backend_added(name)
+            self._metrics.backend_degraded(name, discovery.condition.state is Health.DEGRADED)
             self.discoveries[name] = discovery
             self._tasks.spawn(f"look {name}", discovery.run)
             self._tasks.spawn(f"watch {name}", discovery.watch)

@@ -26,6 +26,9 @@ from .supply import Supply
 from .telemetry.metrics import Metrics
 from .vicinity import Vicinity
 
+GONE = "the device is gone"
+"""Why a device is listed no more that its backend does not find."""
+
 NONE_REFUSED: Mapping[str, str] = MappingProxyType({})
 """No device is refused."""
 
@@ -87,7 +90,7 @@ class ResourceService:
         self._kubelet = kubelet
         self.registration = Registration(self.supply, kubelet, metrics, changed)
         self._metrics = metrics
-        metrics.resource_added(self.name, planned.entry.backend)
+        metrics.resource_added(self.name, planned.entry.backend, self.supply.prepares)
 
     def fits(self, planned: PlannedResource, discovery: Discovery) -> bool:
         """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
@@ -187,10 +190,14 @@ class ResourceService:
         ill = Counter(entry.health.reason for entry in entries.values() if not entry.health.healthy)
         self._metrics.devices(self.name, len(entries) - ill.total(), ill)
 
+    def why_not(self, device: str) -> str:
+        """Why a device is not among those of this resource; empty if it is."""
+        return "" if any(device == one.device.id for one in self._offers) else self._why_gone(device)
+
     def _why_gone(self, device: str) -> str:
         known = self.discovery.devices.get(device)
         if known is None:
-            return "the device is gone"
+            return GONE
         return self._refused.get(device) or "the configuration does not give it to this resource any more"
 
     def _tell(self, changed: Changes) -> None:

@@ -75,7 +75,7 @@ class ServiceContext:
         self.root = root
         self.wanted: Collection[str] = wanted
         self._held = held
-        self._lane = Lane(f"{name}-watch")
+        self._lane = Lane(f"{name}-watch", f"backend {name}", "when waiting for events")
 
     def held(self) -> frozenset[str] | None:
         """What containers use now; ``None`` while that is not known."""
@@ -109,10 +109,11 @@ class Source:
         self.kind = kind
         self.options = options
         self.context = ServiceContext(kind.name, root, wanted, held)
-        self._looking = Lane(f"{kind.name}-look")
-        self._probing = Lane(f"{kind.name}-probe")
-        self._serving = Lane(f"{kind.name}-serve")
-        self._linking = Lane(f"{kind.name}-links")
+        who = f"backend {kind.name}"
+        self._looking = Lane(f"{kind.name}-look", who, "when looking for devices")
+        self._probing = Lane(f"{kind.name}-probe", who, "when probing devices")
+        self._serving = Lane(f"{kind.name}-serve", who, "when serving a container")
+        self._linking = Lane(f"{kind.name}-links", who, "when asked for links or labels")
         self._lanes = (self._looking, self._probing, self._serving, self._linking)
         self.linkage = Linkage(kind.name, self._closeness) if issubclass(kind, CanLink) else None
         """How its devices are joined; ``None`` for a backend that has no ``links``."""

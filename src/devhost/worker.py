@@ -24,10 +24,18 @@ MAX_ABANDONED = 4
 
 
 class Lane:
-    """Runs blocking calls for one purpose of one backend. Made and used in one event loop."""
+    """Runs blocking calls for one purpose. Made and used in one event loop.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: of its threads.
+        who: who is called, as a sentence of an error begins: ``backend gpu``.
+        work: what for, as that sentence goes on: ``when looking for devices``.
+    """
+
+    def __init__(self, name: str, who: str = "it", work: str = "") -> None:
         self.name = name
+        self._who = who
+        self._work = f" {work}" if work else ""
         self._jobs: deque[_Job | _Last] = deque()
         self._wake = threading.Condition()
         self._thread: _Runner | None = None
@@ -49,12 +57,14 @@ class Lane:
             BackendTimeout: the deadline passed, or too many earlier calls still hang.
         """
         if self._abandoned >= MAX_ABANDONED:
-            raise BackendTimeout(f"{self.name}: {self._abandoned} earlier calls still hang")
+            raise BackendTimeout(
+                f"{self._who} does not answer{self._work}: {self._abandoned} earlier calls still hang"
+            )
         loop = asyncio.get_running_loop()
         job = _Job(partial(call, *args, **kwargs), loop)
         with self._wake:
             if self._closed:
-                raise BackendTimeout(f"{self.name}: it is shutting down")
+                raise BackendTimeout(f"{self._who} is shutting down")
             self._jobs.append(job)
             if self._thread is None:
                 self._thread = _Runner(self)
@@ -82,7 +92,8 @@ class Lane:
             self._wake.notify_all()
 
     def _late(self, job: _Job, deadline: float) -> None:
-        job.finish(None, BackendTimeout(f"{self.name}: no answer within {deadline:g} s"))
+        said = f"{self._who} did not answer within {deadline:g} s{self._work}"
+        job.finish(None, BackendTimeout(said))
 
     def _leave(self, job: _Job) -> None:
         """After a call: a job that still runs has hung (or was cancelled), so its thread is given up."""

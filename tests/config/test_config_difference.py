@@ -82,10 +82,19 @@ def test_an_entry_that_changes_its_backend_is_another_one() -> None:
 def test_changed_options_and_paths_are_told(read: Read) -> None:
     text = "version: 1\nresources: []\nbackends: {card: {level: %s}}"
     assert difference(read(text % "low"), read(text % "high")).backends == ("card",)
-    assert difference(read(text % "low"), Settings()).backends == ("card",)
+    assert str(difference(read(text % "low"), read(text % "high"))) == "options changed of card; 0 unchanged"
     found = difference(Settings(), Settings(backend_paths=(Path("/x"),)))
     assert found.backend_paths
     assert str(found) == "backendPaths changed; 0 unchanged"
+
+
+def test_a_backend_that_comes_into_use_or_leaves_it_is_told_as_that(read: Read) -> None:
+    with_card = read("version: 1\nresources: [{name: a.b/c, backend: card}]")
+    came, went = difference(Settings(), with_card), difference(with_card, Settings())
+    assert (came.backends, came.backends_added, came.backends_removed) == ((), ("card",), ())
+    assert (went.backends, went.backends_added, went.backends_removed) == ((), (), ("card",))
+    assert str(came) == "added a.b/c; backend added: card; 0 unchanged"
+    assert str(went) == "removed a.b/c; backend removed: card; 0 unchanged"
 
 
 def test_the_same_options_of_a_drop_in_imported_anew_are_the_same() -> None:

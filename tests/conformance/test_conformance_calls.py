@@ -15,6 +15,7 @@ from devhost import supply, vicinity
 from devhost.kubelet.api import PRE_START_DEADLINE
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.model import Device, DeviceNode, Edits, Mount, unhealthy
+from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 
@@ -279,7 +280,8 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
     assert supply.PREPARE_DEADLINE < PRE_START_DEADLINE
     rig.classes["toy"].prepare = prepare
     rig.write(TOY_LINE)
-    async with rig.running():
+    metrics = PrometheusMetrics()
+    async with rig.running(metrics=metrics):
         await served(kubelet, toy=2)
         held = list((await kubelet.admit("pod", "main", TOY, 1)).device_ids)
         with pytest.raises(
@@ -288,7 +290,17 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
             await kubelet.start_container("pod", "main")
         await kubelet.start_container("pod", "main")
         await kubelet.start_container("pod", "main")
+        counted = {
+            (sample.name, sample.labels.get("reason")): sample.value
+            for family in metrics.registry.collect()
+            for sample in family.samples
+            if sample.name.startswith(("devhost_prepare_", "devhost_alloc")) and sample.value
+        }
     assert prepared == [held, held, held]
+    assert counted["devhost_prepare_failures_total", "error"] == 1
+    assert counted["devhost_prepare_seconds_count", None] == 3
+    assert counted["devhost_allocate_seconds_count", None] == 1
+    assert not any(name == "devhost_allocation_failures_total" for name, _ in counted)
 
 
 @pytest.mark.conformance(57)

@@ -11,7 +11,7 @@ from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
 
 import devhost
 from devhost.errors import EnvironmentFailure
-from devhost.host import check_kubelet_dir
+from devhost.kubelet.directory import check_directory
 from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import Point, fail
 
@@ -50,7 +50,7 @@ async def test_metrics_and_readiness_follow_registrations_streams_lists_and_allo
 def test_a_directory_we_may_not_write_to_is_refused_with_the_mend(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(EnvironmentFailure, match="run devhost as root"):
-        check_kubelet_dir(tmp_path)
+        check_directory(tmp_path)
 
 
 @pytest.mark.field_failure("F25")

@@ -26,13 +26,13 @@ def test_a_probe_that_fails_degrades_the_backend_keeps_the_verdicts_and_stops_no
         scene = Scene()
         scene.source.verdicts = {"d1": DOWN}
         async with scene.running():
-            scene.source.probe_error = BackendTimeout("toy-probe: no answer within 10 s")
+            scene.source.probe_error = BackendTimeout("backend toy did not answer within 10 s")
             scene.discovery.recheck()
             await asyncio.sleep(APART + 0.1)
             condition = scene.discovery.condition
             assert (condition.state, condition.reason) == (
                 State.DEGRADED,
-                "toy-probe: no answer within 10 s",
+                "backend toy did not answer within 10 s",
             )
             assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
             scene.source.devices.append(Device("d2"))
@@ -53,7 +53,7 @@ def test_after_a_while_without_a_good_probe_devices_are_unhealthy_until_the_next
             scene.source.probe_error = BackendError("firmware is silent")
             await asyncio.sleep(STALE_AFTER)
             assert scene.health("d0") == HEALTHY
-            await asyncio.sleep(STALE_AFTER + 2)
+            await asyncio.sleep(2)
             assert scene.health("d0") == scene.health("d1") == unhealthy("firmware is silent")
             scene.discovery.look(event(1))
             await asyncio.sleep(0.1)

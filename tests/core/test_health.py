@@ -29,7 +29,7 @@ def test_sickness_and_the_first_recoveries_show_at_once(start: float) -> None:
     for now in (start, start + 2):
         assert ward.verdict(GOOD, now) == HEALTHY
         assert ward.verdict(BAD, now + 0.5) == unhealthy("too hot")
-        assert ward.next_change(now + 0.5) is None
+        assert ward.next_change(now + 0.5, now + 0.5) is None
         assert ward.verdict(GOOD, now + 1) == HEALTHY
 
 
@@ -38,11 +38,11 @@ def test_a_flapping_device_is_held_longer_with_each_fall(falls: int, hold: float
     ward = Ward()
     now = flap(ward, falls)
     held = ward.verdict(GOOD, now)
-    assert held == unhealthy(f"it failed {falls} times within a minute and must stay well a little longer")
-    assert ward.next_change(now) == hold
+    assert held == unhealthy("it fails again and again, and must stay well a little longer: too hot")
+    assert ward.next_change(now, now) == hold
     assert not ward.verdict(GOOD, now + hold - 0.001)
     assert ward.verdict(GOOD, now + hold) == HEALTHY
-    assert ward.next_change(now + hold) is None
+    assert ward.next_change(now + hold, now + hold) is None
 
 
 def test_a_device_that_was_well_for_a_window_recovers_at_once_again() -> None:
@@ -57,9 +57,9 @@ def test_a_fall_while_held_starts_the_hold_anew() -> None:
     ward = Ward()
     now = flap(ward, 3)
     assert ward.verdict(BAD, now + 1.0) == unhealthy("too hot")
-    assert ward.next_change(now + 1.0) is None
+    assert ward.next_change(now + 1.0, now + 1.0) is None
     assert not ward.verdict(GOOD, now + 2.0)
-    assert ward.next_change(now + 2.0) == 4.0
+    assert ward.next_change(now + 2.0, now + 2.0) == 4.0
 
 
 Steps = st.lists(st.tuples(st.integers(0, 40).map(lambda quarter: quarter / 4), st.booleans()), max_size=60)
@@ -74,7 +74,7 @@ def test_a_verdict_is_never_rosier_than_the_device_and_changes_when_it_was_foret
     for wait, well in steps:
         now += wait
         device = GOOD if well else BAD
-        verdict, left = ward.verdict(device, now), ward.next_change(now)
+        verdict, left = ward.verdict(device, now), ward.next_change(now, now)
         if not well:
             assert verdict == BAD.health
             assert left is None
@@ -96,7 +96,16 @@ def test_the_next_change_is_that_of_the_first_device_released() -> None:
     for _ in range(3):
         ward.verdict(other, now)
         ward.verdict(Device("d1"), now)
-    assert ward.next_change(now + 0.5) == 1.5
+    assert ward.next_change(now + 0.5, now + 0.5) == 1.5
+
+
+def test_a_hold_that_is_over_is_waited_for_until_it_was_asked_about_and_no_longer() -> None:
+    ward = Ward()
+    now = flap(ward, 3)
+    ward.verdict(GOOD, now)
+    assert ward.next_change(now + 2.5, asked=now + 1.0) == 0.0
+    assert ward.next_change(now + 2.5, asked=now + 2.5) is None
+    assert ward.verdict(GOOD, now + 2.5) == HEALTHY
 
 
 def test_a_probe_counts_beside_discover_and_says_whether_it_is_news() -> None:
@@ -115,7 +124,7 @@ def test_a_denied_device_is_sick_until_everything_it_lacked_is_back() -> None:
     ward = Ward()
     ward.deny("d0", ["/dev/a", "/dev/b"])
     assert ward.denied == {"d0": ("/dev/a", "/dev/b")}
-    assert ward.verdict(GOOD, 1.0) == unhealthy("/dev/a, /dev/b was missing when a pod needed it")
+    assert ward.verdict(GOOD, 1.0) == unhealthy("/dev/a, /dev/b does not exist on the node: a pod needed it")
     assert ward.verdict(Device("d1"), 1.0) == HEALTHY
     ward.restored("d0")
     ward.restored("never denied")
@@ -137,7 +146,7 @@ def test_what_is_forgotten_is_a_stranger_again() -> None:
     now = flap(ward, 5)
     ward.forget({"d1"})
     assert ward.verdict(GOOD, now) == HEALTHY
-    assert ward.next_change(now) is None
+    assert ward.next_change(now, now) is None
     assert ward.denied
     ward.forget(())
     assert not ward.denied

@@ -357,7 +357,7 @@ def test_a_file_at_which_a_backend_hung_is_not_read_again(root: Path, end: Path)
     assert (end / CARD / "serial").read_text() == "A1\n"
     assert not (end / CARD / "uevent").exists()
     assert why(made) == {f"/{CARD}/uevent": "backend slow hung at it"}
-    assert "no answer within" in made.machine.discoveries["slow"].condition.reason
+    assert "did not answer within" in made.machine.discoveries["slow"].condition.reason
 
 
 def test_what_a_probe_reads_is_recorded_but_for_the_file_at_which_it_hung(root: Path, end: Path) -> None:

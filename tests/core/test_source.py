@@ -157,7 +157,9 @@ async def test_a_hung_look_does_not_delay_a_pod(source: Any, hang: threading.Eve
     await slow.look([])
     type(slow.backend).discover_deadline = 0.05
     type(slow.backend).discover = lambda self: hang.wait()
-    with pytest.raises(BackendTimeout, match=r"^card-look: no answer within 0\.05 s$"):
+    with pytest.raises(
+        BackendTimeout, match=r"^backend card did not answer within 0\.05 s when looking for devices$"
+    ):
         await slow.look([])
     assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
     assert slow.hung == 1
@@ -167,7 +169,9 @@ async def test_a_hung_probe_delays_neither_a_look_nor_a_pod(source: Any, hang: t
     slow = source(probe=lambda self, devices: hang.wait())
     await slow.look([])
     type(slow.backend).discover_deadline = 0.05
-    with pytest.raises(BackendTimeout, match=r"^card-probe: no answer within 0\.05 s$"):
+    with pytest.raises(
+        BackendTimeout, match=r"^backend card did not answer within 0\.05 s when probing devices$"
+    ):
         await slow.probe([Device("d0")])
     assert (slow.hung, slow.hung_lanes) == (1, {"card-probe"})
     type(slow.backend).discover_deadline = 60.0
@@ -200,7 +204,9 @@ async def test_looks_probes_and_pods_have_a_thread_each_once_there_is_a_call_for
 async def test_a_hung_pod_call_does_not_delay_a_look(source: Any, hang: threading.Event) -> None:
     slow = source(prepare=lambda self, devices: hang.wait())
     await slow.look([])
-    with pytest.raises(BackendTimeout, match=r"^card-serve: no answer within 0\.05 s$"):
+    with pytest.raises(
+        BackendTimeout, match=r"^backend card did not answer within 0\.05 s when serving a container$"
+    ):
         await slow.prepare(0.05, [])
     assert await slow.look([]) == [Device("d0")]
 

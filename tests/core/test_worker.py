@@ -22,7 +22,7 @@ SHORT = 0.05
 
 @pytest.fixture
 async def lane() -> AsyncIterator[Lane]:
-    lane = Lane("card-look")
+    lane = Lane("card-look", "backend card", "when looking for devices")
     yield lane
     lane.close()
 
@@ -95,7 +95,9 @@ async def test_what_means_something_else_to_asyncio_is_an_ordinary_failure(
 async def test_a_hung_call_ends_with_a_timeout_and_its_thread_is_counted(
     lane: Lane, hang: threading.Event, until: Any
 ) -> None:
-    with pytest.raises(BackendTimeout, match=r"^card-look: no answer within 0\.05 s$"):
+    with pytest.raises(
+        BackendTimeout, match=r"^backend card did not answer within 0\.05 s when looking for devices$"
+    ):
         await lane.call(SHORT, hang.wait)
     assert lane.abandoned == 1
     assert await lane.call(LONG, lambda: "served by a fresh thread") == "served by a fresh thread"
@@ -125,9 +127,11 @@ async def test_a_queued_call_whose_deadline_passes_never_runs(lane: Lane, hang: 
 
 async def test_hung_threads_are_bounded_and_the_lane_refuses_more(lane: Lane, hang: threading.Event) -> None:
     for _ in range(MAX_ABANDONED):
-        with pytest.raises(BackendTimeout, match="no answer"):
+        with pytest.raises(BackendTimeout, match="did not answer"):
             await lane.call(SHORT, hang.wait)
-    with pytest.raises(BackendTimeout, match=r"^card-look: 4 earlier calls still hang$"):
+    with pytest.raises(
+        BackendTimeout, match=r"^backend card does not answer when looking .*: 4 earlier calls still hang$"
+    ):
         await lane.call(LONG, hang.wait)
     assert lane.abandoned == MAX_ABANDONED
 
@@ -234,7 +238,7 @@ async def test_a_closed_lane_finishes_what_runs_and_refuses_the_rest(
     running = asyncio.create_task(lane.call(LONG, call))
     await until(lambda: threads)
     lane.close()
-    with pytest.raises(BackendTimeout, match=r"^closing: it is shutting down$"):
+    with pytest.raises(BackendTimeout, match=r"^it is shutting down$"):
         await lane.call(LONG, int)
     hang.set()
     assert await running == "done"

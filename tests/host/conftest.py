@@ -15,6 +15,7 @@ import pytest
 from devhost import config, holding
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.catalog import Catalog, Installed
+from devhost.files import fingerprint
 from devhost.host import Host
 from devhost.kubelet import timetable
 from devhost.loading import Loaded
@@ -85,7 +86,8 @@ class Rig:
             name: Installed(kind, "tests", "0", ("devhost_backends",)) for name, kind in self.classes.items()
         }
         catalog = Catalog(installed)
-        return Loaded(config.load(self.config, lambda _paths, _wanted: catalog), catalog)
+        seen = fingerprint(self.config)
+        return Loaded(config.load(self.config, lambda _paths, _wanted: catalog), catalog, seen)
 
     def write(self, *resources: str) -> None:
         """Makes the file hold these resources, each in YAML's flow style."""

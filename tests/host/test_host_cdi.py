@@ -180,7 +180,7 @@ async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, 
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
         assert host.services[TOY].inventory.snapshot.entries["d1"].health.reason == (
-            "toy-serve: no answer within 1 s"
+            "backend toy did not answer within 1 s when serving a container"
         )
         over.set()
         rig.scripts["toy"].on_allocate = lambda devices: None

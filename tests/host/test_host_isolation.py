@@ -46,7 +46,10 @@ async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, ku
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
         assert kubelet.capacity()[TOY] == 2
         reason = host.discoveries["toy"].condition.reason
-        assert reason in ("toy-look: no answer within 0.2 s", "toy-look: 4 earlier calls still hang")
+        assert reason in (
+            "backend toy did not answer within 0.2 s when looking for devices",
+            "backend toy does not answer when looking for devices: 4 earlier calls still hang",
+        )
         rig.classes["toy"].discover_deadline = 60.0
         rig.scripts["toy"].on_discover = lambda: None
         over.set()
@@ -98,7 +101,7 @@ async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         stuck = asyncio.create_task(kubelet.admit("stuck", "main", TOY, 1))
         assert (await kubelet.admit("fine", "main", OTHER, 1)).response.envs["DEVICES"] == "d0"
-        with pytest.raises(UnexpectedAdmissionError, match=r"toy-serve: no answer within 4 s"):
+        with pytest.raises(UnexpectedAdmissionError, match="backend toy did not answer within 4 s"):
             await stuck
 
 
@@ -115,7 +118,7 @@ async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang, monkeypa
                 await kubelet.admit(f"pod-{number}", "main", TOY, 1)
             kubelet.release(f"pod-{number}")
             refusal = str(raised.value)
-            if "no answer within" not in refusal:
+            if "did not answer within" not in refusal:
                 break
         assert number >= worker.MAX_ABANDONED
         assert "4 earlier calls still hang" in refusal

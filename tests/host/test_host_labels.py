@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+from pathlib import Path
+
 import pytest
 
 from devhost import labelling
 from devhost.backend import Device
 from devhost.report import status
+from devhost.telemetry import episode
 from devhost.telemetry.prometheus import PrometheusMetrics
 
 LINE = "name: example.com/x, backend: toy"
@@ -169,6 +175,78 @@ async def test_a_directory_that_is_none_is_said_once_and_harms_nothing(rig, feat
         for _ in range(3):
             await rig.host.labelling.refresh()
     assert [record.message for record in caplog.records].count("labels are missing") == 1
+
+
+async def test_a_file_that_cannot_be_written_is_named_with_the_cause_and_the_mend_and_told_once(
+    rig, features, monkeypatch, caplog
+):
+    full = True
+
+    def refuse(descriptor):
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    caplog.set_level("INFO", "devhost.labelling")
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
+        for _ in range(3):
+            await rig.host.labelling.refresh()
+        said = standing(rig)["reason"]
+        assert re.fullmatch(
+            rf"cannot write {rig.features}/devhost\S*_toy: No space left on device "
+            r"\(labels\.directory must be a directory that devhost may write to; .*\)",
+            said,
+        )
+        full = False
+        rig.host.labelling.wake()
+        await rig.until(lambda: standing(rig)["reason"] == "")
+    assert [record.message for record in caplog.records].count("labels are missing") == 1
+    assert [record.message for record in caplog.records].count("labels written") == 1
+
+
+async def test_ever_new_reasons_for_missing_labels_do_not_fill_the_log(rig, features, caplog):
+    asked = []
+
+    def fail(self, devices, offered):
+        asked.append(len(devices))
+        raise RuntimeError(f"error {len(asked)}")
+
+    rig.classes["toy"].labels = fail
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
+        for _ in range(3 * episode.MOST):
+            await rig.host.labelling.refresh()
+        assert standing(rig)["reason"].endswith(f"error {len(asked)}")  # the present one is always shown
+    assert [record.message for record in caplog.records].count("labels are missing") == episode.MOST
+
+
+async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_when_they_can(
+    rig, features, monkeypatch, caplog
+):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await rig.until(features)
+        unlink = Path.unlink
+
+        def refuse(self, missing_ok=False):
+            raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+        monkeypatch.setattr(Path, "unlink", refuse)
+        rig.labels = f"labels: {{write: false, directory: {rig.features}}}\n"
+        rig.write(LINE)
+        host.reload()
+        await rig.until(lambda: [r for r in caplog.records if "stays behind" in r.message])
+        await host.labelling.refresh()
+        monkeypatch.setattr(Path, "unlink", unlink)
+        host.labelling.wake()
+        await rig.until(lambda: features() is None)
+    told = [record for record in caplog.records if "stays behind" in record.message]
+    (reason,) = {record.fields["reason"] for record in told}
+    assert reason.startswith(f"cannot remove files from {rig.features}: Read-only file system (labels.dir")
+    assert len(told) == 1
 
 
 async def test_a_file_that_somebody_removed_comes_back(rig, features, monkeypatch):

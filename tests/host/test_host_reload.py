@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 
 from devhost import reload
 from devhost.backend import AllocationError
 from devhost.config import document
+from devhost.files import fingerprint
+from devhost.health import PATIENCE
+from devhost.loading import load
+from devhost.model import unhealthy
+from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import events as ev
 
 REFUSED = "configuration refused, the old one stays"
@@ -131,6 +139,92 @@ async def test_a_name_taken_over_by_another_backend_is_registered_anew(rig, kube
         await kubelet.wait_for(lambda: registrations(kubelet, TOY) == 2)
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
         assert list(host.discoveries) == ["other"]
+
+
+async def test_the_streams_of_a_name_that_is_taken_over_are_counted_right(rig, kubelet):
+    metrics = PrometheusMetrics()
+
+    def streams() -> float | None:
+        return metrics.registry.get_sample_value("devhost_streams", {"resource": TOY})
+
+    rig.write(TOY_LINE)
+    async with rig.running(metrics=metrics) as host:
+        await rig.until(lambda: streams() == 1)
+        for number, backend in enumerate(("other", "toy"), 2):
+            rig.write(f"name: example.com/toy, backend: {backend}")
+            await kubelet.wait_for(lambda number=number: registrations(kubelet, TOY) == number)
+            await rig.until(lambda: host.ready()[0])
+            assert streams() == host.services[TOY].registration.streams == 1
+    assert streams() == 0
+
+
+async def test_an_edit_while_devhost_starts_is_adopted(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        rig.write(OTHER_LINE)  # it has been read, and nobody watches it yet
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(OTHER) == 1)
+        assert host.generation == 2
+
+
+def test_an_edit_while_the_file_is_read_is_one_of_a_file_that_nobody_has_read(tmp_path):
+    file = tmp_path / "devhost.yaml"
+    file.write_text("version: 1\nbackendPaths: [.]\nresources: []\n")
+    (tmp_path / "slow.py").write_text(
+        f"from pathlib import Path\nPath({str(file)!r}).write_text('version: 1\\nresources: []\\n')\n"
+    )
+    before = fingerprint(file)
+    assert load(file).seen == before != fingerprint(file)
+
+
+async def test_requests_to_read_again_are_one_while_they_wait(rig, kubelet):
+    rig.write(TOY_LINE)
+    reading, go_on = threading.Event(), threading.Event()
+    reads = []
+
+    def read():
+        reads.append(1)
+        reading.set()
+        assert go_on.wait(60)
+        return rig.load()
+
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        host._reload = read
+        host.reload()
+        await asyncio.to_thread(reading.wait, 60)
+        for _ in range(10):
+            host.reload()
+        go_on.set()
+        await rig.until(lambda: host.generation == 3)
+        assert len(reads) == 2
+        host.reload()
+        await rig.until(lambda: host.generation == 4)
+
+
+async def test_a_device_that_failed_again_and_again_and_is_offered_no_more_costs_nothing(rig, kubelet):
+    rig.write(TOY_LINE)
+    well = rig.scripts["toy"].devices
+    ill = [replace(well[0], health=unhealthy("port 1 is down")), well[1]]
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        ward = host.discoveries["toy"].ward
+        for _ in range(PATIENCE + 1):
+            rig.change("toy", ill)
+            await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 1)
+            rig.change("toy", well)
+            await rig.until(lambda: host.discoveries["toy"].devices["d0"].health.healthy)
+            if not ward.verdict(well[0], time.monotonic()):
+                break
+            await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 2)
+        rig.write(TOY_LINE + ", where: {index: 1}")
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        held_until = time.monotonic() + 2.0**1
+        await rig.until(lambda: time.monotonic() > held_until + 0.5)
+        plans = []
+        replan = host.replan
+        host.replan = lambda caused_at: (plans.append(1), replan(caused_at))
+        await asyncio.sleep(1.0)
+        assert len(plans) < 10
 
 
 async def test_sighup_reads_the_file_and_looks_again(rig, kubelet):

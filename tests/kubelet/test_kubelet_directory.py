@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from devhost.kubelet.registration import ABSENT, NO_DIRECTORY, REMOVED, KubeletSocket
+from devhost.errors import EnvironmentFailure
+from devhost.kubelet import registration
+from devhost.kubelet.directory import check_directory
+from devhost.kubelet.registration import ABSENT, NO_DIRECTORY, NOT_A_DIRECTORY, REMOVED, KubeletSocket
+from devhost.kubelet.server import socket_name
 
 
 @pytest.fixture
@@ -49,3 +55,93 @@ def test_a_directory_that_was_removed_where_it_is_mounted_is_not_waited_for(
     directory.mkdir()
     kubelet.look()
     assert (kubelet.trouble, kubelet.usable()) == (REMOVED, (False, REMOVED))
+
+
+def test_a_file_in_its_place_is_said_to_be_one(directory: Path) -> None:
+    kubelet = KubeletSocket(directory)
+    kubelet.look()
+    directory.rmdir()
+    directory.touch()
+    kubelet.look()
+    assert (kubelet.trouble, kubelet.usable()) == (NOT_A_DIRECTORY, (True, ""))
+    with pytest.raises(EnvironmentFailure, match="is not a directory"):
+        check_directory(directory)
+    directory.unlink()
+    directory.mkdir()
+    kubelet.look()
+    assert kubelet.trouble == ABSENT
+
+
+def test_a_directory_that_may_not_be_looked_into_is_said_to_be_one(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def refuse(path: Path, **options: Any) -> os.stat_result:
+        if directory in Path(path).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    kubelet = KubeletSocket(directory)
+    kubelet.look()
+    assert kubelet.trouble == "the kubelet's directory cannot be looked into: Permission denied"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+@pytest.mark.parametrize(
+    ("above", "mode", "words"),
+    [(False, 0o300, "cannot read"), (False, 0o500, "cannot write to"), (True, 0o000, "cannot reach")],
+)
+def test_a_directory_without_permission_is_one_line_with_the_mend(
+    directory: Path, above: bool, mode: int, words: str
+) -> None:
+    closed = directory.parent if above else directory
+    closed.chmod(mode)
+    try:
+        with pytest.raises(EnvironmentFailure, match=f"^{words} .*{directory.name}.*run devhost as root"):
+            check_directory(directory)
+    finally:
+        closed.chmod(0o700)
+
+
+def test_a_directory_above_that_may_not_be_searched_is_one_line_with_the_mend(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, **_: Any) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(
+        EnvironmentFailure, match=r"^cannot reach the kubelet's directory .*: Permission denied \(run devhost"
+    ):
+        check_directory(directory)
+
+
+def test_a_second_change_within_one_tick_of_the_clock_is_seen(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_identity", lambda path: (1, 2, 3))
+    kubelet = KubeletSocket(directory)
+    kubelet.look()
+    seen = []
+    kubelet.subscribe(lambda: seen.append(dict(kubelet.servers)))
+    socket = directory / socket_name("example.com/toy")
+    socket.touch()
+    kubelet.look()
+    kubelet.look()
+    socket.unlink()
+    kubelet.look()
+    assert [bool(servers) for servers in seen] == [True, False]
+
+
+def test_a_directory_that_is_read_only_is_told_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not os.statvfs("/sys").f_flag & os.ST_RDONLY:
+
+        class Flags:
+            f_flag = os.ST_RDONLY
+
+        monkeypatch.setattr(os, "statvfs", lambda _: Flags)
+        monkeypatch.setattr(os, "access", lambda _, mode: mode == os.R_OK)
+    with pytest.raises(EnvironmentFailure, match=r"^cannot write to .*/sys: Read-only file system \(run dev"):
+        check_directory(Path("/sys"))

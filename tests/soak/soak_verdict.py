@@ -33,7 +33,7 @@ from devhost.worker import MAX_ABANDONED
 KEPT = "from before it was shared in this way"
 """What devhost says of a token that waits for those who have its device by an earlier way to share it."""
 
-LATE = "no answer within"
+LATE = "did not answer within"
 """How devhost says that a backend did not answer in time."""
 
 PATIENCE = 60.0

@@ -71,13 +71,15 @@ class ReadingNode:
     Attributes:
         kubelet: the simulator; it runs while the node is entered, unless a test stops it.
         config: the configuration file.
+        drop_ins: the directory of drop-in backends.
     """
 
     def __init__(self, place: Path) -> None:
         self.root = place / "root"
         self.root.mkdir()
-        (place / "backends").mkdir()
-        (place / "backends" / "toy.py").write_text(TOY)
+        self.drop_ins = place / "backends"
+        self.drop_ins.mkdir()
+        (self.drop_ins / "toy.py").write_text(TOY)
         self.config = place / "devhost.yaml"
         self.mood("well")
         self.plug("a", "b", "c")
@@ -111,6 +113,13 @@ class ReadingNode:
         await asyncio.to_thread(self._process.wait, PATIENCE)
         await self.kubelet.stop()
 
+    async def again(self) -> None:
+        """Kills devhost, and starts it anew with a log of its own."""
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait, PATIENCE)
+        self._start()
+        await self.until(lambda: self.get("/status.json")[0] == 200)
+
     def plug(self, *toys: str) -> None:
         """Makes exactly these exist; :meth:`look` has devhost notice."""
         (self.root / "toys").write_text("\n".join(toys))
@@ -122,10 +131,11 @@ class ReadingNode:
     def look(self) -> None:
         self._process.send_signal(signal.SIGHUP)
 
-    def configure(self, entry: str) -> None:
-        """Makes the file hold this one resource, as one step, as an editor or a ConfigMap does."""
+    def configure(self, *entries: str) -> None:
+        """Makes the file hold these resources, as one step, as an editor or a ConfigMap does."""
         new = self.config.with_suffix(".new")
-        new.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n  - {entry}\n")
+        lines = "".join(f"  - {entry}\n" for entry in entries)
+        new.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
         new.replace(self.config)
 
     async def until(self, condition: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from devhost.plan import RefusalKind
 from devhost.provisioning import State
 from devhost.telemetry.document import ProblemKind
-from devhost.telemetry.metrics import AllocationFailure, BackendFailure, Guess, Metrics, ObserverFailure
+from devhost.telemetry.metrics import BackendFailure, CallFailure, Guess, Metrics, ObserverFailure
 from devhost.telemetry.prometheus import MOST_REASONS, OTHER_REASONS, PrometheusMetrics
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -27,7 +27,7 @@ def _value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None
 @pytest.fixture
 def metrics() -> PrometheusMetrics:
     made = PrometheusMetrics()
-    made.resource_added("a/b", "udev")
+    made.resource_added("a/b", "udev", prepares=True)
     made.backend_added("udev")
     made.provisioning("udev", {"waiting": False, "ok": False})
     made.labels_wanted("udev")
@@ -65,8 +65,9 @@ def test_every_series_of_a_resource_and_backend_exists_at_zero_from_the_start(
     ]
     assert len({sample.name for sample in samples}) > 15
     assert all(sample.value == 0 for sample in samples)
-    for reason in AllocationFailure:
+    for reason in CallFailure:
         assert _value(metrics, "allocation_failures_total", resource="a/b", reason=reason) == 0
+        assert _value(metrics, "prepare_failures_total", resource="a/b", reason=reason) == 0
     for kind in BackendFailure:
         assert _value(metrics, "backend_failures_total", backend="udev", kind=kind) == 0
 
@@ -75,13 +76,14 @@ def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
     metrics.devices("a/b", healthy=3, unhealthy={"": 1, "port 1 is down": 2})
     metrics.registered("a/b")
     metrics.registration_failed("a/b")
-    metrics.stream_opened("a/b")
-    metrics.stream_opened("a/b")
-    metrics.stream_closed("a/b")
+    metrics.streams("a/b", 2)
+    metrics.streams("a/b", 1)
     metrics.list_sent("a/b", devices=4, revision=7, since_event=None)
     metrics.list_sent("a/b", devices=5, revision=8, since_event=0.004)
     metrics.allocated("a/b", 0.002)
-    metrics.allocation_failed("a/b", AllocationFailure.MISSING, 0.001)
+    metrics.allocation_failed("a/b", CallFailure.MISSING, 0.001)
+    metrics.prepared("a/b", 2.0)
+    metrics.preparation_failed("a/b", CallFailure.REFUSED, 3.0)
     metrics.preferred("a/b", 0.001)
     metrics.discovered("udev", 0.02)
     metrics.provisioning("udev", {"waiting": False, "ok": True})
@@ -108,6 +110,8 @@ def test_every_event_moves_its_series(metrics: PrometheusMetrics) -> None:
         "allocations_total": ({"resource": "a/b"}, 1),
         "allocation_failures_total": ({"resource": "a/b", "reason": "missing"}, 1),
         "allocate_seconds_count": ({"resource": "a/b"}, 2),
+        "prepare_seconds_sum": ({"resource": "a/b"}, 5.0),
+        "prepare_failures_total": ({"resource": "a/b", "reason": "refused"}, 1),
         "prefer_seconds_count": ({"resource": "a/b"}, 1),
         "discovery_seconds_sum": ({"backend": "udev"}, 0.02),
         "backend_failures_total": ({"backend": "udev", "kind": "timeout"}, 1),
@@ -143,6 +147,17 @@ async def test_a_resource_that_goes_takes_its_series_with_it(metrics: Prometheus
     assert b'"a/b"' not in text and b'"udev"' not in text
 
 
+async def test_only_a_resource_that_is_prepared_has_series_of_that(metrics: PrometheusMetrics) -> None:
+    metrics.resource_added("c/d", "udev")
+    metrics.prepared("c/d", 1.0)
+    metrics.preparation_failed("c/d", CallFailure.REFUSED, 1.0)
+    assert _value(metrics, "prepare_seconds_count", resource="c/d") is None
+    metrics.resource_added("c/d", "udev", prepares=True)
+    assert _value(metrics, "prepare_seconds_count", resource="c/d") == 0
+    metrics.resource_removed("c/d")
+    assert b'"c/d"' not in await metrics.render()
+
+
 async def test_a_late_event_does_not_bring_a_gone_resource_back(metrics: PrometheusMetrics) -> None:
     metrics.resource_removed("a/b")
     metrics.backend_removed("udev")
@@ -151,7 +166,9 @@ async def test_a_late_event_does_not_bring_a_gone_resource_back(metrics: Prometh
     metrics.labels_written("udev", 1, anew=True)
     metrics.labels_failed("udev")
     metrics.list_sent("a/b", 1, 1, 0.1)
-    metrics.stream_closed("a/b")
+    metrics.streams("a/b", 1)
+    metrics.prepared("a/b", 0.1)
+    metrics.preparation_failed("a/b", CallFailure.REFUSED, 0.1)
     metrics.devices("a/b", 1, {"x": 1})
     metrics.discovered("udev", 1)
     text = await metrics.render()
@@ -169,7 +186,7 @@ async def test_an_observer_that_goes_takes_its_series_with_it(metrics: Prometheu
 
 def test_adding_a_known_resource_again_keeps_its_counters(metrics: PrometheusMetrics) -> None:
     metrics.allocated("a/b", 0.1)
-    metrics.resource_added("a/b", "udev")
+    metrics.resource_added("a/b", "udev", prepares=True)
     assert _value(metrics, "allocations_total", resource="a/b") == 1
 
 
@@ -295,7 +312,7 @@ def test_every_fixed_label_value_is_documented() -> None:
     assert [
         value
         for value in (
-            *AllocationFailure,
+            *CallFailure,
             *BackendFailure,
             *Guess,
             *ObserverFailure,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,32 @@ import pytest
 from reading_node import RESOURCE, ReadingNode
 
 from devhost.kubelet.registration import ABSENT
+
+DEAF = """
+from devhost.backend import Backend, Device, Edits, Event, hookimpl
+
+
+class Deaf(Backend):
+    name = "deaf"
+
+    def discover(self):
+        yield Device(id="d0")
+
+    async def watch(self):
+        if not (self.context.root / "heard").exists():
+            raise OSError(19, "netlink is gone")
+        while True:
+            yield Event()
+            await __import__("asyncio").sleep(60)
+
+    def allocate(self, devices):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Deaf]
+"""
 
 
 @pytest.fixture
@@ -95,6 +122,21 @@ async def test_a_device_that_is_unplugged_while_nobody_has_it(node: ReadingNode)
     assert node.series("devhost_devices_left") == []
 
 
+async def test_a_device_that_was_unplugged_while_a_pod_had_it_and_devhost_was_away(node: ReadingNode) -> None:
+    await node.kubelet.admit("train", "main", RESOURCE, 1)
+    (held,) = node.kubelet.in_use(RESOURCE)
+    node.plug(*{"a", "b", "c"} - {held})
+    await node.again()
+    assert await everywhere(node, "device", f"{RESOURCE} {held}") == ["the device is gone"]
+    (line,) = node.log(reason="the device is gone")
+    assert line["message"] == "a container has a device that is not there"
+    (told,) = node.document()["held"]
+    assert (told["holder"]["pod"], told["reason"]) == ("train", "the device is gone")
+    node.plug("a", "b", "c")
+    node.look()
+    await node.until(lambda: not node.problems("device") and not node.document()["held"])
+
+
 async def test_a_device_that_says_it_is_ill(node: ReadingNode) -> None:
     node.plug("a", "illb", "c")
     node.look()
@@ -151,7 +193,7 @@ async def test_a_kubelet_that_is_killed(node: ReadingNode, crash: bool) -> None:
     ("mood", "words"),
     [
         ("fail", "the firmware does not answer"),
-        ("hang", "no answer within 1 s"),
+        ("hang", "backend toy did not answer within 1 s"),
         ("killed", "died with <Signals.SIGKILL: 9>"),
     ],
 )
@@ -166,3 +208,36 @@ async def test_a_backend_that_fails_or_hangs_or_is_killed(node: ReadingNode, moo
     node.mood("well")
     await over(node, "backend", "backend is back")
     assert len(node.log(message="backend is back")) == 1
+
+
+async def test_a_plugin_that_cannot_be_used(node: ReadingNode) -> None:
+    broken = node.drop_ins / "broken.py"
+    broken.write_text("raise ImportError('libvendor.so.1 is not there')\n")
+    node.look()
+    assert await everywhere(node, "plugin", str(broken)) == ["ImportError: libvendor.so.1 is not there"]
+    broken.unlink()
+    node.look()
+    await node.until(lambda: not node.problems("plugin"))
+
+
+async def test_an_event_source_of_a_backend_that_fails(node: ReadingNode) -> None:
+    (node.drop_ins / "deaf.py").write_text(DEAF)
+    node.configure(f"{{name: {RESOURCE}, backend: toy}}", "{name: example.com/deaf, backend: deaf}")
+    assert await everywhere(node, "events", "deaf") == ["netlink is gone"]
+    (node.root / "heard").touch()
+    await over(node, "events", "event source is back")
+
+
+async def test_a_socket_of_devhost_that_is_another_ones_by_now(node: ReadingNode) -> None:
+    (mine,) = node.kubelet.directory.glob("dh-*.sock")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(mine.with_name("other")))
+        mine.with_name("other").replace(mine)
+    code, said = node.get("/healthz")
+    (reason,) = await everywhere(node, "kubelet", str(node.kubelet.directory))
+    assert (code, said) == (503, f"{reason}\n")
+    assert RESOURCE in reason
+    assert [line["message"] for line in node.log(reason=reason)] == ["own sockets do not answer"]
+    mine.unlink()
+    await over(node, "kubelet", "own sockets answer again")
+    assert node.get("/healthz") == (200, "ok\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, EntryPoint
@@ -89,6 +91,55 @@ def test_private_files_are_not_plugins(tmp_path: Path) -> None:
 
 def test_a_missing_directory_is_a_refusal(tmp_path: Path) -> None:
     assert "does not exist" in reasons(catalog.load([tmp_path / "none"]))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("mode", [0o000, 0o300, 0o600])
+def test_a_directory_that_may_not_be_read_is_a_refusal(tmp_path: Path, mode: int) -> None:
+    drop_in(tmp_path / "closed", "card", good("card"))
+    (tmp_path / "closed").chmod(mode)
+    found = catalog.load([tmp_path / "closed"], {"card"})
+    (tmp_path / "closed").chmod(0o700)
+    assert (found.installed, reasons(found)) == ({}, "it cannot be read: Permission denied")
+
+
+def test_a_directory_that_cannot_be_listed_is_a_refusal_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    drop_in(tmp_path, "card", good("card"))
+    monkeypatch.setattr(os, "listdir", refuse)
+    found = catalog.load([tmp_path], {"card"})
+    assert found.refused == (catalog.Refusal(str(tmp_path), "", "it cannot be read: Permission denied"),)
+    assert found.suspect() == (
+        f"perhaps it is in {tmp_path}, which was refused: it cannot be read: Permission denied"
+    )
+
+
+def test_a_drop_in_that_cannot_be_read_is_refused_and_the_others_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, read = drop_in(tmp_path, "closed", good("closed")), Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path)
+
+    drop_in(tmp_path, "card", good("card"))
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "lost.py").symlink_to(tmp_path / "nowhere")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    found = catalog.load([tmp_path])
+    assert set(found.installed) == {"card"}
+    assert [(refusal.backend, refusal.reason) for refusal in found.refused] == [
+        ("closed", "it cannot be read: Permission denied"),
+        ("folder", "it cannot be read: Is a directory"),
+        ("lost", "the file does not exist"),
+    ]
+    assert found.why_missing("closed") == f"plugin {closed} was refused: it cannot be read: Permission denied"
 
 
 def test_a_file_in_place_of_a_directory_is_a_refusal_that_says_so(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ import click
 
 from devhost.telemetry import log
 
+from . import _options
+
 
 @click.command("demo")
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=_options.path,
     metavar="FILE",
     help="The configuration to show.  [default: the one that comes with devhost]",
 )

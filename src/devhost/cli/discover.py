@@ -37,6 +37,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     With RESOURCE only that one is shown. Without a configuration, every device of every installed
     backend is listed. Exits with 1 if a backend failed.
     """
+    _options.check_root(root)
     found = asyncio.run(survey(load_or_everything(config), root))
     names = _chosen(found, resource)
     if output == "json":

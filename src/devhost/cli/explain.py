@@ -37,6 +37,7 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
     What containers hold counts where a devhost runs on this node and may be asked: it goes to nobody else.
     Where it does not count, the last line says so.
     """
+    _options.check_root(root)
     found, uncounted = asyncio.run(_look(load_or_everything(config), root))
     matches = _matches(found, device)
     if output == "json":

@@ -25,6 +25,8 @@ from devhost.config import backend_paths
 from devhost.config.complaints import one_line
 from devhost.config.schema import options_of, plain, resource_options_of
 
+from . import _options
+
 _OPTIONAL = {
     "watch": CanWatch,
     "probe": CanProbe,
@@ -39,7 +41,7 @@ _OPTIONAL = {
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="Include the drop-ins of this file.")
+@click.option("--config", type=_options.path, help="Include the drop-ins of this file.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", help="How to print it.")
 def command(config: Path | None, output: str) -> None:
     """Lists the installed backends with their options and attributes, observers, and refused plugins."""

@@ -24,7 +24,7 @@ SHOWN = 5
 
 
 @click.command("record")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=_options.path)
 @_options.config
 @_options.root
 def command(directory: Path, config: Path | None, root: Path) -> None:
@@ -37,6 +37,7 @@ def command(directory: Path, config: Path | None, root: Path) -> None:
     Serial numbers, MAC and IP addresses and GUIDs are part of what is recorded. A backend that fails or
     hangs is recorded as far as it got, and does not make the command fail.
     """
+    _options.check_root(root)
     configuration = config or (DEFAULT if DEFAULT.exists() else None)
     loaded = load_or_everything(config)
     _leave_nothing_behind()  # only now: a plugin's import is guarded against whatever ends the program

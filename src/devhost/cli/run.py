@@ -21,13 +21,13 @@ log = telemetry.get(__name__)
 @_options.config
 @click.option(
     "--kubelet-dir",
-    type=click.Path(path_type=Path),
+    type=_options.path,
     metavar="DIR",
     help="The kubelet's device plugin directory.  [default: /var/lib/kubelet/device-plugins]",
 )
 @click.option(
     "--pod-resources",
-    type=click.Path(path_type=Path),
+    type=_options.path,
     metavar="SOCKET",
     help="Where the kubelet tells which pod holds which device; differs where its root directory is moved."
     "  [default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
@@ -52,7 +52,7 @@ log = telemetry.get(__name__)
 )
 @click.option(
     "--status-socket",
-    type=click.Path(path_type=Path),
+    type=_options.path,
     metavar="PATH",
     help="Where `devhost status` asks.  [default: a socket in /run/devhost]",
 )
@@ -105,6 +105,7 @@ def command(
         hide_pods,
     )
     try:
+        _options.check_root(root)
         asyncio.run(daemon.serve(options))
     except DevhostError as error:
         if log_format == "text":

@@ -32,7 +32,8 @@ class Difference:
     """What must happen to turn one :class:`Settings` into another.
 
     ``added``, ``unchanged`` are entries of the new settings, ``removed`` of the old.
-    ``backends`` are the names of backends whose options changed, appeared or went;
+    ``backends`` are the names of backends in both whose options changed, ``backends_added`` and
+    ``backends_removed`` of those that only one of the two speaks of or has resources of;
     ``backend_paths`` tells that the drop-in directories changed, ``reordered`` that entries which are
     in both stand in another order, ``cdi`` that specifications go elsewhere, ``device_info``
     that device-info files do, ``labels`` that labels do or are wanted no more.
@@ -43,6 +44,8 @@ class Difference:
     changed: tuple[Change, ...] = ()
     unchanged: tuple[ResourceSettings, ...] = ()
     backends: tuple[str, ...] = ()
+    backends_added: tuple[str, ...] = ()
+    backends_removed: tuple[str, ...] = ()
     backend_paths: bool = False
     reordered: bool = False
     cdi: bool = False
@@ -51,8 +54,7 @@ class Difference:
 
     def __bool__(self) -> bool:
         """Whether anything differs at all."""
-        facts = (self.added, self.removed, self.changed, self.backends, self.backend_paths, self.reordered)
-        return any(facts) or self.cdi or self.device_info or self.labels
+        return any(getattr(self, field.name) for field in fields(self) if field.name != "unchanged")
 
     def __str__(self) -> str:
         if not self:
@@ -62,6 +64,8 @@ class Difference:
             _part("removed", (entry.name for entry in self.removed)),
             _part("changed", (f"{c.new.name} ({', '.join(c.keys)})" for c in self.changed)),
             "order changed" if self.reordered else "",
+            _part("backend added:", self.backends_added),
+            _part("backend removed:", self.backends_removed),
             _part("options changed of", self.backends),
             "backendPaths changed" if self.backend_paths else "",
             "cdi changed" if self.cdi else "",
@@ -75,6 +79,7 @@ class Difference:
 def difference(old: Settings, new: Settings) -> Difference:
     """Compares two settings entry by entry."""
     before, after = _by_identity(old), _by_identity(new)
+    known = old.backends.keys() & new.backends.keys()
     kept = [key for key in after if key in before]
     changes = [Change(before[key], after[key], _keys(before[key], after[key])) for key in kept]
     return Difference(
@@ -82,7 +87,9 @@ def difference(old: Settings, new: Settings) -> Difference:
         removed=tuple(entry for key, entry in before.items() if key not in after),
         changed=tuple(change for change in changes if change.keys),
         unchanged=tuple(change.new for change in changes if not change.keys),
-        backends=_backends(old.backends, new.backends),
+        backends=tuple(n for n in sorted(known) if not _alike(old.backends[n], new.backends[n])),
+        backends_added=tuple(sorted(new.backends.keys() - known)),
+        backends_removed=tuple(sorted(old.backends.keys() - known)),
         backend_paths=old.backend_paths != new.backend_paths,
         reordered=kept != [key for key in before if key in after],
         cdi=old.cdi_directory != new.cdi_directory,
@@ -114,11 +121,6 @@ def _options(value: object) -> dict[str, object]:
     if not is_dataclass(value):
         return {}
     return {camel(field.name): getattr(value, field.name) for field in fields(value) if field.init}
-
-
-def _backends(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:
-    names = sorted(old.keys() | new.keys())
-    return tuple(n for n in names if n not in old or n not in new or not _alike(old[n], new[n]))
 
 
 def _alike(old: object, new: object) -> bool:

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 import yaml
 
+from devhost.files import without_waiting
+
 from .complaints import WHOLE_FILE, Complaints, Mark, Place, shown
 from .nodes import MERGE, Entry, Fields, Items, Node, Scalar
 
@@ -59,7 +61,7 @@ def read_file(path: Path, complaints: Complaints) -> bytes:
         ConfigError: the file cannot be read.
     """
     try:
-        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
+        with open(path, "rb", buffering=0, opener=without_waiting) as file:
             if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
                 return _from_pipe(file)
             os.set_blocking(file.fileno(), True)
@@ -73,11 +75,6 @@ def read_file(path: Path, complaints: Complaints) -> bytes:
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
         complaints.fail(WHOLE_FILE, f"it cannot be read: {text}")
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Opens a named pipe also where nobody has it open for writing."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _whole(file: FileIO) -> bytes:

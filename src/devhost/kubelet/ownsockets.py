@@ -18,6 +18,10 @@ import grpc.aio
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.api import api_pb2_grpc
 from devhost.kubelet.channel import local
+from devhost.telemetry.episode import Episode
+from devhost.telemetry.log import get
+
+log = get(__name__)
 
 DEADLINE = 4.0
 """Seconds a socket has to answer. It takes 2 ms; a machine without a free core must not count as hung."""
@@ -29,28 +33,40 @@ FRESH = 1.0
 """Seconds for which a verdict holds: whoever asks in between makes no calls."""
 
 
+AGAIN = 10.0
+"""Seconds after which silent sockets are asked again though nobody wants to know: they may be back."""
+
+
 class OwnSockets:
     """Asks the sockets on which resources are served now.
 
     Args:
         serving: the sockets by resource, of those that are registered.
+        changed: called when :attr:`trouble` is another than before.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
         serving: Callable[[], Mapping[str, Path]],
+        changed: Callable[[], None] = lambda: None,
         *,
         deadline: float = DEADLINE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.trouble = ""
+        """Which sockets did not answer when they were last asked, and what came instead; empty if all did."""
+        self.since = 0.0
+        """Wall-clock seconds at which that began."""
         self._serving = serving
+        self._changed = changed
         self._deadline = deadline
         self._clock = clock
         self._asking: asyncio.Future[tuple[bool, str]] | None = None
         self._until = 0.0
         self._last = ""
         self._silent: frozenset[str] = frozenset()
+        self._silence = Episode()
 
     async def answer(self) -> tuple[bool, str]:
         """Whether all that were asked have answered; else which have not, and what came instead.
@@ -74,7 +90,21 @@ class OwnSockets:
         self._silent = frozenset(wrong)
         self._until = self._clock() + FRESH
         said = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
-        return not wrong, f"own socket does not answer: {said}" if wrong else ""
+        self._note(f"own socket does not answer: {said}" if wrong else "")
+        return not wrong, self.trouble
+
+    def _note(self, trouble: str) -> None:
+        if trouble:
+            asyncio.get_running_loop().call_later(AGAIN, lambda: asyncio.ensure_future(self.answer()))
+            if not self._silence:
+                self.since = time.time()
+            if self._silence.news(trouble):
+                log.error("own sockets do not answer", reason=trouble)
+        elif self._silence.over():
+            log.info("own sockets answer again")
+        changed, self.trouble = trouble != self.trouble, trouble
+        if changed:
+            self._changed()
 
     def _turn(self, serving: Mapping[str, Path]) -> dict[str, Path]:
         """Those whose turn it is: all that were silent last time, and the next ones by name."""

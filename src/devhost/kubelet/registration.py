@@ -48,6 +48,9 @@ POLL = 5.0
 REGISTER_DEADLINE = 15.0
 """Seconds; the kubelet itself takes up to 10 to dial back, and a shorter deadline would cut that."""
 
+UNANSWERED = 5.0
+"""Seconds after which it is said that the kubelet has not answered; it may still do so."""
+
 STREAM_DEADLINE = 10.0
 """Seconds after Register within which the kubelet must have opened the list stream."""
 
@@ -65,6 +68,9 @@ ABSENT = "kubelet.sock is absent: waiting for the kubelet"
 
 NO_DIRECTORY = "the kubelet's directory does not exist: waiting for the kubelet"
 """Why nothing is where not even that is there."""
+
+NOT_A_DIRECTORY = "the kubelet's directory is not a directory: something else is in its place"
+"""Why nothing is where a file has its name."""
 
 REMOVED = (
     "the kubelet's directory was removed, and this container still has the old one: it has to start anew"
@@ -99,7 +105,7 @@ class KubeletSocket:
         """Wall-clock seconds at which it went or came."""
         self.servers: Mapping[str, frozenset[str]] = {}
         """Names of the sockets in the directory that a devhost made, by resource (``server_stem``)."""
-        self._seen: tuple[Identity | None, Identity | None] | None = None
+        self._seen: tuple[Identity | None, Identity | None, Mapping[str, frozenset[str]]] | None = None
         self._subscribers: set[Callable[[], None]] = set()
 
     def usable(self) -> tuple[bool, str]:
@@ -114,11 +120,12 @@ class KubeletSocket:
     def look(self) -> None:
         """Reads what is there now, and tells the subscribers if it is something else than before."""
         self.identity = _identity(self.path)
-        seen = (self.identity, _identity(self.directory))
+        # always: two changes within one tick of the clock leave one time of change
+        self.servers = self._list()
+        seen = (self.identity, _identity(self.directory), self.servers)
         if seen == self._seen:
             return
         before, self._seen = self._seen, seen
-        self.servers = self._list()
         self._tell(before[0] if before else None)
         for subscriber in tuple(self._subscribers):
             subscriber()
@@ -168,10 +175,14 @@ def _absence(directory: Path) -> str:
     """Why there is no kubelet.sock in it. A removed directory has no links any more (``stat(2)``)."""
     try:
         found = directory.stat()
-    except OSError:
+        if not stat.S_ISDIR(found.st_mode):
+            return NOT_A_DIRECTORY
+        with suppress(FileNotFoundError):
+            os.stat(directory / KUBELET_SOCKET)  # noqa: PTH116 - as _identity, which keeps the reason to itself
+    except (FileNotFoundError, NotADirectoryError):
         return NO_DIRECTORY
-    if not stat.S_ISDIR(found.st_mode):
-        return NO_DIRECTORY
+    except OSError as error:
+        return f"the kubelet's directory cannot be looked into: {error.strerror}"
     return ABSENT if found.st_nlink else REMOVED
 
 
@@ -214,6 +225,8 @@ class Registration:
         self._backoff = Backoff(1.0, 30.0)
         self._refused = Backoff(0.05, 1.0)
         self._loss = Episode()
+        self._behind: list[PluginServer] = []
+        self._over = False
 
     @property
     def streams(self) -> int:
@@ -240,13 +253,20 @@ class Registration:
                     await self._register(server)
                     await self._until_lost(server, identity)
                 except DevhostError as error:
-                    self._failed(error.message)
+                    self._failed(str(error))
                 finally:
                     self.server = None
+                    self._behind.append(server)
                     await server.stop()
+                    self._clear()
                 await self._pause(identity, held=time.monotonic() - began)
         finally:
+            self._over = True
             unsubscribe()
+
+    def _clear(self) -> None:
+        """Removes the sockets that are served no more: the directory may not have let us before."""
+        self._behind = [server for server in self._behind if not server.unlink()]
 
     def stop(self) -> None:
         """Ends the streams and leaves, keeping the kubelet's count: this process will be back."""
@@ -284,13 +304,17 @@ class Registration:
     async def _register(self, server: PluginServer) -> None:
         self._set(State.REGISTERING)
         await server.start()
+        self._clear()
         request = wire.registration(server.path.name, self._supply.name, prepares=self._supply.prepares)
+        late = asyncio.get_running_loop().call_later(UNANSWERED, self._unwell, _unanswered())
         try:
             async with local(self._kubelet.path) as channel:
                 await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_DEADLINE)
         except grpc.aio.AioRpcError as error:
             self._metrics.registration_failed(self._supply.name)
-            raise DevhostError(f"the kubelet did not register it: {error.details()}") from error
+            raise DevhostError(_refusal(error)) from error
+        finally:
+            late.cancel()
         self.standing.registrations += 1
         self.standing.last = time.time()
         self.standing.error = ""
@@ -318,7 +342,7 @@ class Registration:
             after_us = others - before_us
             if server.lost:
                 raise DevhostError("the kubelet closed the list stream")
-            if not server.path.is_socket():
+            if _gone(server.path):
                 raise DevhostError(f"socket {server.path.name} was removed")
             if self._kubelet.identity not in (identity, None):
                 raise DevhostError("there is a new kubelet")
@@ -332,7 +356,8 @@ class Registration:
         return self._kubelet.servers.get(server_stem(server.path.name), frozenset()) - {server.path.name}
 
     def _dead(self, name: str) -> bool:
-        return refuses(self._kubelet.directory / name)
+        path = self._kubelet.directory / name
+        return refuses(path) or _gone(path)
 
     async def _pause(self, identity: Identity, held: float) -> None:
         """Backs off after a loss, but no longer than until there is another kubelet."""
@@ -355,18 +380,28 @@ class Registration:
         self._wake.clear()
 
     def _server_changed(self) -> None:
+        if not self._over:  # else the name may be another's by now
+            self._metrics.streams(self._supply.name, self.streams)
         self._wake.set()
         self._changed()
 
     def _failed(self, message: str) -> None:
         if self._stopping:
             return
+        self._unwell(message)
+        self._set(State.LOST)
+
+    def _unwell(self, message: str) -> None:
+        """Says why it is not registered."""
+        if self._stopping:
+            return
         if not self._loss:
             self.standing.since = time.time()
         if self._loss.news(message):
             log.warning("not registered", resource=self._supply.name, reason=message)
-        self.standing.error = message
-        self._set(State.LOST)
+        if self.standing.error != message:
+            self.standing.error = message
+            self._changed()
 
     def _set(self, state: State) -> None:
         if self.standing.state is State.DRAINING or self.standing.state is state:
@@ -381,6 +416,32 @@ def _identity(path: Path) -> Identity | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino, stat.st_ctime_ns
+
+
+def _gone(path: Path) -> bool:
+    """Whether a socket is there no more; where that cannot be seen, it is."""
+    try:
+        return not stat.S_ISSOCK(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+
+
+def _unanswered() -> str:
+    return f"the kubelet has not answered Register within {min(UNANSWERED, REGISTER_DEADLINE):g} s"
+
+
+def _refusal(error: grpc.aio.AioRpcError) -> str:
+    """Why Register failed, as one line with the kubelet's own words."""
+    code, details = error.code(), " ".join((error.details() or "").split())
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return _unanswered()
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return f"the kubelet went away during Register: {details.rpartition('error: ')[2]}"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return f"the kubelet does not know Register of v1beta1: {details}"
+    return f"the kubelet did not register it: {details or f'it gave no reason ({code.name})'}"
 
 
 def refuses(path: Path) -> bool:
@@ -398,4 +459,5 @@ def refuses(path: Path) -> bool:
 
 def _nearest(directory: Path) -> list[Path]:
     """The nearest ancestor that exists: where a missing directory will show up."""
-    return [next((parent for parent in directory.parents if parent.is_dir()), Path("/"))]
+    # not Path.is_dir, which raises where a directory above may not be searched
+    return [next((parent for parent in directory.parents if os.path.isdir(parent)), Path("/"))]  # noqa: PTH112

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from devhost.kubelet.api import MAX_SOCKET_PATH
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.supply import MissingPath, SickDevice, Supply, UnknownDevice
 from devhost.telemetry.log import get
-from devhost.telemetry.metrics import AllocationFailure, Metrics
+from devhost.telemetry.metrics import CallFailure, Metrics
 
 log = get(__name__)
 
@@ -58,7 +59,7 @@ class PluginServer:
     Args:
         supply: the resource.
         directory: the kubelet's device-plugin directory.
-        metrics: hears of lists, streams and allocations.
+        metrics: hears of lists and of what is asked.
         changed: called when a stream was opened or ended.
     """
 
@@ -101,9 +102,10 @@ class PluginServer:
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError:
+            why = _obstacle(self.path)
             raise EnvironmentFailure(
-                f"cannot make a socket in {self.path.parent}",
-                "devhost must be able to write there: run it as root, with the directory mounted",
+                f"cannot make a socket in {self.path.parent}{why and ': '}{why}",
+                "devhost must be able to write there: run it as root, with the directory mounted writable",
             ) from None
         finally:
             os.umask(before)
@@ -112,7 +114,10 @@ class PluginServer:
         self._unsubscribe = self._supply.inventory.subscribe(self._wake)
 
     async def stop(self) -> None:
-        """Ends the streams first, then the server, then unlinks the socket. Safe to call twice."""
+        """Ends the streams first, then the server, then unlinks the socket. Safe to call twice.
+
+        Where the directory does not let us do the last the socket stays: see :meth:`unlink`.
+        """
         self._ending = True
         self._unsubscribe()
         self._wake()
@@ -121,7 +126,17 @@ class PluginServer:
             if server is not None:
                 await server.stop(STOP_GRACE)
         finally:
-            self.path.unlink(missing_ok=True)
+            self.unlink()
+
+    def unlink(self) -> bool:
+        """Removes the socket; whether it is gone."""
+        try:
+            self.path.unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        return True
 
     async def drained(self, within: float) -> None:
         """Waits until every stream has sent the newest list, for at most ``within`` seconds."""
@@ -174,7 +189,6 @@ class PluginServer:
         news = asyncio.Event()
         news.set()
         self._streams[news] = None
-        self._metrics.stream_opened(self._supply.name)
         self.opened = True
         self._changed()
         sent, sent_at = -1, 0.0
@@ -202,7 +216,6 @@ class PluginServer:
             self.lost = self.lost or (not self._ending and next(iter(self._streams)) is news)
             del self._streams[news]
             self._sent.set()
-            self._metrics.stream_closed(self._supply.name)
             self._changed()
 
     async def _prefer(
@@ -228,10 +241,15 @@ class PluginServer:
     async def _allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
         loop = asyncio.get_running_loop()
         began = time.perf_counter()
+
+        def failed(kind: CallFailure) -> None:
+            self._metrics.allocation_failed(self._supply.name, kind, time.perf_counter() - began)
+
         response = pb.AllocateResponse()
         for container in request.container_requests:
             tokens = list(container.devices_ids)
-            granted = await self._answer(context, self._supply.allocate(tokens), "allocation failed")
+            work = self._supply.allocate(tokens)
+            granted = await self._answer(context, work, "allocation failed", failed)
             response.container_responses.append(wire.allocation(granted.edits, granted.left_out))
             # told once the answer is on its way: the kubelet admits no other pod until it has it
             loop.call_soon(self._tell_allocated, tokens)
@@ -245,33 +263,51 @@ class PluginServer:
     async def _prepare(
         self, request: pb.PreStartContainerRequest, context: Any
     ) -> pb.PreStartContainerResponse:
-        tokens = list(request.devices_ids)
-        await self._answer(context, self._supply.prepare(tokens), "preparing devices failed")
+        began = time.perf_counter()
+
+        def failed(kind: CallFailure) -> None:
+            self._metrics.preparation_failed(self._supply.name, kind, time.perf_counter() - began)
+
+        work = self._supply.prepare(list(request.devices_ids))
+        await self._answer(context, work, "preparing devices failed", failed)
+        self._metrics.prepared(self._supply.name, time.perf_counter() - began)
         return pb.PreStartContainerResponse()
 
-    async def _answer(self, context: Any, work: Awaitable[T], event: str) -> T:
+    async def _answer(
+        self, context: Any, work: Awaitable[T], event: str, failed: Callable[[CallFailure], None]
+    ) -> T:
         """The result of ``work``, or its failure as the gRPC status the kubelet shows."""
-        began = time.perf_counter()
         try:
             return await work
         except DevhostError as error:
             code, kind = _status(error)
             log.warning(event, resource=self._supply.name, reason=str(error), code=code.name)
-            self._metrics.allocation_failed(self._supply.name, kind, time.perf_counter() - began)
+            failed(kind)
             await context.abort(code, str(error))
             raise  # abort() raises; this tells the type checker so
 
 
-_STATUS: tuple[tuple[type[DevhostError], grpc.StatusCode, AllocationFailure], ...] = (
-    (UnknownDevice, grpc.StatusCode.INVALID_ARGUMENT, AllocationFailure.INVALID),
-    (SickDevice, grpc.StatusCode.FAILED_PRECONDITION, AllocationFailure.UNHEALTHY),
-    (MissingPath, grpc.StatusCode.FAILED_PRECONDITION, AllocationFailure.MISSING),
-    (AllocationError, grpc.StatusCode.FAILED_PRECONDITION, AllocationFailure.REFUSED),
-    (BackendTimeout, grpc.StatusCode.DEADLINE_EXCEEDED, AllocationFailure.TIMEOUT),
-    (DevhostError, grpc.StatusCode.INTERNAL, AllocationFailure.ERROR),
+def _obstacle(path: Path) -> str:
+    """Why a socket cannot be made: gRPC only tells that, and the kernel tells it again. Empty if it can."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.bind(os.fsencode(path))
+        path.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+_STATUS: tuple[tuple[type[DevhostError], grpc.StatusCode, CallFailure], ...] = (
+    (UnknownDevice, grpc.StatusCode.INVALID_ARGUMENT, CallFailure.INVALID),
+    (SickDevice, grpc.StatusCode.FAILED_PRECONDITION, CallFailure.UNHEALTHY),
+    (MissingPath, grpc.StatusCode.FAILED_PRECONDITION, CallFailure.MISSING),
+    (AllocationError, grpc.StatusCode.FAILED_PRECONDITION, CallFailure.REFUSED),
+    (BackendTimeout, grpc.StatusCode.DEADLINE_EXCEEDED, CallFailure.TIMEOUT),
+    (DevhostError, grpc.StatusCode.INTERNAL, CallFailure.ERROR),
 )
 """How each failure is answered; the first row that fits."""
 
 
-def _status(error: DevhostError) -> tuple[grpc.StatusCode, AllocationFailure]:
+def _status(error: DevhostError) -> tuple[grpc.StatusCode, CallFailure]:
     return next((code, failure) for kind, code, failure in _STATUS if isinstance(error, kind))

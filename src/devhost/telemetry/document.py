@@ -214,10 +214,12 @@ class PlanRefusal(TypedDict):
 ProblemKind = Literal[
     "config",
     "kubelet",
+    "plugin",
     "resource",
     "backend",
     "device",
     "refused",
+    "events",
     "provisioning",
     "labels",
     "observer",

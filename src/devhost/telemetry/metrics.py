@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 
-class AllocationFailure(StrEnum):
-    """Why an Allocate call failed."""
+class CallFailure(StrEnum):
+    """Why an Allocate or PreStartContainer call failed."""
 
     INVALID = "invalid"
     """The call itself was wrong: no ids, unknown ids, or one id twice."""
@@ -65,8 +65,11 @@ class Guess(StrEnum):
 class Metrics:
     """The events devhost counts; this class lets them pass."""
 
-    def resource_added(self, resource: str, backend: str) -> None:
-        """The plan has a resource of this name: its series exist from now on, at zero."""
+    def resource_added(self, resource: str, backend: str, prepares: bool = False) -> None:
+        """The plan has a resource of this name: its series exist from now on, at zero.
+
+        ``prepares`` is whether the kubelet calls PreStartContainer for it; else there are no series of that.
+        """
 
     def resource_removed(self, resource: str) -> None:
         """The resource left the configuration: its series end."""
@@ -80,11 +83,8 @@ class Metrics:
     def registration_failed(self, resource: str) -> None:
         """The kubelet refused a registration or could not be reached."""
 
-    def stream_opened(self, resource: str) -> None:
-        """The kubelet opened a ListAndWatch stream."""
-
-    def stream_closed(self, resource: str) -> None:
-        """A ListAndWatch stream ended, whoever ended it."""
+    def streams(self, resource: str, count: int) -> None:
+        """So many ListAndWatch streams are open now."""
 
     def list_sent(self, resource: str, devices: int, revision: int, since_event: float | None) -> None:
         """A list left for the kubelet; ``since_event`` is ``None`` when no event caused it."""
@@ -92,8 +92,14 @@ class Metrics:
     def allocated(self, resource: str, seconds: float) -> None:
         """Allocate answered with devices."""
 
-    def allocation_failed(self, resource: str, reason: AllocationFailure, seconds: float) -> None:
+    def allocation_failed(self, resource: str, reason: CallFailure, seconds: float) -> None:
         """Allocate answered with an error."""
+
+    def prepared(self, resource: str, seconds: float) -> None:
+        """PreStartContainer answered that the devices are ready."""
+
+    def preparation_failed(self, resource: str, reason: CallFailure, seconds: float) -> None:
+        """PreStartContainer answered with an error."""
 
     def preferred(self, resource: str, seconds: float) -> None:
         """GetPreferredAllocation answered."""

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from devhost import __version__
 
-from .metrics import AllocationFailure, BackendFailure, Guess, Metrics, ObserverFailure
+from .metrics import BackendFailure, CallFailure, Guess, Metrics, ObserverFailure
 from .page.hiding import hidden
 from .printable import printable
 from .scraped import Collected, Held, Holders, Left, Problems, Wrong
@@ -37,6 +37,14 @@ OTHER_REASONS = "other reasons"
 
 
 @dataclass(frozen=True, slots=True)
+class _PrepareSeries:
+    """The series of a resource for which the kubelet calls PreStartContainer."""
+
+    seconds: Histogram
+    failures: Mapping[CallFailure, Counter]
+
+
+@dataclass(frozen=True, slots=True)
 class _ResourceSeries:
     """The series of one resource, looked up once; those in ``ill`` last as long as their reason."""
 
@@ -44,7 +52,7 @@ class _ResourceSeries:
     healthy: Gauge
     unhealthy: Gauge
     allocations: Counter
-    allocation_failures: Mapping[AllocationFailure, Counter]
+    allocation_failures: Mapping[CallFailure, Counter]
     allocate_seconds: Histogram
     prefer_seconds: Histogram
     registrations: Counter
@@ -54,6 +62,7 @@ class _ResourceSeries:
     list_size: Gauge
     list_revision: Gauge
     event_to_list: Histogram
+    prepare: _PrepareSeries | None = None
     ill: dict[str, Gauge] = field(default_factory=dict)
 
 
@@ -119,6 +128,15 @@ class PrometheusMetrics(Metrics):
         )
         self._allocate_seconds = self._histogram(
             "allocate_seconds", "Time to answer Allocate, failures included.", by_resource, _RPC_BUCKETS
+        )
+        self._prepare_seconds = self._histogram(
+            "prepare_seconds",
+            "Time to answer PreStartContainer, failures included.",
+            by_resource,
+            _RPC_BUCKETS,
+        )
+        self._prepare_failures = self._counter(
+            "prepare_failures", "PreStartContainer calls answered with an error.", ("resource", "reason")
         )
         self._prefer_seconds = self._histogram(
             "prefer_seconds", "Time to answer GetPreferredAllocation.", by_resource, _RPC_BUCKETS
@@ -224,9 +242,9 @@ class PrometheusMetrics(Metrics):
             ]
         )
 
-    def resource_added(self, resource: str, backend: str) -> None:
+    def resource_added(self, resource: str, backend: str, prepares: bool = False) -> None:
         known = self._resources.get(resource)
-        if known is not None and known.backend == backend:
+        if known is not None and known.backend == backend and (known.prepare is not None) is prepares:
             return
         self.resource_removed(resource)
         self._resources[resource] = _ResourceSeries(
@@ -235,7 +253,7 @@ class PrometheusMetrics(Metrics):
             unhealthy=self._devices.labels(resource, backend, "Unhealthy", ""),
             allocations=self._allocations.labels(resource),
             allocation_failures={
-                reason: self._allocation_failures.labels(resource, reason) for reason in AllocationFailure
+                reason: self._allocation_failures.labels(resource, reason) for reason in CallFailure
             },
             allocate_seconds=self._allocate_seconds.labels(resource),
             prefer_seconds=self._prefer_seconds.labels(resource),
@@ -246,7 +264,12 @@ class PrometheusMetrics(Metrics):
             list_size=self._list_size.labels(resource),
             list_revision=self._list_revision.labels(resource),
             event_to_list=self._event_to_list.labels(resource),
+            prepare=self._prepare_series(resource) if prepares else None,
         )
+
+    def _prepare_series(self, resource: str) -> _PrepareSeries:
+        failures = {reason: self._prepare_failures.labels(resource, reason) for reason in CallFailure}
+        return _PrepareSeries(self._prepare_seconds.labels(resource), failures)
 
     def resource_removed(self, resource: str) -> None:
         gone = self._resources.pop(resource, None)
@@ -256,8 +279,12 @@ class PrometheusMetrics(Metrics):
             self._devices.remove(resource, gone.backend, health, "")
         for ill in gone.ill:
             self._devices.remove(resource, gone.backend, "Unhealthy", ill)
-        for reason in AllocationFailure:
+        for reason in CallFailure:
             self._allocation_failures.remove(resource, reason)
+            if gone.prepare is not None:
+                self._prepare_failures.remove(resource, reason)
+        if gone.prepare is not None:
+            self._prepare_seconds.remove(resource)
         for family in (
             self._allocations,
             self._allocate_seconds,
@@ -301,13 +328,9 @@ class PrometheusMetrics(Metrics):
         if series := self._resources.get(resource):
             series.registration_failures.inc()
 
-    def stream_opened(self, resource: str) -> None:
+    def streams(self, resource: str, count: int) -> None:
         if series := self._resources.get(resource):
-            series.streams.inc()
-
-    def stream_closed(self, resource: str) -> None:
-        if series := self._resources.get(resource):
-            series.streams.dec()
+            series.streams.set(count)
 
     def list_sent(self, resource: str, devices: int, revision: int, since_event: float | None) -> None:
         if series := self._resources.get(resource):
@@ -322,10 +345,19 @@ class PrometheusMetrics(Metrics):
             series.allocations.inc()
             series.allocate_seconds.observe(seconds)
 
-    def allocation_failed(self, resource: str, reason: AllocationFailure, seconds: float) -> None:
+    def allocation_failed(self, resource: str, reason: CallFailure, seconds: float) -> None:
         if series := self._resources.get(resource):
             series.allocation_failures[reason].inc()
             series.allocate_seconds.observe(seconds)
+
+    def prepared(self, resource: str, seconds: float) -> None:
+        if (series := self._resources.get(resource)) and series.prepare is not None:
+            series.prepare.seconds.observe(seconds)
+
+    def preparation_failed(self, resource: str, reason: CallFailure, seconds: float) -> None:
+        if (series := self._resources.get(resource)) and series.prepare is not None:
+            series.prepare.seconds.observe(seconds)
+            series.prepare.failures[reason].inc()
 
     def preferred(self, resource: str, seconds: float) -> None:
         if series := self._resources.get(resource):

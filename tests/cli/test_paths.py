@@ -1,0 +1,79 @@
+"""Paths on the command line: what is wrong with one is a line in devhost's words, for people or programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from devhost.cli import _options
+from devhost.cli._root import root as program
+from devhost.errors import EnvironmentFailure, UsageError
+
+
+def paths(command: click.Command, name: str) -> Iterator[tuple[str, click.Path]]:
+    """Every path that a command takes, and those of the commands in it."""
+    for parameter in command.params:
+        if isinstance(parameter.type, click.Path):
+            yield f"{name} {parameter.name}", parameter.type
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from paths(found, f"{name} {inner}")
+
+
+def test_no_path_is_judged_by_click_whose_words_say_neither_why_nor_how_to_mend_it() -> None:
+    found = dict(paths(program, "devhost"))
+    assert {"devhost run root", "devhost run config", "devhost run kubelet_dir"} <= found.keys()
+    judged = [name for name, kind in found.items() if kind.exists or kind.readable or kind.writable]
+    assert judged == []
+
+
+@pytest.mark.parametrize("command", [["run"], ["discover"], ["explain", "one"], ["record"]])
+def test_a_root_that_is_not_there_is_one_line_for_every_command(toys, tmp_path, command):
+    toys.root = tmp_path / "nowhere"
+    arguments = [*command, str(tmp_path / "tree")] if command == ["record"] else command
+    done = toys.devhost(*arguments)
+    said = f"devhost: --root {toys.root} does not exist ({_options.ROOT_HINT})\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_a_root_that_is_a_file_is_said_to_be_one(toys, tmp_path):
+    toys.root = tmp_path / "file"
+    toys.root.touch()
+    done = toys.devhost("discover")
+    assert done.returncode == 2
+    assert done.stderr == f"devhost: --root {toys.root} is not a directory ({_options.ROOT_HINT})\n"
+
+
+def test_a_wrong_path_is_told_to_programs_in_their_form(toys, tmp_path):
+    (tmp_path / "file").touch()
+    done = toys.devhost("run", "--log-format", "json", "--kubelet-dir", str(tmp_path / "file"))
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, line["message"]) == (3, "cannot start")
+    assert line["reason"] == f"{tmp_path / 'file'} is not a directory (give another --kubelet-dir)"
+    toys.root = tmp_path / "nowhere"
+    done = toys.devhost("run", "--log-format", "json")
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, line["message"]) == (2, "cannot start")
+    assert line["reason"] == f"--root {toys.root} does not exist ({_options.ROOT_HINT})"
+
+
+def test_a_root_that_may_not_be_read_is_the_machines_fault(tmp_path, monkeypatch):
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(EnvironmentFailure, match=r"--root .* cannot be read: Permission denied \(check its"):
+        _options.check_root(tmp_path)
+
+
+def test_a_root_that_is_there_passes(tmp_path):
+    _options.check_root(tmp_path)
+    with pytest.raises(UsageError):
+        _options.check_root(tmp_path / "none")

@@ -1,0 +1,95 @@
+"""A backend in trouble stays so until it answers: not for a while more, and not because another one asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from discovery_scene import Scene, now
+from test_discovery_log import said
+
+from devhost.discovery import STALE_AFTER, State
+from devhost.errors import BackendError
+from devhost.model import HEALTHY, unhealthy
+
+DEAD = BackendError("no driver")
+
+
+def test_devices_of_a_failing_backend_are_believed_no_more_when_it_is_time_and_not_at_the_next_try(
+    virtual: Any,
+) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        async with scene.running():
+            scene.source.error = DEAD
+            scene.discovery.look()
+            await asyncio.sleep(STALE_AFTER - 1)
+            assert scene.health("d0") == HEALTHY
+            tries = len(scene.source.looks)
+            await asyncio.sleep(1.1)
+            assert scene.health("d0") == unhealthy("no driver")
+            assert len(scene.source.looks) == tries
+            assert scene.found[-1][0] == pytest.approx(now(), abs=0.2)
+
+    virtual(main())
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_an_exchanged_backend_that_fails_as_before_changes_nothing(
+    virtual: Any, caplog: pytest.LogCaptureFixture, stale: bool
+) -> None:
+    async def main() -> None:
+        old, new = Scene(probes=False), Scene(probes=False)
+        async with old.running():
+            old.source.error = new.source.error = DEAD
+            old.discovery.look()
+            await asyncio.sleep(STALE_AFTER + 5 if stale else 5)
+        new.discovery.succeed(old.discovery)
+        since = old.discovery.condition.since
+        told = said(caplog)
+        async with new.running():
+            assert (new.state(), new.discovery.condition.since) == (State.DEGRADED, since)
+            assert (new.health("d0") == unhealthy("no driver")) is stale
+            await asyncio.sleep(STALE_AFTER - 5)
+            assert new.health("d0") == unhealthy("no driver")
+            assert said(caplog) == told == [("backend is degraded", "no driver")]
+            new.source.error = None
+            await asyncio.sleep(31)
+            assert (new.state(), new.health("d0")) == (State.OK, HEALTHY)
+            assert said(caplog) == [*told, ("backend is back", 2)]
+
+    caplog.set_level(logging.INFO, "devhost")
+    virtual(main())
+
+
+def test_an_exchanged_backend_whose_probe_fails_as_before_changes_nothing(virtual: Any) -> None:
+    async def main() -> None:
+        old, new = Scene(), Scene()
+        async with old.running():
+            old.source.probe_error = new.source.probe_error = DEAD
+            old.discovery.recheck()
+            await asyncio.sleep(STALE_AFTER + 10)
+            assert old.health("d0") == unhealthy("no driver")
+        new.discovery.succeed(old.discovery)
+        async with new.running():
+            for _ in range(20):
+                assert (new.state(), new.health("d0")) == (State.DEGRADED, unhealthy("no driver"))
+                await asyncio.sleep(5)
+
+    virtual(main())
+
+
+def test_an_exchanged_backend_that_answers_is_well_at_once(virtual: Any) -> None:
+    async def main() -> None:
+        old, new = Scene(probes=False), Scene(probes=False)
+        async with old.running():
+            old.source.error = DEAD
+            old.discovery.look()
+            await asyncio.sleep(STALE_AFTER + 5)
+        new.discovery.succeed(old.discovery)
+        async with new.running():
+            assert (new.state(), new.health("d0")) == (State.OK, HEALTHY)
+
+    virtual(main())

@@ -1,0 +1,60 @@
+"""A task that fails is started again, and none outlives the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from devhost.tasks import LONGEST_PAUSE, Tasks
+
+
+class Time:
+    """A clock that goes only while somebody sleeps or works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("works", "longest"), [(1.0, LONGEST_PAUSE), (LONGEST_PAUSE + 1.0, 1.0)])
+async def test_a_task_that_ran_for_long_is_started_again_as_soon_as_the_first_time(
+    works: float, longest: float
+) -> None:
+    time = Time()
+    tasks = Tasks(lambda: time.now, time.sleep)
+
+    async def work() -> None:
+        time.now += works
+        if len(time.slept) < 20:
+            raise RuntimeError
+
+    async with tasks.group:
+        tasks.spawn("w", work)
+    assert len(time.slept) == 20
+    assert longest / 2 <= time.slept[-1] <= longest
+
+
+async def test_all_end_also_those_that_have_lost_their_name() -> None:
+    tasks = Tasks()
+    ended = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    async with asyncio.timeout(60), tasks.group:
+        tasks.spawn("taken", work)
+        tasks.spawn("twice", work)
+        tasks.spawn("twice", work)
+        tasks.take("taken")
+        await asyncio.sleep(0)
+        tasks.cancel_all()
+    assert len(ended) == 3

@@ -1,0 +1,200 @@
+"""What becomes of the kubelet's directory under a running host, and what a kubelet says to Register."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from devhost.kubelet import registration
+from devhost.kubelet.api import KUBELET_SOCKET
+from devhost.kubelet.api import api_pb2 as pb
+from devhost.kubelet.registration import NOT_A_DIRECTORY, State
+from devhost.kubelet.server import SOCKET_PREFIX, PluginServer
+from devhost.problems import problems
+from devhost.telemetry.metrics import Metrics
+from devhost.testing.kubelet import KubeletSimulator
+from devhost.testing.kubelet.faults import Gate, Point
+
+TOY = "example.com/toy"
+LINE = f"name: {TOY}, backend: toy"
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Polls and tries again a hundred times as often as on a node."""
+    monkeypatch.setattr(registration, "POLL", 0.05)
+    monkeypatch.setattr(registration, "Backoff", lambda first, longest: Steady())
+
+
+class Steady:
+    """A back-off that never grows."""
+
+    def delay(self):
+        return 0.05
+
+    def reset(self):
+        pass
+
+
+def standing(host):
+    return host.services[TOY].registration.standing
+
+
+def own_sockets(directory):
+    return sorted(path.name for path in directory.glob(f"{SOCKET_PREFIX}*"))
+
+
+async def served(kubelet, count=2):
+    await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == count)
+
+
+async def test_a_socket_that_cannot_be_removed_is_no_bug_and_goes_when_it_can(
+    rig, kubelet, hurried, monkeypatch, caplog
+):
+    def refuse(self, missing_ok=False):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    rig.write(LINE)
+    async with rig.running() as host:
+        await served(kubelet)
+        behind = host.services[TOY].registration.server.path
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", refuse)
+            kubelet.kill_stream(TOY)
+            await rig.until(lambda: standing(host).registrations == 2)
+            behind.touch()  # as it had stayed: gRPC removes it, too, where it can
+            await served(kubelet)
+        kubelet.kill_stream(TOY)
+        await rig.until(lambda: not behind.exists())
+        await rig.until(lambda: len(own_sockets(rig.kubelet_dir)) == 1)
+        await served(kubelet)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_file_in_place_of_the_directory_is_said_to_be_one_and_the_host_recovers(rig, hurried, caplog):
+    kubelet = KubeletSimulator(rig.kubelet_dir, pod_resources=rig.pod_resources)
+    await kubelet.start()
+    rig.write(LINE)
+    async with rig.running() as host:
+        await served(kubelet)
+        await kubelet.stop(crash=True)
+        aside = rig.kubelet_dir.with_name("aside")
+        rig.kubelet_dir.rename(aside)
+        rig.kubelet_dir.touch()
+        await rig.until(lambda: host.kubelet.trouble == NOT_A_DIRECTORY)
+        await rig.until(lambda: standing(host).state is State.WAITING)
+        rig.kubelet_dir.unlink()
+        await kubelet.start()
+        await served(kubelet)
+    await kubelet.stop()
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("place", "cause"), [("file", "Not a directory"), ("none", "No such file or directory")]
+)
+async def test_why_there_can_be_no_socket_is_told_with_the_mend(rig, kubelet, tmp_path, place, cause):
+    (tmp_path / "file").touch()
+    rig.write(LINE)
+    async with rig.running() as host:
+        await served(kubelet)
+        server = PluginServer(host.services[TOY].supply, tmp_path / place, Metrics(), lambda: None)
+        with pytest.raises(Exception, match=f"^cannot make a socket in .*/{place}: {cause} \\(devhost must"):
+            await server.start()
+        await server.stop()
+
+
+async def test_a_directory_that_lets_nobody_make_a_socket_is_told_until_it_does(
+    rig, kubelet, hurried, monkeypatch
+):
+    def closed(self, address):
+        raise RuntimeError("Failed to bind to address")
+
+    rig.write(LINE)
+    async with rig.running() as host:
+        await served(kubelet)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(grpc.aio.server()), "add_insecure_port", closed)
+            patched.setattr("devhost.kubelet.server._obstacle", lambda path: "Read-only file system")
+            kubelet.kill_stream(TOY)
+            said = (
+                f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (devhost must be able to"
+            )
+            await rig.until(lambda: said in standing(host).error)
+            await rig.until(lambda: said in host.ready()[1])
+            assert [said in problem.reason for problem in problems(host).shown] == [True]
+        await served(kubelet)
+        await rig.until(lambda: standing(host).error == "")
+
+
+async def test_a_kubelet_that_is_slow_to_answer_is_named_as_the_reason_at_once(
+    rig, kubelet, hurried, monkeypatch, caplog
+):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await served(kubelet)
+        monkeypatch.setattr(registration, "UNANSWERED", 0.2)
+        gate = Gate()
+        kubelet.faults.inject(Point.REGISTER, gate.wait)
+        kubelet.kill_stream(TOY)
+        said = "the kubelet has not answered Register within 0.2 s"
+        await rig.until(lambda: standing(host).error == said)
+        assert standing(host).state is State.REGISTERING
+        assert host.ready() == (False, f"no list stream yet: {TOY} (registering: {said})")
+        assert [problem.reason for problem in problems(host).shown] == [said]
+        gate.open()
+        await rig.until(lambda: standing(host).error == "")
+        await served(kubelet)
+    told = [record for record in caplog.records if getattr(record, "fields", {}).get("reason") == said]
+    assert len(told) <= 1
+
+
+@asynccontextmanager
+async def answering(directory, code, details):
+    """A kubelet that answers Register so; without a code, one that does not have it."""
+
+    async def register(_request, context):
+        await context.abort(code, details)
+
+    server = grpc.aio.server()
+    if code is not None:
+        method = grpc.unary_unary_rpc_method_handler(
+            register, pb.RegisterRequest.FromString, pb.Empty.SerializeToString
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": method}),)
+        )
+    server.add_insecure_port(f"unix:{directory / KUBELET_SOCKET}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "said"),
+    [
+        (None, "", "the kubelet does not know Register of v1beta1: Method not found!"),
+        (grpc.StatusCode.UNKNOWN, "disk\nis  full", "the kubelet did not register it: disk is full"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "bad name", "the kubelet did not register it: bad name"),
+        (grpc.StatusCode.INTERNAL, "", "the kubelet did not register it: it gave no reason (INTERNAL)"),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "shutting down",
+            "the kubelet went away during Register: shutting down",
+        ),
+    ],
+)
+async def test_a_refusal_of_register_is_told_plainly_in_the_kubelets_own_words(
+    rig, hurried, code, details, said
+):
+    rig.write(LINE)
+    async with answering(rig.kubelet_dir, code, details), rig.running() as host:
+        await rig.until(lambda: TOY in host.services)
+        await rig.until(lambda: standing(host).error)
+        assert standing(host).error == said
