@@ -183,18 +183,19 @@ class ResourceService:
             return
         offers, verdict = self._delivery.listable(self._offers, self._verdict())
         tokens = units(self.entry.share.of, offers)
-        self.inventory.update(tokens, verdict, self._why_gone, self._caused_at)
+        self.inventory.update(tokens, verdict, self.why_not, self._caused_at)
         self._caused_at = None
         self.departures.settle(self.inventory.snapshot.devices)
         entries = self.inventory.snapshot.entries
         ill = Counter(entry.health.reason for entry in entries.values() if not entry.health.healthy)
         self._metrics.devices(self.name, len(entries) - ill.total(), ill)
 
-    def why_not(self, device: str) -> str:
-        """Why a device is not among those of this resource; empty if it is."""
-        return "" if any(device == one.device.id for one in self._offers) else self._why_gone(device)
+    def offered(self) -> frozenset[str]:
+        """The ids of the devices that the plan gives this resource now."""
+        return frozenset(offer.device.id for offer in self._offers)
 
-    def _why_gone(self, device: str) -> str:
+    def why_not(self, device: str) -> str:
+        """Why a device is not among them."""
         known = self.discovery.devices.get(device)
         if known is None:
             return GONE

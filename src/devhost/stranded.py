@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .account import Account
 from .discovery import Discovery
 from .holding import Holder
 from .ledger import Ledger
@@ -17,6 +16,9 @@ log = get(__name__)
 
 SHARED_OTHERWISE = "the resource is shared in another way now"
 UNSERVED = "devhost does not serve this resource now"
+
+NAMED = 20
+"""Devices that the log names at most of those that are missed at one time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +64,46 @@ class Strand:
         for account in self._ledger.accounts():
             service = self._services.get(account.resource)
             listed = service.inventory.snapshot.entries if service else {}
-            for token in sorted(account.tokens()):
-                if token not in listed:
-                    devices = tuple(sorted({device for _, device in account.in_hands(token)}))
-                    reason = self._reason(account, token, devices)
-                    yield Stranded(account.resource, token, devices, account.holder(token), reason)
+            missed = sorted(token for token in account.tokens() if token not in listed)
+            if not missed:
+                continue
+            why = self._reasons(account.resource, service)
+            for token in missed:
+                devices = tuple(sorted({device for _, device in account.in_hands(token)}))
+                holder = account.holder(token)
+                yield Stranded(account.resource, token, devices, holder, why(token, devices))
 
     def tell(self) -> None:
         """Logs what is gone since this was last called. What was seen to go is told of when it goes."""
-        gone = {(one.resource, name): one for one in self.found() if one.gone for name in one.named}
-        for (resource, device), one in gone.items():
-            if (resource, device) not in self._told:
-                log.warning(
-                    "a container has a device that is not there",
-                    resource=resource,
-                    device=device,
-                    reason=one.reason,
-                )
+        gone = {(one.resource, name): one.reason for one in self.found() if one.gone for name in one.named}
+        new = [one for one in gone.items() if one[0] not in self._told]
+        for (resource, device), reason in new[:NAMED]:
+            log.warning(
+                "a container has a device that is not there", resource=resource, device=device, reason=reason
+            )
+        if len(new) > NAMED:
+            log.warning("containers have more devices that are not there", devices=len(new) - NAMED)
         self._told = frozenset(gone)
 
-    def _reason(self, account: Account, token: str, devices: tuple[str, ...]) -> str:
-        service = self._services.get(account.resource)
-        backends = {entry.backend for entry in self._ledger.entries(account.resource)}
+    def _reasons(
+        self, resource: str, service: ResourceService | None
+    ) -> Callable[[str, tuple[str, ...]], str]:
+        """What says of a token of a resource, and the devices behind it, why no list shows it."""
+        backends = {entry.backend for entry in self._ledger.entries(resource)}
         asked = [self._discoveries[name] for name in sorted(backends & self._discoveries.keys())]
-        if asked and all(one.listed for one in asked) and not stands_for_all(token):
-            known = (
-                any(name in one.devices for name in devices) if devices else device_of(token, one.devices)
-                for one in asked
-            )
-            if not any(known):
+        certain = bool(asked) and all(one.listed for one in asked)
+        offered = service.offered() if service else frozenset()
+
+        def there(token: str, devices: tuple[str, ...]) -> bool:
+            if not devices:
+                return any(device_of(token, one.devices) for one in asked)
+            return any(name in one.devices for one in asked for name in devices)
+
+        def why(token: str, devices: tuple[str, ...]) -> str:
+            if certain and not stands_for_all(token) and not there(token, devices):
                 return GONE
-        if service is None:
-            return UNSERVED
-        return next((why for name in devices if (why := service.why_not(name))), SHARED_OTHERWISE)
+            if service is None:
+                return UNSERVED
+            return next((service.why_not(name) for name in devices if name not in offered), SHARED_OTHERWISE)
+
+        return why

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from devhost.kubelet import ownsockets
 from devhost.kubelet.ownsockets import MOST, OwnSockets
 from devhost.telemetry.http import probe
 
@@ -138,3 +139,28 @@ async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host
         await sockets.answer()
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 8
     assert resident() - memory < 8 << 20
+
+
+async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(monkeypatch):
+    monkeypatch.setattr(ownsockets, "FRESH", 0.0)
+    asked = []
+    said = []
+
+    class Mended(OwnSockets):
+        async def _call(self, path: Path) -> str:
+            asked.append(path)
+            return "nobody listens on it" if len(asked) <= 20 else ""
+
+    own = Mended(lambda: {TOY: Path("a.sock")}, lambda: said.append(own.trouble))
+    for _ in range(10):
+        assert not (await own.answer())[0]
+    assert len(asked) == 10
+    monkeypatch.setattr(ownsockets, "AGAIN", 0.02)
+    await own.answer()
+    async with asyncio.timeout(60):
+        while own.trouble:
+            await asyncio.sleep(0.01)
+    assert len(asked) == 21
+    await asyncio.sleep(0.2)
+    assert len(asked) == 21
+    assert said == [f"own socket does not answer: {TOY} (nobody listens on it)", ""]

@@ -67,6 +67,7 @@ class OwnSockets:
         self._last = ""
         self._silent: frozenset[str] = frozenset()
         self._silence = Episode()
+        self._again: asyncio.TimerHandle | None = None
 
     async def answer(self) -> tuple[bool, str]:
         """Whether all that were asked have answered; else which have not, and what came instead.
@@ -94,8 +95,12 @@ class OwnSockets:
         return not wrong, self.trouble
 
     def _note(self, trouble: str) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if trouble:
-            asyncio.get_running_loop().call_later(AGAIN, lambda: asyncio.ensure_future(self.answer()))
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(AGAIN, lambda: asyncio.ensure_future(self.answer()))
             if not self._silence:
                 self.since = time.time()
             if self._silence.news(trouble):
