@@ -40,6 +40,9 @@ DENIED_RESYNC = 5.0
 STALE_AFTER = 30.0
 """Seconds a backend may fail before its devices are no longer believed to be healthy."""
 
+SILENCE = 60.0
+"""Seconds for which an event source that had failed must be open to count as well without having spoken."""
+
 EVENT_LIMIT = 1000
 """Events remembered for one look; past it the backend is told that anything may have changed."""
 
@@ -171,6 +174,8 @@ class Discovery:
     async def run(self) -> None:
         """Looks now, at each event, and at the slow resync; never ends by itself."""
         self._full = True
+        if self._trouble.reason or (self._probing and self._probing.trouble.reason):
+            self._judge()  # a forerunner's: the time until its devices are believed no more goes on
         try:
             await self._look_for_ever()
         finally:
@@ -206,23 +211,37 @@ class Discovery:
             try:
                 events = self.source.watch()
                 if events is None:
+                    self._hear()
                     return
                 await self._follow(events, backoff)
                 reason = "it ended"
             except Exception as error:  # noqa: BLE001 - a vendor's code may raise anything
                 reason = one_line(error)
-            self.deaf = reason
+            before, self.deaf = self.deaf, reason
             if self._deaf.news(reason):
                 log.warning("event source failed", backend=self.source.name, reason=reason)
+            if not before:
+                self._found(None)
             await asyncio.sleep(backoff.delay())
 
     async def _follow(self, events: AsyncIterator[Event], backoff: Backoff) -> None:
-        async for event in events:
-            backoff.reset()
+        # one that is open and silent for long is well: nothing happens on most nodes for days
+        timer = asyncio.get_running_loop().call_later(SILENCE, self._hear)
+        try:
+            async for event in events:
+                backoff.reset()
+                self._hear()
+                self.look(event)
+        finally:
+            timer.cancel()
+
+    def _hear(self) -> None:
+        """The event source works."""
+        if self._deaf.over():
+            log.info("event source is back", backend=self.source.name)
+        if self.deaf:
             self.deaf = ""
-            if self._deaf.over():
-                log.info("event source is back", backend=self.source.name)
-            self.look(event)
+            self._found(None)
 
     async def look_once(self) -> bool:
         """Asks the backend once; false if it failed, which :attr:`condition` then tells of."""

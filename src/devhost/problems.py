@@ -35,6 +35,8 @@ T = TypeVar("T")
 KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
 """Every kind, the most important first."""
 
+MORE_ILL = "more devices are unhealthy"
+
 MOST = 100
 """Problems shown at most."""
 
@@ -119,8 +121,7 @@ class Parts(Protocol):
 
 def problems(host: Parts) -> Problems:
     """What is wrong now."""
-    devices = [problem for name, service in _sorted(host.services) for problem in _devices(name, service)]
-    devices += _gone(host)
+    devices = [problem for name, found in _ill(host) for problem in _first(found, NAMED, name, MORE_ILL)]
     others = [
         *_config(host),
         *_kubelet(host),
@@ -138,7 +139,7 @@ def problems(host: Parts) -> Problems:
     for problem in (*others, *devices):
         counts[problem.kind] += problem.count
     # of what is too much, devices go first: there may be any number of them
-    few = _first(devices, max(0, MOST - len(others) - 1), "", "more devices are unhealthy")
+    few = _first(devices, max(0, MOST - len(others) - 1), "", MORE_ILL)
     shown = sorted((*others, *few), key=lambda problem: KINDS.index(problem.kind))
     return Problems([_told(problem) for problem in shown[:MOST]], counts)
 
@@ -172,19 +173,15 @@ def _resources(host: Parts) -> list[Problem]:
     return _first(found, NAMED, "", "more resources are not served")
 
 
-def _devices(name: str, service: ResourceService) -> list[Problem]:
-    found = [
-        Problem("device", f"{name} {device}", reason, since)
-        for device, (reason, since) in ill(service.inventory.snapshot).items()
-    ]
-    return _first(found, NAMED, name, "more devices are unhealthy")
-
-
-def _gone(host: Parts) -> list[Problem]:
-    """Devices that no list shows and a container has all the same."""
-    gone = {(one.resource, name): one.reason for one in host.strand.found() if one.gone for name in one.named}
-    found = [Problem("device", f"{resource} {name}", why) for (resource, name), why in gone.items()]
-    return _first(found, NAMED, "", "more devices are gone")
+def _ill(host: Parts) -> Iterator[tuple[str, list[Problem]]]:
+    """By resource: unhealthy devices, and those that no list shows and a container has all the same."""
+    missing = host.strand.missing()
+    for name in sorted(host.services.keys() | missing.keys()):
+        service = host.services.get(name)
+        found = ill(service.inventory.snapshot) if service else {}
+        for device, reason in missing.get(name, {}).items():
+            found.setdefault(device, (reason, None))
+        yield name, [Problem("device", f"{name} {one}", *why) for one, why in found.items()]
 
 
 def ill(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]:

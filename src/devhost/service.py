@@ -196,8 +196,7 @@ class ResourceService:
 
     def why_not(self, device: str) -> str:
         """Why a device is not among them."""
-        known = self.discovery.devices.get(device)
-        if known is None:
+        if device not in self.discovery.devices:
             return GONE
         return self._refused.get(device) or "the configuration does not give it to this resource any more"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from .discovery import Discovery
-from .holding import Holder
+from .holding import Holder, Key
 from .ledger import Ledger
+from .model import MAX_DEVICE_ID
 from .service import GONE, ResourceService
 from .telemetry.log import get
 from .tokens import device_of, stands_for_all, unit_of
@@ -15,6 +16,7 @@ from .tokens import device_of, stands_for_all, unit_of
 log = get(__name__)
 
 SHARED_OTHERWISE = "the resource is shared in another way now"
+OTHER_BACKEND = "the resource has its devices from another backend now"
 UNSERVED = "devhost does not serve this resource now"
 
 NAMED = 20
@@ -23,23 +25,17 @@ NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """A token in the hands of a container, and the ids of the devices behind it as far as they are known."""
+    """A token in the hands of a container, and the ids of the devices behind it as far as they are known.
+
+    ``missing`` are those of them that are not there any more, also where that is known of some only.
+    """
 
     resource: str
     token: str
     devices: tuple[str, ...]
     holder: Holder | None
     reason: str
-
-    @property
-    def gone(self) -> bool:
-        """Whether the hardware itself is away, and not only its place in a list."""
-        return self.reason == GONE
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """Its devices, or where nobody knows them what the token is named after."""
-        return self.devices or (unit_of(self.token),)
+    missing: tuple[str, ...] = ()
 
 
 class Strand:
@@ -67,43 +63,86 @@ class Strand:
             missed = sorted(token for token in account.tokens() if token not in listed)
             if not missed:
                 continue
-            why = self._reasons(account.resource, service)
+            gone, why = self._gone(account.resource), self._why(service)
             for token in missed:
-                devices = tuple(sorted({device for _, device in account.in_hands(token)}))
-                holder = account.holder(token)
-                yield Stranded(account.resource, token, devices, holder, why(token, devices))
+                keys = sorted(account.in_hands(token))
+                missing = gone(token, keys)
+                there = [key for key in keys if key[1] not in missing]
+                yield Stranded(
+                    account.resource,
+                    token,
+                    tuple(dict.fromkeys(device for _, device in keys)),
+                    account.holder(token),
+                    GONE if missing and not there else why(there),
+                    missing,
+                )
+
+    def missing(self) -> dict[str, dict[str, str]]:
+        """By resource, the devices that containers have and that are not there, and the reason."""
+        found: dict[str, dict[str, str]] = {}
+        for one in self.found():
+            for device in one.missing:
+                found.setdefault(one.resource, {})[device] = GONE
+        return found
 
     def tell(self) -> None:
         """Logs what is gone since this was last called. What was seen to go is told of when it goes."""
-        gone = {(one.resource, name): one.reason for one in self.found() if one.gone for name in one.named}
-        new = [one for one in gone.items() if one[0] not in self._told]
-        for (resource, device), reason in new[:NAMED]:
+        gone = [(name, device) for name, devices in self.missing().items() for device in devices]
+        new = [one for one in gone if one not in self._told]
+        for resource, device in new[:NAMED]:
             log.warning(
-                "a container has a device that is not there", resource=resource, device=device, reason=reason
+                "a container has a device that is not there", resource=resource, device=device, reason=GONE
             )
         if len(new) > NAMED:
             log.warning("containers have more devices that are not there", devices=len(new) - NAMED)
         self._told = frozenset(gone)
 
-    def _reasons(
-        self, resource: str, service: ResourceService | None
-    ) -> Callable[[str, tuple[str, ...]], str]:
-        """What says of a token of a resource, and the devices behind it, why no list shows it."""
-        backends = {entry.backend for entry in self._ledger.entries(resource)}
-        asked = [self._discoveries[name] for name in sorted(backends & self._discoveries.keys())]
-        certain = bool(asked) and all(one.listed for one in asked)
+    def _gone(self, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
+        """What tells which devices behind a token of a resource are not there any more.
+
+        Only where that is certain. Of a token whose device nobody has seen since devhost started it is, where
+        an entry of the configuration has just this name: what else begins as a template does may be another
+        plugin's. Of one whose id had to be cut it would take a look at every device.
+        """
+        found = {name: _Present(one) for name, one in self._discoveries.items() if one.listed}
+        entries = [entry for entry in self._ledger.entries(resource) if entry.name == resource]
+        own = [found.get(entry.backend) for entry in entries]
+
+        def gone(token: str, keys: Collection[Key]) -> tuple[str, ...]:
+            if keys:
+                lost = [device for name, device in keys if name in found and not found[name].has(device)]
+                return tuple(dict.fromkeys(lost))
+            unit = unit_of(token)
+            if not own or stands_for_all(token) or len(token) == MAX_DEVICE_ID:
+                return ()
+            there = any(one is None or one.has(unit) or device_of(token, one.devices) for one in own)
+            return () if there else (unit,)
+
+        return gone
+
+    def _why(self, service: ResourceService | None) -> Callable[[Collection[Key]], str]:
+        """What says why devices that are there are not in the list of a resource."""
         offered = service.offered() if service else frozenset()
 
-        def there(token: str, devices: tuple[str, ...]) -> bool:
-            if not devices:
-                return any(device_of(token, one.devices) for one in asked)
-            return any(name in one.devices for one in asked for name in devices)
-
-        def why(token: str, devices: tuple[str, ...]) -> str:
-            if certain and not stands_for_all(token) and not there(token, devices):
-                return GONE
+        def why(keys: Collection[Key]) -> str:
             if service is None:
                 return UNSERVED
-            return next((service.why_not(name) for name in devices if name not in offered), SHARED_OTHERWISE)
+            own = [device for name, device in keys if name == service.entry.backend]
+            if keys and not own:
+                return OTHER_BACKEND
+            return next(
+                (service.why_not(device) for device in own if device not in offered), SHARED_OTHERWISE
+            )
 
         return why
+
+
+class _Present:
+    """What a backend reports now, also what cannot be used of it."""
+
+    def __init__(self, discovery: Discovery) -> None:
+        self.devices = discovery.devices
+        self._refused = {one.device for one in discovery.condition.refused}
+
+    def has(self, device: str) -> bool:
+        return device in self.devices or device in self._refused

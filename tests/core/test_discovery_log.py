@@ -11,7 +11,7 @@ import pytest
 from discovery_scene import Scene
 
 from devhost.backend import Event
-from devhost.discovery import NAMED
+from devhost.discovery import NAMED, SILENCE
 from devhost.errors import BackendError
 from devhost.model import Device
 
@@ -73,6 +73,56 @@ def test_an_event_source_that_keeps_failing_is_told_of_once_and_once_when_it_spe
         ("event source failed", "OSError: netlink is gone"),
         ("event source is back", ""),
     ]
+
+
+def test_an_event_source_that_is_open_and_silent_for_long_is_well_again(
+    virtual: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = True
+
+    async def events() -> AsyncIterator[Event]:
+        if broken:
+            raise OSError("netlink is gone")
+        await asyncio.sleep(1e6)
+        yield Event("toy")
+
+    async def main() -> None:
+        nonlocal broken
+        scene = Scene(probes=False)
+        scene.source.watching = events
+        async with scene.running(watch=True):
+            await asyncio.sleep(600)
+            assert scene.discovery.deaf == "OSError: netlink is gone"
+            told = len(scene.found)
+            broken = False
+            await asyncio.sleep(60 + SILENCE / 2)
+            await asyncio.sleep(SILENCE)
+            assert scene.discovery.deaf == ""
+            assert len(scene.found) == told + 1
+
+    caplog.set_level(logging.INFO, "devhost")
+    virtual(main())
+    assert [message for message, _ in said(caplog)] == ["event source failed", "event source is back"]
+
+
+def test_a_backend_without_event_source_has_none_that_fails(virtual: Any) -> None:
+    async def events() -> AsyncIterator[Event]:
+        raise OSError("netlink is gone")
+        yield Event("toy")
+
+    async def main() -> None:
+        old, new = Scene(probes=False), Scene(probes=False)
+        old.source.watching = events
+        async with old.running(watch=True):
+            await asyncio.sleep(10)
+        new.discovery.succeed(old.discovery)
+        assert new.discovery.deaf
+        looking = asyncio.create_task(new.discovery.run())
+        await new.discovery.watch()
+        assert not new.discovery.deaf
+        looking.cancel()
+
+    virtual(main())
 
 
 def test_of_very_many_refused_devices_some_are_named_and_the_rest_is_counted_both_ways(

@@ -93,3 +93,20 @@ def test_an_exchanged_backend_that_answers_is_well_at_once(virtual: Any) -> None
             assert (new.state(), new.health("d0")) == (State.OK, HEALTHY)
 
     virtual(main())
+
+
+def test_time_goes_on_for_an_exchanged_backend_also_while_it_says_nothing_at_all(virtual: Any) -> None:
+    async def main() -> None:
+        old, new = Scene(probes=False), Scene(probes=False)
+        async with old.running():
+            old.source.error = DEAD
+            old.discovery.look()
+            await asyncio.sleep(STALE_AFTER - 5)
+        new.source.takes = 1e6
+        new.discovery.succeed(old.discovery)
+        async with new.running():
+            assert new.health("d0") == HEALTHY
+            await asyncio.sleep(6)
+            assert new.health("d0") == unhealthy("no driver")
+
+    virtual(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -176,6 +177,20 @@ async def answering(directory, code, details):
         await server.stop(None)
 
 
+async def test_a_kubelet_that_hangs_up_during_register_is_said_to_have_gone(rig, hurried):
+    rig.write(LINE)
+
+    async def hang_up(_reader, writer):
+        writer.close()
+
+    server = await asyncio.start_unix_server(hang_up, rig.kubelet_dir / KUBELET_SOCKET)
+    async with server, rig.running() as host:
+        await rig.until(lambda: TOY in host.services)
+        await rig.until(lambda: standing(host).error)
+        begins = ("the kubelet went away during Register:", "nobody answers on the kubelet's socket:")
+        assert standing(host).error.startswith(begins)
+
+
 @pytest.mark.parametrize(
     ("code", "details", "said"),
     [
@@ -185,8 +200,8 @@ async def answering(directory, code, details):
         (grpc.StatusCode.INTERNAL, "", "the kubelet did not register it: it gave no reason (INTERNAL)"),
         (
             grpc.StatusCode.UNAVAILABLE,
-            "shutting down",
-            "the kubelet went away during Register: shutting down",
+            "not ready: error: checkpoint",
+            "the kubelet did not register it: not ready: error: checkpoint",
         ),
     ],
 )

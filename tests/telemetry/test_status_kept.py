@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from test_status_socket import Source
 
-from devhost.telemetry import ask, status
+from devhost.telemetry import ask, rundir, status
 from devhost.telemetry.rundir import socket_name
 from devhost.telemetry.status import StatusServer
 
@@ -85,3 +86,21 @@ async def test_a_socket_that_another_devhost_made_in_its_place_is_left_alone(
     assert not path.exists()
     await until(path.exists)
     assert (await ask.fetch(path))["kubelet"]["dir"] == "/kubelet"
+
+
+async def test_a_directory_that_goes_at_the_very_moment_ends_nothing(
+    server: StatusServer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await until(path.exists)
+    bind, went = rundir.bind, []
+
+    def unlucky(where: Path) -> socket.socket:
+        listener = bind(where)
+        if len(went) < 3:
+            went.append(where.unlink())
+        return listener
+
+    monkeypatch.setattr(rundir, "bind", unlucky)
+    path.unlink()
+    await until(lambda: len(went) == 3 and path.exists())
+    assert await ask.fetch(path) == Source()()

@@ -432,13 +432,20 @@ def _unanswered() -> str:
     return f"the kubelet has not answered Register within {min(UNANSWERED, REGISTER_DEADLINE):g} s"
 
 
+_NO_CONNECTION = "failed to connect"
+_CUT_OFF = ("Socket closed", "recvmsg:", "sendmsg:")
+"""How gRPC's own words begin where nobody could be asked, and where nobody answered; a kubelet has others."""
+
+
 def _refusal(error: grpc.aio.AioRpcError) -> str:
     """Why Register failed, as one line with the kubelet's own words."""
     code, details = error.code(), " ".join((error.details() or "").split())
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return _unanswered()
-    if code is grpc.StatusCode.UNAVAILABLE:
-        return f"the kubelet went away during Register: {details.rpartition('error: ')[2]}"
+    if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):
+        return f"nobody answers on the kubelet's socket: {details.rpartition(': ')[2]}"
+    if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_CUT_OFF):
+        return f"the kubelet went away during Register: {details}"
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return f"the kubelet does not know Register of v1beta1: {details}"
     return f"the kubelet did not register it: {details or f'it gave no reason ({code.name})'}"

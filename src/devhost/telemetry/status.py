@@ -108,14 +108,17 @@ class StatusServer:
                 f"another devhost already serves {self._kubelet_dir}",
                 f"`devhost status --socket {path}` shows it",
             ) from error
-        self._path = path
-        made = path.lstat()
-        self._file = (made.st_dev, made.st_ino)
+        try:
+            made = path.lstat()
+            server = await asyncio.start_unix_server(
+                self._connections.accept, sock=listener, limit=MAX_REQUEST
+            )
+        except OSError as error:  # as where somebody clears the directory at this very moment
+            listener.close()
+            raise EnvironmentFailure(f"cannot serve {path}: {error.strerror}") from error
         if self._server is not None:
             self._server.close()  # nobody finds it any more; who has found it stays connected
-        self._server = await asyncio.start_unix_server(
-            self._connections.accept, sock=listener, limit=MAX_REQUEST
-        )
+        self._path, self._file, self._server = path, (made.st_dev, made.st_ino), server
         return path
 
     async def stop(self) -> None:

@@ -119,7 +119,7 @@ def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) 
     if name in resources:
         subject = joined([tag("a", name, href=f"#{anchor(name)}"), *([" ", device] if device else [])])
     say = f"{problem['subject'] or problem['kind']}: {_SAID.get(problem['kind'], '')}{problem['reason']}"
-    if problem["kind"] == "config":  # one for each complaint, and all of one file
+    if problem["kind"] in ("config", "plugin"):  # one for each complaint, and all of one file or package
         key = f"{key} {problem['reason']}"
     return Row(
         (

@@ -1,0 +1,125 @@
+"""What a container has that no list shows is told with the true reason; gone is said of what is gone only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from devhost.backend import Device
+from devhost.problems import problems
+from devhost.report import status
+from devhost.service import GONE
+from devhost.stranded import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
+
+TOY = "example.com/toy"
+LINE = f"name: {TOY}, backend: toy"
+
+
+def reasons(host) -> dict[str, str]:
+    return {one["id"]: one["reason"] for one in status(host)["held"]}
+
+
+def ill(host) -> list[tuple[str, str]]:
+    return [(one.subject, one.reason) for one in problems(host).shown if one.kind == "device"]
+
+
+async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -> None:
+    """Has a pod get so much of a resource before devhost restarts."""
+    rig.write(line)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(resource) == count)
+        await kubelet.admit("pod", "main", resource, count)
+
+
+async def settled(rig, host, condition) -> None:
+    """Waits for a condition, and until every backend has looked."""
+    await rig.until(lambda: host.planned and host.ledger.known and condition())
+    await rig.until(lambda: all(one.listed for one in host.discoveries.values()))
+
+
+async def test_a_device_that_went_while_devhost_was_away_is_a_problem_until_it_is_back(rig, kubelet):
+    await handed_out(rig, kubelet, LINE, 2)
+    both = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = both[:1]
+    async with rig.running() as host:
+        await settled(rig, host, lambda: reasons(host) == {"d1": GONE})
+        assert ill(host) == [(f"{TOY} d1", GONE)]
+        rig.change("toy", both)
+        await rig.until(lambda: not ill(host) and not reasons(host))
+
+
+async def test_also_where_no_device_of_the_resource_is_left(rig, kubelet):
+    await handed_out(rig, kubelet, LINE, 2)
+    rig.scripts["toy"].devices = []
+    async with rig.running() as host:
+        await settled(rig, host, lambda: reasons(host) == dict.fromkeys(("d0", "d1"), GONE))
+        assert problems(host).counts["device"] == 2
+
+
+async def test_a_resource_that_only_begins_as_a_template_does_may_be_another_plugins(rig, kubelet):
+    rig.scripts["other"].devices = [Device(id="o0", attributes={"model": "special", "index": 0})]
+    await handed_out(rig, kubelet, "name: example.com/special, backend: other", 1, "example.com/special")
+    rig.write("name: 'example.com/{model}', backend: toy")
+    async with rig.running() as host:
+        await settled(rig, host, lambda: reasons(host))
+        assert reasons(host) == {"o0": UNSERVED}
+        assert ill(host) == []
+
+
+async def test_a_resource_that_has_another_backend_now_has_lost_nothing(rig, kubelet):
+    rig.scripts["other"].devices = [Device(id="o0", attributes={"model": "x100", "index": 0})]
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await kubelet.admit("pod", "main", TOY, 1)
+        await rig.until(host.ledger.held)
+        rig.write(f"name: {TOY}, backend: other", "name: example.com/still, backend: toy")
+        await settled(rig, host, lambda: host.discoveries.keys() == {"other", "toy"} and reasons(host))
+        await rig.until(lambda: list(reasons(host).values()) == [OTHER_BACKEND])
+        assert ill(host) == []
+
+
+async def test_of_devices_that_were_handed_out_together_only_the_one_that_went_is_gone(rig, kubelet):
+    await handed_out(rig, kubelet, LINE + ", share: {replicas: 4, of: all}", 4)
+    rig.write(LINE)
+    async with rig.running() as host:
+        await settled(rig, host, lambda: len(reasons(host)) == 4)
+        await rig.until(lambda: all(one["devices"] for one in status(host)["held"]))
+        assert set(reasons(host).values()) == {SHARED_OTHERWISE}
+        rig.change("toy", rig.scripts["toy"].devices[:1])
+        await rig.until(lambda: [subject for subject, _ in ill(host)] == [f"{TOY} d1"])
+        assert GONE not in reasons(host).values()
+
+
+async def test_a_device_whose_replicas_are_listed_in_part_is_one_problem(rig, kubelet):
+    await handed_out(rig, kubelet, LINE + ", share: {replicas: 4}", 8)
+    rig.write(LINE + ", share: {replicas: 2}")
+    async with rig.running() as host:
+        await settled(rig, host, lambda: len(reasons(host)) == 4)
+        rig.change("toy", rig.scripts["toy"].devices[:1])
+        await rig.until(lambda: GONE in reasons(host).values())
+        assert ill(host) == [(f"{TOY} d1", GONE)]
+        assert problems(host).counts["device"] == 1
+
+
+async def test_a_device_that_is_reported_unusably_is_not_gone(rig, kubelet):
+    await handed_out(rig, kubelet, LINE, 2)
+    one, two = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [one, replace(two, attributes={"model": 7, "index": 1})]
+    async with rig.running() as host:
+        await settled(rig, host, lambda: "d1" in reasons(host))
+        assert reasons(host)["d1"] != GONE
+        assert ill(host) == []
+        assert problems(host).counts["refused"] == 1
+
+
+async def test_of_a_backend_that_has_not_answered_since_the_start_nothing_is_said_to_be_gone(rig, kubelet):
+    await handed_out(rig, kubelet, LINE, 2)
+
+    def fail() -> None:
+        raise RuntimeError("no driver")
+
+    rig.scripts["toy"].on_discover = fail
+    async with rig.running() as host:
+        await rig.until(lambda: problems(host).counts["backend"] and len(reasons(host)) == 2)
+        assert set(reasons(host).values()) == {UNSERVED}
+        assert ill(host) == []
