@@ -33,7 +33,7 @@ error: what is wrong, where, and how to mend it.
 | 2 | the configuration or the command line is wrong |
 | 3 | the machine does not allow it: a permission, a directory |
 | 4 | the event loop of `devhost run` stalled; the log has what every thread was doing |
-| 130 | interrupted with Ctrl-C |
+| 130 | interrupted with Ctrl-C; `run` and `status --watch` end with 0, that is how one ends them |
 """
 
 MORE = {

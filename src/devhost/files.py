@@ -33,6 +33,12 @@ def without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def hostless(root: Path) -> str:
+    """Why no device can be found below a directory that is to stand for ``/``; empty where some may be."""
+    there = any(os.path.isdir(root / top) for top in ("sys", "dev"))  # noqa: PTH112 - never raises
+    return "" if there else f"{root} has neither sys nor dev"
+
+
 def make_directory(path: Path) -> None:
     """Makes a directory that everybody may read, with those above it; one that is there stays as it is.
 

@@ -7,7 +7,6 @@ the plan anew, and bring what is served in line with it.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections import Counter
@@ -24,7 +23,7 @@ from .config.difference import difference
 from .discovery import Discovery
 from .errors import BackendTimeout, ConfigError
 from .events import UeventMonitor
-from .files import fingerprint
+from .files import fingerprint, hostless
 from .kubelet.api import PLUGIN_DIRECTORY
 from .kubelet.directory import check_directory
 from .kubelet.holders import Holders
@@ -394,8 +393,7 @@ class Host:
         self.tasks.spawn(f"retire {name}", leave)
 
     def _monitor(self) -> UeventMonitor | None:
-        if not any(os.path.isdir(self._root / top) for top in ("sys", "dev")):  # noqa: PTH112 - never raises
-            reason = f"{self._root} has neither sys nor dev"
+        if reason := hostless(self._root):
             log.warning("nothing of the host is below --root", reason=reason)
         try:
             monitor = UeventMonitor(self._roster.dispatch, self._root)

@@ -314,6 +314,8 @@ class Supply:
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
         check_edits(edits, self.source.name)
         edits = named(Edits.merge([edits]), self.name)  # what serves several devices a container gets once
+        if clash := edits.clash():
+            raise AllocationError(f"{self.name}: {clash}, which can have one of them")
         absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
         if absent:
             return Granted(edits), self._blame(devices, options, absent)

@@ -148,3 +148,15 @@ def test_without_resources_every_device_of_every_backend_is_listed(toys):
     done = toys.devhost("discover")
     assert (done.returncode, done.stderr) == (0, "")
     assert "serial=s-one" in done.stdout
+
+
+def test_a_root_with_nothing_of_a_host_is_told_where_no_device_is_found(toys):
+    toys.plug()
+    said = f"devhost: {toys.root} has neither sys nor dev\n"
+    done = toys.devhost("discover")
+    assert (done.returncode, done.stderr) == (0, said)
+    (toys.root / "sys").mkdir()
+    assert toys.devhost("discover").stderr == ""
+    (toys.root / "sys").rmdir()
+    toys.plug("one=x100")
+    assert toys.devhost("discover").stderr == ""

@@ -7,6 +7,7 @@ on the disk and the library that a runtime reads it with.
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.backend import Backend, Device, DeviceNode, Edits, Mount, NoOptions
+from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.injection import Injection
 from devhost.inventory import Inventory
 from devhost.kubelet import wire
@@ -98,7 +99,12 @@ async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[st
         await named.source.look([])
         injection.want(named.offers, lambda device: HEALTHY)
         try:
-            directly = await plain.answer(tokens)
+            try:
+                directly = await plain.answer(tokens)
+            except AllocationError as refusal:
+                with pytest.raises(AllocationError, match=re.escape(str(refusal))):
+                    await named.answer(tokens)
+                return
             by_name = await named.answer(tokens)
             names = [device.name for device in by_name.cdi_devices]
             for name in names:

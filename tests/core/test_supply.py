@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,54 @@ async def test_a_container_may_start_again_on_a_device_that_fell_sick(rig: Rig) 
     await rig.supply.prepare(["sick"])
     with pytest.raises(UnknownDevice):
         await rig.supply.prepare(["nobody"])
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (
+            [Edits((DeviceNode("/dev/a", "/dev/x"),)), Edits((DeviceNode("/dev/b", "/dev/x"),))],
+            "/dev/a and /dev/b are both to be /dev/x in the container",
+        ),
+        (
+            [Edits((DeviceNode("/dev/a", "/dev/b"),)), Edits((DeviceNode("/dev/b"),))],
+            "/dev/a and /dev/b are both to be /dev/b in the container",
+        ),
+        (
+            [Edits(mounts=(Mount("/dev/a", "/x"),)), Edits(mounts=(Mount("/dev/b", "/x"),))],
+            "/dev/a and /dev/b are both to be /x in the container",
+        ),
+    ],
+)
+@pytest.mark.parametrize("merged", [False, True])
+async def test_two_things_for_one_place_in_a_container_are_refused_and_none_is_dropped(
+    rig: Rig, parts: list[Edits], said: str, merged: bool
+) -> None:
+    def answer(devices: Sequence[Device]) -> Edits:
+        own = [parts["ab".index(device.id)] for device in devices]
+        if merged:
+            return Edits.merge(own)
+        nodes, mounts = (one.nodes for one in own), (one.mounts for one in own)
+        return Edits(tuple(chain(*nodes)), tuple(chain(*mounts)))
+
+    rig.answer = answer
+    with pytest.raises(AllocationError, match=said):
+        await rig.allocate("a", "b")
+    for token in "ab":
+        assert (await rig.allocate(token)).edits == parts["ab".index(token)]
+
+
+async def test_the_same_thing_for_one_place_is_there_once(rig: Rig) -> None:
+    rig.answer = lambda devices: Edits.merge(
+        Edits((DeviceNode("/dev/c", "/dev/x"),), (Mount("/dev/c", "/x"),)) for _ in devices
+    )
+    granted = await rig.allocate("a", "b")
+    assert granted.edits == Edits((DeviceNode("/dev/c", "/dev/x"),), (Mount("/dev/c", "/x"),))
+
+
+async def test_of_two_things_for_one_place_of_which_one_can_be_done_without_the_first_is_there(
+    rig: Rig,
+) -> None:
+    first, second = DeviceNode("/dev/a", "/dev/x"), DeviceNode("/dev/b", "/dev/x", required=False)
+    rig.answer = lambda devices: Edits.merge([Edits((first,)), Edits((second,))])
+    assert (await rig.allocate("a")).edits.nodes == (first,)

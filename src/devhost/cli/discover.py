@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from devhost.errors import UsageError
+from devhost.files import hostless
 from devhost.loading import load_or_everything
 from devhost.model import Device
 from devhost.plan import Offer, PlannedResource, Refusal
@@ -45,6 +46,8 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     else:
         _print(found, names, everything or not found.settings.resources)
     reasons = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
+    if not (reasons or found.devices()) and (nothing := hostless(root)):
+        click.echo(f"devhost: {nothing}", err=True)
     for reason in reasons:
         click.echo(f"devhost: {reason}", err=True)
     if reasons:
