@@ -141,7 +141,9 @@ def problems(host: Parts) -> Problems:
     # of what is too much, devices go first: there may be any number of them
     few = _first(devices, max(0, MOST - len(others) - 1), "", MORE_ILL)
     shown = sorted((*others, *few), key=lambda problem: KINDS.index(problem.kind))
-    return Problems([_told(problem) for problem in shown[:MOST]], counts)
+    if len(shown) > MOST:
+        shown = _first(shown, MOST - 1, "", "more problems")
+    return Problems([_told(problem) for problem in shown], counts)
 
 
 def _told(problem: Problem) -> Problem:

@@ -86,6 +86,7 @@ def status(host: Host) -> StatusDocument:
                 subject=problem.subject,
                 reason=problem.reason,
                 since=_iso(problem.since) if problem.since else None,
+                count=problem.count,
             )
             for problem in problems(host).shown
         ],

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parent))  # for what several test modules share
+
 TOY = '''
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl, unhealthy
 

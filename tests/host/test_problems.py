@@ -8,6 +8,7 @@ from devhost.backend import Device
 from devhost.model import unhealthy
 from devhost.problems import KINDS, MOST, NAMED, Problem, problems
 from devhost.report import status
+from devhost.soundness import RefusedDevice
 
 TOY = "example.com/toy"
 
@@ -50,6 +51,7 @@ async def test_ten_thousand_sick_devices_are_named_in_part_and_counted(rig, kube
         assert [problem.subject for problem in shown[:2]] == [f"{TOY} d00000", f"{TOY} d00001"]
         assert shown[NAMED] == Problem("device", TOY, "9980 more devices are unhealthy", count=9980)
         assert len(shown) == NAMED + 1
+        assert [problem["count"] for problem in status(host)["problems"]] == [1] * NAMED + [9980]
 
 
 async def test_devices_of_many_resources_leave_room_for_what_else_is_wrong(rig, kubelet):
@@ -70,6 +72,28 @@ async def test_devices_of_many_resources_leave_room_for_what_else_is_wrong(rig, 
         named = sum(problem.count == 1 for problem in found.shown if problem.kind == "device")
         assert last.kind == "device" and last.reason.endswith(" more devices are unhealthy")
         assert sum(p.count for p in found.shown if p.kind == "device") == 1000 and named > NAMED
+
+
+async def test_what_is_left_out_of_very_many_problems_of_any_kind_is_counted(rig, kubelet):
+    class Six:
+        """The host, as it were with six backends like the one it has."""
+
+        def __getattr__(self, name):
+            return getattr(host, name)
+
+        @property
+        def discoveries(self):
+            return {f"toy{n}": host.discoveries["toy"] for n in range(6)}
+
+    rig.scripts["toy"].devices = ill(1000)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: problems(host).counts["device"] == 1000)
+        host.discoveries["toy"].condition.refused = tuple(RefusedDevice(f"x{n}", "no") for n in range(1000))
+        found = problems(Six())
+        assert len(found.shown) == MOST
+        assert found.counts["refused"] == 6000
+        assert sum(one.count for one in found.shown) == sum(found.counts.values()) == 7000
 
 
 async def test_a_container_that_must_not_share_its_device_is_no_problem(rig, kubelet):

@@ -91,10 +91,11 @@ def backend(name: str, count: int, **more: object) -> BackendStatus:
     return made | more  # type: ignore[return-value]
 
 
-def problem(kind: str, subject: str, reason: str, **past: float) -> ProblemStatus:
+def problem(kind: str, subject: str, reason: str, *, count: int = 1, **past: float) -> ProblemStatus:
     """One problem; nobody noted since when unless ``past`` says so."""
     since = ago(**past) if past else None
-    return {"kind": kind, "subject": subject, "reason": reason, "since": since}  # type: ignore[typeddict-item]
+    found = ProblemStatus(kind="config", subject=subject, reason=reason, since=since, count=count)
+    return found | {"kind": kind}  # type: ignore[return-value]
 
 
 def document(*resources: ResourceStatus, **more: object) -> StatusDocument:

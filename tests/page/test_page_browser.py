@@ -267,6 +267,20 @@ async def test_nothing_has_to_be_scrolled_sideways(page: Open, width: int) -> No
     assert await page.run(f"{hidden}.filter(one => one.clientWidth > 1).map(one => one.textContent)") == []
 
 
+async def test_on_a_telephone_captions_begin_where_the_text_of_their_cards_does(page: Open) -> None:
+    page.document["backends"][0]["refusedDevices"] = [{"device": "", "reason": "its id is empty"}]
+    page.browser.narrow(390)
+    await page.load()
+    begin = (
+        "const left = (of) => { const range = document.createRange(); range.selectNodeContents(of); "
+        "return Math.round(range.getBoundingClientRect().left); }; "
+        "return [...document.querySelectorAll('caption:not(.unseen)')].map((one) => "
+        "[one.textContent, left(one) - left(one.parentElement.querySelector('tbody th'))])"
+    )
+    found = dict(await page.run(begin))
+    assert len(found) == 3 and set(found.values()) == {0}
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 async def test_everything_has_a_role_and_a_name_for_those_who_listen(page: Open, width: int) -> None:
     page.browser.narrow(width)

@@ -162,6 +162,36 @@ def test_the_title_counts_the_problems() -> None:
     assert render(made.document(), "n1", made.NOW).title == "n1 · devhost"
 
 
+def test_a_row_that_stands_for_many_problems_counts_as_many() -> None:
+    few = [made.problem("device", f"a/b d{n}", "it hangs") for n in range(20)]
+    rest = made.problem("device", "a/b", "2000 more devices are unhealthy", count=2000)
+    document = made.document(problems=[*few, rest])
+    assert render(document, "n1", made.NOW).title == "(2,020) n1 · devhost"
+    reading = shown(document)
+    (verdict,) = (one for one in reading.attributes("section") if one.get("data-news") == "verdict")
+    assert verdict["data-say"] == "2,020 problems" and "2,020 problems 0 resources" in reading.text
+
+
+def test_what_has_no_name_of_its_own_says_so() -> None:
+    refused = {"device": "", "reason": "its id is empty"}
+    document = made.document(
+        backends=[made.backend("toy", 0, refusedDevices=[refused])],
+        refusals=[{"backend": "toy", "device": "", "kind": "claimed", "reason": "resources[0]: claimed"}],
+        problems=[
+            made.problem("device", "", "61 more devices are unhealthy", count=61),
+            made.problem("refused", "toy ", "its id is empty"),
+        ],
+    )
+    text = shown(document).text
+    for words in (
+        "(no id) toy its id is empty",
+        "(no id) toy claimed resources[0]",
+        "(others) device 61 more",
+        "toy (no id) refused its id is empty",
+    ):
+        assert words in text
+
+
 def test_ages_are_those_of_the_moment_it_was_made_and_name_the_time() -> None:
     document = made.document()
     part = render(document, made.NODE, made.NOW + timedelta(minutes=18)).part
@@ -180,6 +210,29 @@ def test_more_unhealthy_devices_than_there_is_room_for_are_counted() -> None:
     document = many(1000, ill=1000)
     assert len(listed(document)) == devices.MOST
     assert "800 more devices: /status.json" in shown(document).text
+
+
+def test_the_tokens_of_one_sick_device_are_one_row_so_that_every_other_is_shown() -> None:
+    tokens = [made.device(f"hca0::{n}", "port 1 is down", "ns/p/c" if n == 3 else "") for n in range(300)]
+    others = [made.device("hca1::0", "it hangs"), *(made.device(f"hca2::{n}") for n in range(50))]
+    document = made.document(made.resource("rdma/hca", "rdma", [*tokens, *others]))
+    assert listed(document)[:4] == ["hca0::0", "hca0::3", "hca1::0", "hca2::0"]
+    assert len(listed(document)) == 53
+    text = shown(document).text
+    assert "hca0::0 and 298 more like it Unhealthy" in text and "hca0::3 Unhealthy" in text
+    assert "/status.json" not in text.partition("Devices")[2].rpartition("/metrics")[0]
+
+
+def test_a_sick_device_that_many_pods_share_leaves_room_for_the_others() -> None:
+    tokens = [made.device(f"hca0::{n}", "port 1 is down", "ns/p/c") for n in range(300)]
+    document = made.document(made.resource("rdma/hca", "rdma", [*tokens, made.device("hca1::0", "it hangs")]))
+    assert listed(document)[-2:] == [f"hca0::{devices.MOST - 2}", "hca1::0"]
+    assert "101 more devices: /status.json" in shown(document).text
+
+
+def test_devices_for_which_there_is_room_have_a_row_each() -> None:
+    tokens = [made.device(f"hca0::{n}", "port 1 is down") for n in range(devices.MOST)]
+    assert len(listed(made.document(made.resource("rdma/hca", "rdma", tokens)))) == devices.MOST
 
 
 def test_many_resources_share_the_room() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TypeVar
 
 from devhost.sysfs import natural
-from devhost.telemetry.document import DeviceStatus, HostStatus, MemberStatus, StatusDocument
+from devhost.telemetry.crowding import Alike, alike, fair
+from devhost.telemetry.document import HostStatus, StatusDocument
 from devhost.telemetry.printable import printable
 from devhost.telemetry.wording import age, container, few, held_by
 
@@ -20,7 +20,6 @@ MOST = 50
 """Rows of any one list unless all are asked for."""
 
 _Row = tuple[object, ...]
-_D = TypeVar("_D", DeviceStatus, MemberStatus)
 
 
 def show(document: StatusDocument, now: datetime, *, everything: bool = False) -> str:
@@ -94,30 +93,37 @@ def _resources(document: StatusDocument, now: datetime) -> str:
 
 def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:
     found = [
-        (resource["name"], device)
+        (resource["name"], sorted(resource["devices"], key=lambda device: natural(device["id"])))
         for resource in document["resources"]
-        for device in sorted(resource["devices"], key=lambda device: natural(device["id"]))
     ]
-    if not found:
+    count = sum(len(devices) for _, devices in found)
+    if not count:
         return ""
-    shown, left_out = _ill_if_many(found, "devices", everything)
     known = document["kubelet"]["podResources"]["known"]
     headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "HELD BY", "REASON")
-    rows = [_device(name, device, now, held_by(device, known)) for name, device in shown]
-    return _shortened(headers, rows, left_out)
+    if everything or count <= FEW:
+        every = [(name, Alike(device, 0)) for name, devices in found for device in devices]
+        return _with_remarks(headers, [_device(name, one, now, known) for name, one in every])
+    ill = [
+        (name, one)
+        for name, devices in found
+        for one in alike(device for device in devices if device["health"] != "Healthy")
+    ]
+    shown = fair(ill, MOST, lambda row: (row[0], row[1].first["device"]), lambda row: row[0])
+    hidden = _size(ill) - _size(shown)
+    rows = [_device(name, one, now, known) for name, one in shown]
+    return _shortened(headers, rows, _left_out(hidden, count - _size(ill), "devices"))
 
 
-def _ill_if_many(
-    found: Sequence[tuple[str, _D]], what: str, everything: bool
-) -> tuple[Sequence[tuple[str, _D]], str]:
-    """The devices to show: of many only those with a problem; and how many are left out, in words."""
-    if everything or len(found) <= FEW:
-        return found, ""
-    ill = [(name, device) for name, device in found if device["health"] != "Healthy"]
-    shown = ill[:MOST]
-    counts = [(len(ill) - len(shown), "unhealthy"), (len(found) - len(ill), "healthy")]
-    left_out = " and ".join(f"{count} {health}" for count, health in counts if count)
-    return shown, f"{left_out} {what} not shown (--all shows them)" if left_out else ""
+def _size(rows: Iterable[tuple[str, Alike]]) -> int:
+    return sum(1 + one.more for _, one in rows)
+
+
+def _left_out(ill: int, well: int, what: str) -> str:
+    """How many devices are not in a table, in words."""
+    counts = [(ill, "unhealthy"), (well, "healthy")]
+    found = " and ".join(f"{count} {health}" for count, health in counts if count)
+    return f"{found} {what} not shown (--all shows them)" if found else ""
 
 
 def _shortened(headers: Sequence[str], rows: Sequence[_Row], left_out: str) -> str:
@@ -127,14 +133,15 @@ def _shortened(headers: Sequence[str], rows: Sequence[_Row], left_out: str) -> s
     return f"{text}\n{left_out}" if left_out else text
 
 
-def _device(name: str, device: DeviceStatus, now: datetime, held_by: str) -> _Row:
+def _device(name: str, one: Alike, now: datetime, known: bool) -> _Row:
+    device = one.first
     return (
         name,
-        device["id"],
+        one.name,
         device["health"],
         age(device["since"], now),
         ",".join(map(str, device["numaNodes"])),
-        held_by,
+        held_by(device, known),
         device["reason"],
     )
 
@@ -146,7 +153,12 @@ def _together(document: StatusDocument, everything: bool) -> str:
         for resource in document["resources"]
         for member in sorted(resource["together"], key=lambda member: natural(member["device"]))
     ]
-    shown, left_out = _ill_if_many(found, "devices handed out together", everything)
+    shown, left_out = found, ""
+    if not everything and len(found) > FEW:
+        ill = [(name, member) for name, member in found if member["health"] != "Healthy"]
+        shown = fair(ill, MOST, lambda row: row[0])
+        hidden, well = len(ill) - len(shown), len(found) - len(ill)
+        left_out = _left_out(hidden, well, "devices handed out together")
     rows: list[_Row] = [
         (name, member["device"], member["health"], ",".join(map(str, member["numaNodes"])), member["reason"])
         for name, member in shown

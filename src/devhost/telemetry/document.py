@@ -233,13 +233,15 @@ class ProblemStatus(TypedDict):
 
     ``subject`` is what it is wrong with: a file, a directory, a resource, a backend, ``RESOURCE DEVICE`` or
     ``BACKEND DEVICE``. ``reason`` stands in the same words in the log, in metrics and wherever else this
-    document names it. ``since`` is ``None`` where nobody noted it.
+    document names it. ``since`` is ``None`` where nobody noted it. ``count`` is how many it stands for: 1, or
+    all those of which ``reason`` only says how many more there are.
     """
 
     kind: ProblemKind
     subject: str
     reason: str
     since: str | None
+    count: int
 
 
 class StatusDocument(TypedDict):

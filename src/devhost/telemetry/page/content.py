@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from devhost.sysfs import natural
@@ -18,6 +18,11 @@ from devhost.telemetry.wording import UNKNOWN_POD, container, few
 from .devices import MOST, anchor, devices, health, more
 from .hiding import HIDDEN
 from .markup import Content, Html, Row, joined, since, table, tag
+
+NO_ID = "(no id)"
+"""What a device is called whose backend gives it none."""
+OTHERS = "(others)"
+"""What a problem is with that stands for many of several resources or packages."""
 
 LINKS = ("/metrics", "/healthz", "/readyz", "/status.json")
 """What else the listener answers."""
@@ -56,8 +61,13 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
 
 def verdict(document: StatusDocument) -> str:
     """One line: whether all is well."""
-    count = len(document["problems"])
-    return f"{count} problem{'s' if count > 1 else ''}" if count else "All is well"
+    count = how_many(document["problems"])
+    return _count(count, "problem") if count else "All is well"
+
+
+def how_many(problems: Iterable[ProblemStatus]) -> int:
+    """How many problems there are; one row may stand for many."""
+    return sum(problem["count"] for problem in problems)
 
 
 def _header(document: StatusDocument, node: str, now: datetime) -> Html:
@@ -109,13 +119,13 @@ def _problems(document: StatusDocument, now: datetime) -> Html | None:
         return None
     headers = ("Subject", "Kind", "Reason", "Since")
     listed = table("Problems", headers, rows, wide=("Reason",), looks="problems", headed=True)
-    return _section("Problems", "problems", listed, more(len(problems) - len(rows), "problems"))
+    return _section("Problems", "problems", listed, more(how_many(problems[MOST:]), "problems"))
 
 
 def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) -> Row:
     key = f"{problem['kind']} {problem['subject']}"
-    subject: Content = problem["subject"]
     name, _, device = problem["subject"].partition(" ")
+    subject: Content = f"{name} {device or NO_ID}" if problem["subject"].endswith(" ") else problem["subject"]
     if name in resources:
         subject = joined([tag("a", name, href=f"#{anchor(name)}"), *([" ", device] if device else [])])
     say = f"{problem['subject'] or problem['kind']}: {_SAID.get(problem['kind'], '')}{problem['reason']}"
@@ -123,7 +133,7 @@ def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) 
         key = f"{key} {problem['reason']}"
     return Row(
         (
-            subject,
+            subject or OTHERS,
             tag("span", problem["kind"], class_="kind"),
             problem["reason"],
             since(problem["since"], now),
@@ -218,7 +228,7 @@ def _backends(backends: Sequence[BackendStatus], now: datetime) -> Html | None:
     wide = ("Provisioning", "Labels", "Reason")
     refused = [(backend["name"], one) for backend in backends for one in backend["refusedDevices"]]
     unusable = [
-        Row((one["device"], name, one["reason"]), {"data-key": f"{name} {one['device']}"})
+        Row((one["device"] or NO_ID, name, one["reason"]), {"data-key": f"{name} {one['device']}"})
         for name, one in refused[:MOST]
     ]
     caption = "Devices that a backend reported in a form that cannot be used"
@@ -308,7 +318,7 @@ def _refusals(document: StatusDocument) -> Html | None:
     found = sorted(document["refusals"], key=lambda one: (one["backend"], natural(one["device"])))
     rows = [
         Row(
-            (one["device"], one["backend"], tag("span", one["kind"], class_="kind"), one["reason"]),
+            (one["device"] or NO_ID, one["backend"], tag("span", one["kind"], class_="kind"), one["reason"]),
             {"data-key": f"{one['backend']} {one['device']} {one['reason']}"},
         )
         for one in found[:MOST]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypeVar
 
 from devhost.sysfs import natural
+from devhost.telemetry.crowding import Alike, alike, fair
 from devhost.telemetry.document import (
     DepartedStatus,
     DeviceStatus,
-    MemberStatus,
     ResourceStatus,
     StatusDocument,
 )
@@ -27,8 +26,6 @@ IN_ALL = 1000
 """Rows of devices of all resources: what a phone draws without effort."""
 FEW = 40
 """Devices in all up to which those of every resource are shown unfolded."""
-
-_D = TypeVar("_D", DeviceStatus, MemberStatus)
 
 
 def devices(document: StatusDocument, now: datetime, pods: bool) -> Html | None:
@@ -90,14 +87,20 @@ def _resource(
     )
 
 
-def _ill_first(found: Sequence[_D], most: int, key: Callable[[_D], str]) -> tuple[list[_D], str]:
-    """The rows to show, and what the others are in a word."""
-    ill = [one for one in found if one["health"] != "Healthy"]
-    well = [one for one in found if one["health"] == "Healthy"]
-    ill = sorted(ill, key=lambda one: natural(key(one)))[:most]
-    room = most - len(ill)
-    shown = ill + (sorted(well, key=lambda one: natural(key(one)))[:room] if room else [])
-    return shown, "" if room == 0 else "healthy "
+def _in_order(devices: Sequence[DeviceStatus], *, healthy: bool) -> list[DeviceStatus]:
+    found = [device for device in devices if (device["health"] == "Healthy") is healthy]
+    return sorted(found, key=lambda device: natural(device["id"]))
+
+
+def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike], Html | None]:
+    """The rows to show, and how many devices are in none of them."""
+    ill = _in_order(devices, healthy=False)
+    rows = [Alike(device, 0) for device in ill] if len(devices) <= most else alike(ill)
+    shown = fair(rows, most, lambda row: row.first["device"])
+    if room := most - len(shown):
+        shown += [Alike(device, 0) for device in _in_order(devices, healthy=True)[:room]]
+    hidden = len(devices) - sum(1 + one.more for one in shown)
+    return shown, more(hidden, "healthy devices" if room else "devices")
 
 
 def _devices(
@@ -105,43 +108,49 @@ def _devices(
 ) -> Html:
     if not resource["devices"]:
         return tag("p", "No device.", class_="nothing")
-    shown, rest = _ill_first(resource["devices"], most, lambda device: device["id"])
+    shown, hidden = _ill_first(resource["devices"], most)
     rows = [
         Row(
             (
-                device["id"],
-                health(device["health"]),
-                since(device["since"], now),
-                _numa(device["numaNodes"]),
-                holder(device),
-                device["reason"],
+                one.name,
+                health(one.first["health"]),
+                since(one.first["since"], now),
+                _numa(one.first["numaNodes"]),
+                holder(one.first),
+                one.first["reason"],
             ),
-            {"data-key": device["id"], "class": None if device["health"] == "Healthy" else "ill"},
+            {"data-key": one.first["id"], "class": _looks(one.first["health"])},
         )
-        for device in shown
+        for one in shown
     ]
     headers = ("Device", "Health", "Since", "NUMA", "Held by", "Reason")
     caption = f"Devices of {resource['name']}"
     listed = table(caption, headers, rows, wide=("Held by", "Reason"), looks="devices", headed=True)
-    return joined([listed, more(len(resource["devices"]) - len(shown), f"{rest}devices")])
+    return joined([listed, hidden])
 
 
 def _together(resource: ResourceStatus, most: int) -> Html | None:
     if not resource["together"]:
         return None
-    shown, rest = _ill_first(resource["together"], most, lambda member: member["device"])
+    # sorting by id first: of those with the same health it stays in that order
+    members = sorted(resource["together"], key=lambda member: natural(member["device"]))
+    members.sort(key=lambda member: member["health"] == "Healthy")
+    shown, others = members[:most], members[most:]
     rows = [
         Row(
             (member["device"], health(member["health"]), _numa(member["numaNodes"]), member["reason"]),
-            {"data-key": member["device"], "class": None if member["health"] == "Healthy" else "ill"},
+            {"data-key": member["device"], "class": _looks(member["health"])},
         )
         for member in shown
     ]
     caption = f"Devices of {resource['name']} that are handed out together"
     listed = table(caption, ("Together", "Health", "NUMA", "Reason"), rows, wide=("Reason",), looks="devices")
-    return joined(
-        [listed, more(len(resource["together"]) - len(shown), f"{rest}devices handed out together")]
-    )
+    healthy = "healthy " if others and others[0]["health"] == "Healthy" else ""
+    return joined([listed, more(len(others), f"{healthy}devices handed out together")])
+
+
+def _looks(word: str) -> str | None:
+    return None if word == "Healthy" else "ill"
 
 
 def _departed(resource: ResourceStatus, now: datetime) -> Html | None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from devhost.telemetry.document import StatusDocument
 
-from .content import content
+from .content import content, how_many
 from .markup import Html, joined, tag
 
 _ICON = (
@@ -42,8 +42,8 @@ def render(document: StatusDocument, node: str, now: datetime, *, pods: bool = T
         now: the time from which ages are told.
         pods: whether the document names pods.
     """
-    count = len(document["problems"])
-    title = f"({count}) {node} · devhost" if count else f"{node} · devhost"
+    count = how_many(document["problems"])
+    title = f"({count:,}) {node} · devhost" if count else f"{node} · devhost"
     icon = f"data:image/svg+xml,{quote(_ILL if count else _WELL)}"
     part = tag(
         "div",

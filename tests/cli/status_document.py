@@ -1,0 +1,88 @@
+"""Status documents for tests of ``devhost status``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from devhost.telemetry.document import DeviceStatus, StatusDocument
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+
+
+def device(name: str, reason: str = "", allocated: bool = False) -> DeviceStatus:
+    """One device: with a ``reason`` it is Unhealthy."""
+    return {
+        "id": name,
+        "device": name,
+        "health": "Unhealthy" if reason else "Healthy",
+        "reason": reason,
+        "since": "2026-11-20T11:59:15Z",
+        "numaNodes": [0, 1],
+        "allocated": allocated,
+        "given": [],
+        "holder": {"namespace": "default", "pod": "meter-0", "container": "main"} if allocated else None,
+    }
+
+
+def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
+    """Of a host with one resource that has these devices: one that is held and one that is ill."""
+    devices = (
+        devices if devices is not None else [device("FT1", allocated=True), device("FT2", "node is gone")]
+    )
+    return {
+        "devhost": {
+            "version": "1.2.3",
+            "pid": 4711,
+            "startedAt": "2026-11-20T09:00:00.000Z",
+            "config": "/etc/devhost.yaml",
+            "generation": 2,
+            "lastReload": {"at": "2026-11-20T11:48:00Z", "result": "ok", "complaints": []},
+        },
+        "kubelet": {
+            "dir": "/var/lib/kubelet/device-plugins",
+            "socket": "present",
+            "podResources": {
+                "socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
+                "known": True,
+                "reason": "",
+                "listed": "2026-11-20T11:59:50Z",
+            },
+        },
+        "resources": [
+            {
+                "name": "example.com/serial",
+                "backend": "udev",
+                "entry": "resources[0]",
+                "capacity": len(devices),
+                "allocatable": sum(device["health"] == "Healthy" for device in devices),
+                "revision": 3,
+                "socket": "x.sock",
+                "state": "registered",
+                "streams": 1,
+                "registrations": 1,
+                "lastRegistration": "2026-11-20T09:00:00Z",
+                "lastError": "",
+                "devices": devices,
+                "together": [],
+                "departed": [],
+            }
+        ],
+        "backends": [
+            {
+                "name": "udev",
+                "state": "ok",
+                "reason": "",
+                "since": "2026-11-20T09:00:00Z",
+                "devices": len(devices),
+                "lastDiscovery": "2026-11-20T11:59:15Z",
+                "lastDiscoverySeconds": 0.0012,
+                "refusedDevices": [],
+                "provisioning": None,
+                "labels": None,
+            }
+        ],
+        "observers": [],
+        "held": [],
+        "refusals": [],
+        "problems": [],
+    }

@@ -1,0 +1,116 @@
+"""What ``devhost status`` shows of more devices than there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from status_document import NOW, device, document
+
+from devhost.cli._status_view import show
+from devhost.telemetry.document import DeviceStatus, StatusDocument
+
+DOWN = "port 1 is down"
+
+
+def shared(name: str, replicas: int, reason: str = DOWN, held: Iterable[int] = ()) -> list[DeviceStatus]:
+    """The tokens of one device; these numbers of them are held."""
+    tokens = [device(f"{name}::{n}", reason, allocated=n in held) for n in range(replicas)]
+    return [{**token, "device": name} for token in tokens]
+
+
+def two(first: list[DeviceStatus], second: list[DeviceStatus]) -> StatusDocument:
+    """A host with rdma/hca and sriov/net."""
+    found = document(first)
+    (hca,) = found["resources"]
+    hca["name"] = "rdma/hca"
+    found["resources"].append({**hca, "name": "sriov/net", "devices": second})
+    return found
+
+
+def listed(text: str) -> list[str]:
+    """The lines about unhealthy devices, without since and NUMA."""
+    lines = [line.split() for line in text.splitlines() if "  Unhealthy  " in line]
+    return [" ".join(word for word in line if word not in ("45s", "0,1")) for line in lines]
+
+
+def test_the_tokens_of_one_sick_device_are_one_row_so_that_every_other_is_shown() -> None:
+    found = two(shared("0000:3b:00.0", 100), [device("0000:5e:02.1", "its link is down")])
+    text = show(found, NOW)
+    assert listed(text) == [
+        "rdma/hca 0000:3b:00.0::0 and 99 more like it Unhealthy - port 1 is down",
+        "sriov/net 0000:5e:02.1 Unhealthy - its link is down",
+    ]
+    assert "not shown" not in text
+    everything = listed(show(found, NOW, everything=True))
+    assert len(everything) == 101 and everything[99].split()[1] == "0000:3b:00.0::99"
+
+
+def test_what_a_container_has_of_a_sick_shared_device_is_a_row_of_its_own() -> None:
+    text = show(document(shared("hca", 100, held=(0, 7))), NOW)
+    assert listed(text) == [
+        f"example.com/serial hca::0 Unhealthy default/meter-0/main {DOWN}",
+        f"example.com/serial hca::1 and 97 more like it Unhealthy - {DOWN}",
+        f"example.com/serial hca::7 Unhealthy default/meter-0/main {DOWN}",
+    ]
+
+
+def test_tokens_of_which_something_else_is_said_are_not_in_one_row() -> None:
+    later = shared("a", 40)[20:]
+    for token in later:
+        token["since"] = "2026-11-20T11:59:15.500Z"
+    found = [*shared("a", 20), *later, *shared("b", 10), *shared("c", 5, "it hangs"), *shared("d", 30, "")]
+    text = show(document(found), NOW)
+    assert [line.split(" Unhealthy")[0].split(" ", 1)[1] for line in listed(text)] == [
+        "a::0 and 19 more like it",
+        "a::20 and 19 more like it",
+        "b::0 and 9 more like it",
+        "c::0 and 4 more like it",
+    ]
+    assert "\n30 healthy devices not shown (--all shows them)" in text
+
+
+def test_a_sick_device_that_many_pods_share_leaves_room_for_the_others() -> None:
+    other = [device(f"vf{n}", "its link is down") for n in range(3)]
+    text = show(two(shared("hca", 100, held=range(100)), other), NOW)
+    names = [line.split()[1] for line in listed(text)]
+    assert names == [*(f"hca::{n}" for n in range(47)), "vf0", "vf1", "vf2"]
+    assert "53 unhealthy devices not shown (--all shows them)" in text
+
+
+def test_a_resource_with_many_sick_devices_leaves_room_for_the_others() -> None:
+    text = show(two([device(f"d{n}", "gone") for n in range(500)], [device("vf0", "gone")]), NOW)
+    assert [line.split()[1] for line in listed(text)][-2:] == ["d48", "vf0"]
+    assert "451 unhealthy devices not shown (--all shows them)" in text
+
+
+def test_ten_thousand_devices_do_not_drown_the_unhealthy_ones() -> None:
+    devices = [device(f"d{i}", "gone" if i % 5000 == 7 else "") for i in range(10_000)]
+    text = show(document(devices), NOW)
+    assert len(text.splitlines()) < 20
+    assert "d7 " in text and "d5007" in text
+    assert "9998 healthy devices not shown (--all shows them)" in text
+    assert len(show(document(devices), NOW, everything=True).splitlines()) > 10_000
+
+
+def test_ten_thousand_unhealthy_devices_are_counted_too() -> None:
+    text = show(document([device(f"d{i}", "gone") for i in range(10_000)]), NOW)
+    assert len(text.splitlines()) < 80
+    assert "9950 unhealthy devices not shown (--all shows them)" in text
+
+
+def test_many_healthy_devices_are_only_counted() -> None:
+    text = show(document([device(f"d{i}") for i in range(100)]), NOW)
+    assert "\n\n100 healthy devices not shown (--all shows them)\n" in text
+
+
+def test_of_many_devices_handed_out_together_the_unhealthy_ones_are_shown() -> None:
+    found = document([device("all::0")])
+    found["resources"][0]["together"] = [
+        {"device": f"d{i}", "health": "Unhealthy" if i == 77 else "Healthy", "reason": "", "numaNodes": []}
+        for i in range(600)
+    ]
+    text = show(found, NOW)
+    assert len(text.splitlines()) < 20
+    assert "d77" in text and "d78" not in text
+    assert "599 healthy devices handed out together not shown (--all shows them)" in text
+    assert len(show(found, NOW, everything=True).splitlines()) > 600
