@@ -74,43 +74,28 @@ class Edits:
 
     @staticmethod
     def merge(parts: Iterable[Edits]) -> Edits:
-        """Joins edits in order; a container path, variable or name that repeats keeps its first value.
+        """Joins edits in order; a variable or name that repeats keeps its first value.
 
-        First wins is also what the kubelet does when it merges the answers of several resources. Only where
-        two different things that are required want one container path both stay, for :meth:`clash` to tell
-        of: a container that was to have both would have one and not know it.
+        First wins is also what the kubelet does when it merges the answers of several resources. A node or
+        mount that repeats is there once; different ones for one container path all stay: what becomes of them
+        is decided where it is known which of them the host has.
         """
-        nodes: dict[str | tuple[str, str], DeviceNode] = {}
-        mounts: dict[str | tuple[str, str], Mount] = {}
+        nodes: dict[tuple[str, str], DeviceNode] = {}
+        mounts: dict[tuple[str, str], Mount] = {}
         env: dict[str, str] = {}
         annotations: dict[str, str] = {}
         cdi: dict[str, None] = {}
         for part in parts:
             for node in part.nodes:
-                where = node.container_path or node.path
-                known = nodes.setdefault(where, node)
-                if known.path != node.path and known.required and node.required:
-                    nodes[where, node.path] = node
+                nodes.setdefault((node.container_path or node.path, node.path), node)
             for mount in part.mounts:
-                there = mounts.setdefault(mount.container_path, mount)
-                if there.host_path != mount.host_path and there.required and mount.required:
-                    mounts[mount.container_path, mount.host_path] = mount
+                mounts.setdefault((mount.container_path, mount.host_path), mount)
             for key, value in part.env.items():
                 env.setdefault(key, value)
             for key, value in part.annotations.items():
                 annotations.setdefault(key, value)
             cdi.update(dict.fromkeys(part.cdi_devices))
         return Edits(tuple(nodes.values()), tuple(mounts.values()), env, annotations, tuple(cdi))
-
-    def clash(self) -> str:
-        """Which two things want one container path, as part of a sentence; empty if none do."""
-        wanted = [(node.container_path or node.path, node.path) for node in self.nodes]
-        for things in (wanted, [(mount.container_path, mount.host_path) for mount in self.mounts]):
-            first: dict[str, str] = {}
-            for where, path in things:
-                if first.setdefault(where, path) != path:
-                    return f"{first[where]} and {path} are both to be {where} in the container"
-        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as field_of
-from typing import Any
+from typing import Any, TypeVar
 
 from . import deviceinfo
 from .announcing import DeviceInfos
@@ -25,6 +25,8 @@ from .settings import Prefer
 from .source import Source
 from .telemetry.log import get
 from .vicinity import Vicinity
+
+Thing = TypeVar("Thing", DeviceNode, Mount)
 
 log = get(__name__)
 
@@ -314,13 +316,38 @@ class Supply:
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
         check_edits(edits, self.source.name)
         edits = named(Edits.merge([edits]), self.name)  # what serves several devices a container gets once
-        if clash := edits.clash():
-            raise AllocationError(f"{self.name}: {clash}, which can have one of them")
         absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
         if absent:
             return Granted(edits), self._blame(devices, options, absent)
+        edits = self._one_each(edits)
         optional = {path for path in _paths(edits, required=False) if not self.source.exists(path)}
         return Granted(edits, frozenset(optional)), {}
+
+    def _one_each(self, edits: Edits) -> Edits:
+        """The same with one thing at each container path: what is required, else the first that there is.
+
+        Raises:
+            AllocationError: two different things that are required want one path. A container that was to
+                have both would have one and not know it.
+        """
+
+        def chosen(where: str, wanted: Sequence[Thing]) -> Thing:
+            required = [thing for thing in wanted if thing.required]
+            if len(required) > 1:
+                both = " and ".join(map(_source, required[:2]))
+                reason = f"{both} are both to be {where} in the container, which can have one of them"
+                raise AllocationError(f"{self.name}: {reason}")
+            there = (thing for thing in wanted if self.source.exists(_source(thing)))
+            return required[0] if required else next(there, wanted[0])
+
+        nodes, mounts = _by_place(edits.nodes), _by_place(edits.mounts)
+        if len(nodes) == len(edits.nodes) and len(mounts) == len(edits.mounts):
+            return edits
+        return replace(
+            edits,
+            nodes=tuple(chosen(where, wanted) for where, wanted in nodes.items()),
+            mounts=tuple(chosen(where, wanted) for where, wanted in mounts.items()),
+        )
 
     def _blame(self, devices: Sequence[Device], options: object, absent: set[str]) -> dict[str, list[str]]:
         """Which of several devices lacks what: each is asked for alone; all, if none admits it."""
@@ -337,6 +364,18 @@ class Supply:
 
 def _each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
     return list({device.id: device for some in sets for device in some}.values())
+
+
+def _source(thing: DeviceNode | Mount) -> str:
+    return thing.path if isinstance(thing, DeviceNode) else thing.host_path
+
+
+def _by_place(things: Iterable[Thing]) -> dict[str, list[Thing]]:
+    """Things by where a container sees them."""
+    found: dict[str, list[Thing]] = {}
+    for thing in things:
+        found.setdefault(thing.container_path or _source(thing), []).append(thing)
+    return found
 
 
 def _paths(edits: Edits, *, required: bool) -> list[str]:

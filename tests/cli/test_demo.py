@@ -24,7 +24,9 @@ def test_it_shows_resources_and_what_a_pod_gets_and_ends_by_itself(toys):
 
 def test_the_bundled_configuration_runs_on_this_very_machine():
     done = demo()
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    # a device of this machine may be ill, or come and go
+    assert not [line for line in done.stderr.splitlines() if " devhost.changes " not in line]
     assert "RESOURCE" in done.stdout
 
 

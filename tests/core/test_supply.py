@@ -291,3 +291,14 @@ async def test_of_two_things_for_one_place_of_which_one_can_be_done_without_the_
     first, second = DeviceNode("/dev/a", "/dev/x"), DeviceNode("/dev/b", "/dev/x", required=False)
     rig.answer = lambda devices: Edits.merge([Edits((first,)), Edits((second,))])
     assert (await rig.allocate("a")).edits.nodes == (first,)
+
+
+async def test_of_two_things_for_one_place_that_can_be_done_without_the_one_that_exists_is_there(
+    rig: Rig,
+) -> None:
+    absent, there = (DeviceNode(path, "/dev/x", required=False) for path in ("/dev/none", "/dev/a"))
+    rig.answer = lambda devices: Edits.merge([Edits((absent,)), Edits((there,))])
+    assert (await rig.allocate("a")).edits.nodes == (there,)
+    needed = DeviceNode("/dev/b", "/dev/x")
+    rig.answer = lambda devices: Edits.merge([Edits((absent, there)), Edits((needed,))])
+    assert (await rig.allocate("b")).edits.nodes == (needed,)

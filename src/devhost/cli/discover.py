@@ -46,7 +46,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     else:
         _print(found, names, everything or not found.settings.resources)
     reasons = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
-    if not (reasons or found.devices()) and (nothing := hostless(root)):
+    if output == "table" and not (reasons or found.devices()) and (nothing := hostless(root)):
         click.echo(f"devhost: {nothing}", err=True)
     for reason in reasons:
         click.echo(f"devhost: {reason}", err=True)

@@ -30,13 +30,13 @@ def check_directory(directory: Path) -> None:
         raise EnvironmentFailure(f"cannot reach the kubelet's directory {directory}: {why}", MEND) from None
     if not stat.S_ISDIR(found.st_mode):
         raise EnvironmentFailure(f"{directory} is not a directory", "give another --kubelet-dir")
-    if len(os.fsencode(directory / socket_name(""))) > MAX_SOCKET_PATH:
-        raise EnvironmentFailure(
-            f"a socket in {directory} would have a path longer than {MAX_SOCKET_PATH} bytes",
-            "give a shorter --kubelet-dir",
-        )
     for modes, what in ((os.R_OK, "read"), (os.W_OK | os.X_OK, "write to")):
         if not os.access(directory, modes):
             refused = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
             why = os.strerror(refused)
             raise EnvironmentFailure(f"cannot {what} the kubelet's directory {directory}: {why}", MEND)
+    if len(os.fsencode(directory / socket_name(""))) > MAX_SOCKET_PATH:
+        raise EnvironmentFailure(
+            f"a socket in {directory} would have a path longer than {MAX_SOCKET_PATH} bytes",
+            "give a shorter --kubelet-dir",
+        )
