@@ -25,6 +25,21 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return told
 
 
+class Netlink:
+    """An event source that fails while it is broken; then it speaks after so many seconds, and only once."""
+
+    def __init__(self, silent: float) -> None:
+        self.broken = True
+        self._silent = silent
+
+    async def __call__(self) -> AsyncIterator[Event]:
+        if self.broken:
+            raise OSError("netlink is gone")
+        await asyncio.sleep(self._silent)
+        yield Event("toy")
+        await asyncio.sleep(1e6)
+
+
 def test_a_backend_that_fails_in_turn_for_two_reasons_is_told_of_once_for_each_and_back_once(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -50,21 +65,12 @@ def test_a_backend_that_fails_in_turn_for_two_reasons_is_told_of_once_for_each_a
 def test_an_event_source_that_keeps_failing_is_told_of_once_and_once_when_it_speaks_again(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = True
-
-    async def events() -> AsyncIterator[Event]:
-        if broken:
-            raise OSError("netlink is gone")
-        yield Event("toy")
-        await asyncio.sleep(1e6)
-
     async def main() -> None:
-        nonlocal broken
         scene = Scene(probes=False)
-        scene.source.watching = events
+        netlink = scene.source.watching = Netlink(silent=0.0)
         async with scene.running(watch=True):
             await asyncio.sleep(600)
-            broken = False
+            netlink.broken = False
             await asyncio.sleep(120)
 
     caplog.set_level(logging.INFO, "devhost")
@@ -78,23 +84,14 @@ def test_an_event_source_that_keeps_failing_is_told_of_once_and_once_when_it_spe
 def test_an_event_source_that_is_open_and_silent_for_long_is_well_again(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = True
-
-    async def events() -> AsyncIterator[Event]:
-        if broken:
-            raise OSError("netlink is gone")
-        await asyncio.sleep(1e6)
-        yield Event("toy")
-
     async def main() -> None:
-        nonlocal broken
         scene = Scene(probes=False)
-        scene.source.watching = events
+        netlink = scene.source.watching = Netlink(silent=1e6)
         async with scene.running(watch=True):
             await asyncio.sleep(600)
             assert scene.discovery.deaf == "OSError: netlink is gone"
             told = len(scene.found)
-            broken = False
+            netlink.broken = False
             await asyncio.sleep(60 + SILENCE / 2)
             await asyncio.sleep(SILENCE)
             assert scene.discovery.deaf == ""
@@ -106,13 +103,9 @@ def test_an_event_source_that_is_open_and_silent_for_long_is_well_again(
 
 
 def test_a_backend_without_event_source_has_none_that_fails(virtual: Any) -> None:
-    async def events() -> AsyncIterator[Event]:
-        raise OSError("netlink is gone")
-        yield Event("toy")
-
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
-        old.source.watching = events
+        old.source.watching = Netlink(silent=1e6)
         async with old.running(watch=True):
             await asyncio.sleep(10)
         new.discovery.succeed(old.discovery)

@@ -17,6 +17,15 @@ from devhost.model import HEALTHY, unhealthy
 DEAD = BackendError("no driver")
 
 
+async def handed_over(old: Scene, new: Scene, after: float) -> None:
+    """Has a backend fail for so many seconds, and another one take its place."""
+    async with old.running():
+        old.source.error = DEAD
+        old.discovery.look()
+        await asyncio.sleep(after)
+    new.discovery.succeed(old.discovery)
+
+
 def test_devices_of_a_failing_backend_are_believed_no_more_when_it_is_time_and_not_at_the_next_try(
     virtual: Any,
 ) -> None:
@@ -42,11 +51,8 @@ def test_an_exchanged_backend_that_fails_as_before_changes_nothing(
 ) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
-        async with old.running():
-            old.source.error = new.source.error = DEAD
-            old.discovery.look()
-            await asyncio.sleep(STALE_AFTER + 5 if stale else 5)
-        new.discovery.succeed(old.discovery)
+        new.source.error = DEAD
+        await handed_over(old, new, STALE_AFTER + 5 if stale else 5)
         since = old.discovery.condition.since
         told = said(caplog)
         async with new.running():
@@ -84,11 +90,7 @@ def test_an_exchanged_backend_whose_probe_fails_as_before_changes_nothing(virtua
 def test_an_exchanged_backend_that_answers_is_well_at_once(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
-        async with old.running():
-            old.source.error = DEAD
-            old.discovery.look()
-            await asyncio.sleep(STALE_AFTER + 5)
-        new.discovery.succeed(old.discovery)
+        await handed_over(old, new, STALE_AFTER + 5)
         async with new.running():
             assert (new.state(), new.health("d0")) == (State.OK, HEALTHY)
 
@@ -98,12 +100,8 @@ def test_an_exchanged_backend_that_answers_is_well_at_once(virtual: Any) -> None
 def test_time_goes_on_for_an_exchanged_backend_also_while_it_says_nothing_at_all(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
-        async with old.running():
-            old.source.error = DEAD
-            old.discovery.look()
-            await asyncio.sleep(STALE_AFTER - 5)
         new.source.takes = 1e6
-        new.discovery.succeed(old.discovery)
+        await handed_over(old, new, STALE_AFTER - 5)
         async with new.running():
             assert new.health("d0") == HEALTHY
             await asyncio.sleep(6)
