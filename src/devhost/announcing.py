@@ -10,22 +10,20 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from .deviceinfo import DeviceInfoDirectory, Document
-from .errors import AllocationError, BackendTimeout, EnvironmentFailure
+from .errors import AllocationError, EnvironmentFailure
 from .pace import Backoff
 from .telemetry.episode import Episode
 from .telemetry.log import get
-from .worker import Lane
+from .worker import FileLane
 
 log = get(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-FILE_DEADLINE = 4.0
-"""Seconds one operation may take: the directory may lie on something that hangs."""
+MEND = (
+    "deviceInfo.directory must be a directory that devhost may write to; "
+    "deviceInfo: {write: false} where no network plugin reads it"
+)
 
 UNDECIDED = 2.0
 """Seconds between looks whether the kubelet has said who holds what, while a file depends on it."""
@@ -45,7 +43,7 @@ class DeviceInfos:
     ) -> None:
         self._held = held
         self._tag = tag
-        self._lane = Lane("device-info")
+        self._lane = FileLane("device-info", MEND)
         self._places: dict[Path, DeviceInfoDirectory] = {}
         self._place: DeviceInfoDirectory | None = None
         self._starting: list[tuple[str, str]] = []
@@ -83,7 +81,7 @@ class DeviceInfos:
         starting = [(resource, token) for token in documents]
         self._starting += starting
         try:
-            replaced = await self._call(place, "write to", place.write, resource, documents)
+            replaced = await self._lane.file(f"write to {place.directory}", place.write, resource, documents)
         except EnvironmentFailure as error:
             raise AllocationError(f"{resource}: {error}") from None
         finally:
@@ -119,26 +117,12 @@ class DeviceInfos:
 
     async def _clear(self, place: DeviceInfoDirectory) -> bool:
         """Removes what nobody holds; false while it is not known who holds what."""
-        own = await self._call(place, "read", place.own)
+        own = await self._lane.file(f"read {place.directory}", place.own)
         # decided and queued without a pause between, so that a write for the same token comes after
         held = {
             name: (one.resource, one.token) in self._starting or self._held(one.resource, one.token)
             for name, one in own.items()
         }
         if stale := [name for name, verdict in held.items() if verdict is False]:
-            await self._call(place, "remove files from", place.remove, stale)
+            await self._lane.file(f"remove files from {place.directory}", place.remove, stale)
         return None not in held.values()
-
-    async def _call(
-        self, place: DeviceInfoDirectory, verb: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        try:
-            return await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"cannot {verb} {place.directory}: {error.strerror or error}",
-                "deviceInfo.directory must be a directory that devhost may write to; "
-                "deviceInfo: {write: false} where no network plugin reads it",
-            ) from None
-        except BackendTimeout as error:
-            raise EnvironmentFailure(f"cannot {verb} {place.directory}: {error.message}") from None

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from .backend import Offered
 from .discovery import Discovery
-from .errors import BackendError, BackendTimeout, EnvironmentFailure
+from .errors import BackendError, EnvironmentFailure
 from .labels import FeatureDirectory, sorted_out
 from .model import Device
 from .pace import Backoff
@@ -25,15 +24,14 @@ from .plan import Plan
 from .telemetry.episode import Episode
 from .telemetry.log import get
 from .telemetry.metrics import Metrics
-from .worker import Lane
+from .worker import FileLane
 
 log = get(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-FILE_DEADLINE = 4.0
-"""Seconds one operation may take: the directory may lie on something that hangs."""
+MEND = (
+    "labels.directory must be a directory that devhost may write to; "
+    "labels: {write: false} where nobody reads it"
+)
 
 SETTLE = 1.0
 """Seconds between news and what is made of it: devices seldom come alone."""
@@ -91,7 +89,7 @@ class Labelling:
         self._tag = tag
         self._metrics = metrics or Metrics()
         self._wanted: frozenset[str] = frozenset()
-        self._lane = Lane("labels")
+        self._lane = FileLane("labels", MEND)
         self._clock = clock
         self._resync_at = 0.0
         self._wake = asyncio.Event()
@@ -172,7 +170,7 @@ class Labelling:
             return True
         try:
             labels, wrong = sorted_out((await discovery.source.label(devices, offered)).items())
-            anew = await self._file(f"write {place.path(name)}", place.write, name, labels)
+            anew = await self._lane.file(f"write {place.path(name)}", place.write, name, labels)
         except (BackendError, EnvironmentFailure, ValueError) as error:
             self._metrics.labels_failed(name)
             self._show(name, Standing(place.path(name), self._count(name), str(error)))
@@ -205,10 +203,10 @@ class Labelling:
         """Removes files that are not wanted any more; false if that failed."""
         try:
             for directory, place in list(self._left.items()):
-                await self._file(f"remove files from {directory}", place.sweep, frozenset())
+                await self._lane.file(f"remove files from {directory}", place.sweep, frozenset())
                 self._left.pop(directory, None)
             place = self._place
-            await self._file(f"remove files from {place.directory}", place.sweep, keep)
+            await self._lane.file(f"remove files from {place.directory}", place.sweep, keep)
         except EnvironmentFailure as error:
             if self._unswept.news(str(error)):
                 log.warning("a file with labels stays behind", reason=str(error))
@@ -216,25 +214,6 @@ class Labelling:
         if self._unswept.over():
             log.info("files with labels can be removed again")
         return True
-
-    async def _file(self, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """
-        Args:
-            what: what ``call`` does, for the error: ``write /a/b``.
-
-        Raises:
-            EnvironmentFailure: the directory hangs, is full, or does not let us.
-        """
-        try:
-            return await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"cannot {what}: {error.strerror or error}",
-                "labels.directory must be a directory that devhost may write to; "
-                "labels: {write: false} where nobody reads it",
-            ) from None
-        except BackendTimeout as error:
-            raise EnvironmentFailure(f"cannot {what}: {error.message}") from None
 
 
 def _offered(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:

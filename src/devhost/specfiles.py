@@ -9,20 +9,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from .cdi import OWNER, ContainerEdits, digest
-from .errors import BackendTimeout, EnvironmentFailure
 from .files import holds, make_directory, replace_file
-from .worker import Lane
+from .worker import FileLane
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-FILE_DEADLINE = 4.0
-"""Seconds one file operation may take: the directory may lie on something that hangs."""
+MEND = "cdi.directory must be a directory that devhost may write to and the container runtime reads"
 
 STALE_PART = 60.0
 """Seconds after which an unfinished file is nobody's work any more."""
@@ -55,7 +49,7 @@ class SpecDirectory:
         self.owner = f"{OWNER}-{digest(tag)}" if tag else OWNER
         """Sets names apart from those of other hosts and of everybody else."""
         self.prefix = f"{self.owner}_"
-        self._lane = Lane("cdi")
+        self._lane = FileLane("cdi", MEND)
         self._known: dict[Path, tuple[Signature, str]] = {}
 
     def path(self, resource: str) -> Path:
@@ -74,7 +68,7 @@ class SpecDirectory:
         Raises:
             EnvironmentFailure: the directory does not let us, is full, or hangs.
         """
-        await self._call(path, "write", self._write, path, text)
+        await self._lane.file(f"write {path}", self._write, path, text)
 
     async def remove(self, path: Path) -> None:
         """Removes a file, if it is there.
@@ -82,7 +76,7 @@ class SpecDirectory:
         Raises:
             EnvironmentFailure: the directory does not let us, or hangs.
         """
-        await self._call(path, "remove", self._remove, path)
+        await self._lane.file(f"remove {path}", self._remove, path)
 
     def move(self, directory: Path) -> None:
         """New files go there from now on; what is not needed any more is still cleared away here."""
@@ -97,7 +91,7 @@ class SpecDirectory:
         Raises:
             EnvironmentFailure: the file cannot be read, or the directory hangs.
         """
-        return await self._call(path, "read", _read, path)
+        return await self._lane.file(f"read {path}", _read, path)
 
     async def take_over(self, path: Path, kind: str) -> dict[str, ContainerEdits]:
         """The devices of a file an earlier devhost left; none if it is not there or is not sound.
@@ -108,7 +102,7 @@ class SpecDirectory:
         Raises:
             EnvironmentFailure: the file cannot be read or set aside, or the directory hangs.
         """
-        return await self._call(path, "read", self._take_over, path, kind)
+        return await self._lane.file(f"read {path}", self._take_over, path, kind)
 
     async def sweep(self, templates: Sequence[str], keep: Collection[str]) -> tuple[list[Path], set[Path]]:
         """Removes own files that no resource of the configuration could have, and those set aside.
@@ -132,24 +126,11 @@ class SpecDirectory:
                 families.append(self._stem(f"{domain}/{name[:_KEPT]}"))
             else:
                 stems.add(self._stem(plain))
-        return await self._call(self.directory, "clear", self._sweep, stems, tuple(families), kept)
+        return await self._lane.file(f"clear {self.directory}", self._sweep, stems, tuple(families), kept)
 
     def close(self) -> None:
         """Lets the thread end; waits for nobody."""
         self._lane.close()
-
-    async def _call(
-        self, path: Path, verb: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        try:
-            return await self._lane.call(FILE_DEADLINE, call, *args, **kwargs)
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"cannot {verb} {path}: {error.strerror or error}",
-                "cdi.directory must be a directory that devhost may write to and the container runtime reads",
-            ) from None
-        except BackendTimeout as error:
-            raise EnvironmentFailure(f"cannot {verb} {path}: {error.message}") from None
 
     def _write(self, path: Path, text: str) -> None:
         if self._known.get(path) == (_signature(path), text):

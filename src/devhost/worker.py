@@ -14,13 +14,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import BackendTimeout
+from .errors import BackendTimeout, EnvironmentFailure
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_ABANDONED = 4
 """Hung threads a lane puts up with: each pins a stack and whatever the call holds."""
+
+
+FILE_DEADLINE = 4.0
+"""Seconds one file operation may take: the directory may lie on something that hangs."""
 
 
 class Lane:
@@ -126,6 +130,35 @@ class Lane:
     def _run(self, runner: _Runner) -> None:
         while (job := self._take(runner)) is not None:
             job.run()
+
+
+class FileLane(Lane):
+    """A lane for the files of one directory that the configuration names.
+
+    Args:
+        name: of its threads.
+        mend: what the directory must be, as the hint of an error.
+    """
+
+    def __init__(self, name: str, mend: str) -> None:
+        super().__init__(name)
+        self._mend = mend
+
+    async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``call`` as :meth:`call` does, within :data:`FILE_DEADLINE`.
+
+        Args:
+            what: what it does, for the error: ``write /a/b``.
+
+        Raises:
+            EnvironmentFailure: the directory hangs, is full, or does not let us.
+        """
+        try:
+            return await self.call(FILE_DEADLINE, call, *args, **kwargs)
+        except OSError as error:
+            raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", self._mend) from None
+        except BackendTimeout as error:
+            raise EnvironmentFailure(f"cannot {what}: {error.message}") from None
 
 
 class _Job:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost import announcing, files
+from devhost import announcing, files, worker
 from devhost.announcing import DeviceInfos
 from devhost.deviceinfo import Document
 from devhost.errors import AllocationError
@@ -180,7 +180,7 @@ async def test_a_directory_that_hangs_fails_the_pod_in_time(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hang = threading.Event()
-    monkeypatch.setattr(announcing, "FILE_DEADLINE", 0.05)
+    monkeypatch.setattr(worker, "FILE_DEADLINE", 0.05)
     monkeypatch.setattr(desk.infos._places[desk.directory], "write", lambda *args: hang.wait(10))
     with pytest.raises(AllocationError, match="it did not answer within"):
         await desk.announce("a")

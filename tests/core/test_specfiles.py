@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost import specfiles
+from devhost import worker
 from devhost.errors import EnvironmentFailure
 from devhost.specfiles import SpecDirectory
 
@@ -88,7 +88,7 @@ async def test_a_directory_that_cannot_be_one_is_one_clear_line(tmp_path):
 
 async def test_a_directory_that_hangs_is_given_up_after_the_deadline(directory, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr(specfiles, "FILE_DEADLINE", 0.1)
+    monkeypatch.setattr(worker, "FILE_DEADLINE", 0.1)
     monkeypatch.setattr(os, "fsync", lambda descriptor: over.wait())
     with pytest.raises(EnvironmentFailure, match=r"cannot write .*: it did not answer within 0\.1 s"):
         await directory.write(directory.path("example.com/card"), "one")
