@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from .holding import Held, Holder, Holding, Key, Listing
+from .holding import Held, Holder, Holding, Key, Kubelet, Listing
 from .model import Device
 from .tokens import ALL, unit_of
 
@@ -106,6 +106,18 @@ class Account:
         """Which container has this token; ``None`` where none has, or the kubelet has not said which."""
         return self._holding.holder(token)
 
+    def named_by(self, token: str) -> Kubelet | None:
+        """The kubelet that named the holder of this token last; ``None`` if none has since its Allocate."""
+        return self._holding.named_by(token)
+
+    def forgotten(self) -> dict[str, Holder]:
+        """The tokens that the kubelet has forgotten, each with the container that holds it."""
+        return self._holding.forgotten()
+
+    def has_ended(self, token: str) -> bool:
+        """Whether the container that holds a forgotten token was missing in the newest list."""
+        return self._holding.has_ended(token)
+
     def given(self, token: str) -> tuple[str, ...]:
         """Ids of the devices that the container got which has this token, as far as that is known."""
         if token in self._guessed:
@@ -190,21 +202,39 @@ class Account:
             self._guessed.discard(token)
         self._touched(False)
 
-    def heard(self, listing: Listing) -> tuple[bool, tuple[str, ...]]:
-        """Takes the kubelet's word: whether somebody else has a token than before, and what was released."""
-        before = self._holding.tokens()
-        changed = self._holding.heard(listing, self.resource)
+    def recalls(self, listing: Listing) -> bool:
+        """Whether the kubelet names a holder that an earlier kubelet named, see :meth:`.Holding.recalls`."""
+        return self._holding.recalls(listing, self.resource)
+
+    def heard(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
+        """Takes a list of the kubelet: whether that changed who has what, and which tokens were released.
+
+        Args:
+            recalls: whether this kubelet has shown that it read its checkpoint.
+        """
+        before, forgotten = self._holding.tokens(), self._holding.forgotten()
+        changed = self._holding.heard(listing, self.resource, recalls=recalls)
         if not changed:
             return False, ()
         after = self._holding.tokens()
         released = tuple(token for token in before if token not in after)
+        self._drop(released)
+        self._touched(before != after or forgotten != self._holding.forgotten())
+        return True, released
+
+    def release(self, token: str) -> None:
+        """Counts a token as free: its container has ended."""
+        self._holding.release(token)
+        if token not in self._reserved:
+            self._drop([token])
+        self._touched(True)
+
+    def _drop(self, released: Iterable[str]) -> None:
         for token in released:
             self._parts.pop(token, None)
             self._alone.pop(token, None)
             self.options.pop(token, None)
             self._guessed.discard(token)
-        self._touched(before != after)
-        return True, released
 
     def guesses(self) -> list[str]:
         """Held tokens of whose devices there is only the kubelet's word, which names none."""

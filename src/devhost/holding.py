@@ -20,6 +20,21 @@ release is believed late:
   is released when the lists of one kubelet have lacked it for :data:`PATIENCE` seconds. A list without
   any pod says nothing of such a token: that is how a kubelet answers that knows no pods yet.
 
+* however often the kubelet restarts, a token that no list names counts for :data:`PATIENCE` seconds in all.
+
+A container's devices never change while it runs. So a container that an earlier kubelet listed with a token, and
+that the present one lists without any device, still holds the token: this kubelet has lost its checkpoint.
+Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that the container
+has ended:
+
+* two lists, :data:`APART` seconds apart, of which the first does not have the container (another container of the
+  same name that the second has is a new one: the pod of a StatefulSet that was created again);
+* or the container has devices: a kubelet that lost its checkpoint gives none to a container that runs already
+  (kubelet 1.28 and later), so this is a new container, too.
+
+A kubelet that names what an earlier one named has read its checkpoint, which is read whole or not at all. It has
+forgotten nothing, and a container that it lists without devices is a new one, or has ended.
+
 Where no list is ever heard nothing is ever released: an Allocate counts for as long as devhost runs.
 """
 
@@ -48,6 +63,10 @@ RELAXED = 15.0
 
 MISSED = 5.0
 """Seconds between lists while a vanished token is kept only because a container holds it."""
+
+WATCHED = 2.0
+"""Seconds between lists while a token is forgotten: a list has to show that its container has ended before another
+container of that name is there."""
 
 Key = tuple[str, str]
 """A device across backends: the backend's name and the device's id."""
@@ -103,12 +122,14 @@ class Listing:
 
     ``began`` is the monotonic time at which it was asked, ``pods`` how many pods it named, with devices or
     without, ``holders`` who holds what: by resource, then by token; ``None`` for a container without name.
+    ``containers`` are all containers that it names, and whether each has devices.
     """
 
     kubelet: Kubelet
     began: float
     pods: int
     holders: Mapping[str, Mapping[str, Holder | None]]
+    containers: Mapping[Holder, bool] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -118,8 +139,31 @@ class _Hold:
     since: float
     holder: Holder | None = None
     named_by: Kubelet | None = None
-    lacked: tuple[Kubelet, float] | None = None
-    """The kubelet whose lists lack it, and when the first of them began."""
+    forgotten_by: Kubelet | None = None
+    """The kubelet that lists the container without any device, though an earlier one listed it with this token."""
+    lacking_since: float | None = None
+    """When the first list began that lacks it, of whichever kubelet."""
+    lacked_by: tuple[Kubelet, float] | None = None
+    """The kubelet whose lists lack it now, and when the first of them began."""
+    ending: bool = False
+    """Whether the next list that lacks it is enough."""
+
+    def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
+        """A list names it."""
+        self.holder, self.named_by = holder, kubelet
+        self.forgotten_by = self.lacking_since = self.lacked_by = None
+        self.ending = False
+
+    def forgotten(self, kubelet: Kubelet) -> None:
+        """A list of this kubelet has the container, without the token."""
+        self.forgotten_by = kubelet
+        self.lacking_since = self.lacked_by = None
+        self.ending = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a list has shown that the container to which the kubelet forgot it is there no more."""
+        return self.forgotten_by is not None and self.ending
 
 
 @dataclass(slots=True)
@@ -146,13 +190,51 @@ class Holding:
         hold = self._holds.get(token)
         return hold.holder if hold else None
 
+    def named_by(self, token: str) -> Kubelet | None:
+        """The kubelet that named the holder of a token last; ``None`` if none has since its Allocate."""
+        hold = self._holds.get(token)
+        return hold.named_by if hold else None
+
+    def forgotten(self) -> dict[str, Holder]:
+        """The tokens that the kubelet has forgotten, each with the container that holds it."""
+        return {
+            token: hold.holder
+            for token, hold in self._holds.items()
+            if hold.forgotten_by is not None and hold.holder is not None
+        }
+
+    def has_ended(self, token: str) -> bool:
+        """Whether the container that holds a forgotten token was missing in the newest list."""
+        hold = self._holds.get(token)
+        return hold is not None and hold.has_ended
+
     def allocated(self, tokens: Iterable[str]) -> None:
         """A container gets these tokens. Whoever had them before has them no more."""
         now = self.clock()
         self._holds.update((token, _Hold(now)) for token in tokens)
 
-    def heard(self, listing: Listing, resource: str) -> bool:
-        """Takes what the kubelet says of ``resource``; true when somebody else holds a token than before."""
+    def release(self, token: str) -> None:
+        """The token is free."""
+        self._holds.pop(token, None)
+
+    def recalls(self, listing: Listing, resource: str) -> bool:
+        """Whether the kubelet names a holder that an earlier kubelet named: it has read its checkpoint."""
+        for token, holder in listing.holders.get(resource, {}).items():
+            hold = self._holds.get(token)
+            if hold is None or hold.named_by in (None, listing.kubelet):
+                continue
+            if holder is not None and holder == hold.holder and listing.began >= hold.since:
+                return True
+        return False
+
+    def heard(self, listing: Listing, resource: str, *, recalls: bool = False) -> bool:
+        """Takes what the kubelet says of ``resource``; true when somebody else holds a token than before.
+
+        It is also true when the kubelet has forgotten a token, or knows it again.
+
+        Args:
+            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`recalls`.
+        """
         self._heard = True
         named = listing.holders.get(resource, {})
         changed = False
@@ -163,12 +245,15 @@ class Holding:
                 self._holds[token] = hold
             elif listing.began < hold.since:
                 continue  # it tells of the time before this Allocate
-            changed = changed or hold.holder != holder
-            hold.holder, hold.named_by, hold.lacked = holder, listing.kubelet, None
+            changed = changed or hold.holder != holder or hold.forgotten_by is not None
+            hold.named(holder, listing.kubelet)
         for token in [token for token in self._holds if token not in named]:
-            if self._released(self._holds[token], listing):
+            hold = self._holds[token]
+            was_forgotten = hold.forgotten_by is not None
+            if self._released(hold, listing, recalls):
                 del self._holds[token]
                 changed = True
+            changed = changed or was_forgotten != (hold.forgotten_by is not None)
         return changed
 
     def due(self, last: float, vanished: Collection[str] = ()) -> float | None:
@@ -185,8 +270,10 @@ class Holding:
         )
 
     def _wanted(self, hold: _Hold, last: float, vanished: bool) -> float:
-        if hold.lacked is not None and hold.named_by == hold.lacked[0]:
-            return hold.lacked[1] + APART
+        if hold.ending and hold.lacked_by is not None:
+            return hold.lacked_by[1] + APART
+        if hold.forgotten_by is not None:
+            return last + WATCHED
         usual = MISSED if vanished else RELAXED
         if hold.named_by is None:
             # As long again as has passed since Allocate: soon at first, then ever more slowly.
@@ -194,12 +281,28 @@ class Holding:
             return last + min(usual, max(EAGER, last - hold.since))
         return last + usual
 
-    def _released(self, hold: _Hold, listing: Listing) -> bool:
+    def _released(self, hold: _Hold, listing: Listing, recalls: bool) -> bool:
         """Whether this list, which does not name the token, is the one to believe."""
-        known = hold.named_by == listing.kubelet
-        if listing.began < hold.since or not (known or listing.pods):
+        if listing.began < hold.since:
             return False
-        if hold.lacked is None or hold.lacked[0] != listing.kubelet:
-            hold.lacked = (listing.kubelet, listing.began)
+        kubelet, began = listing.kubelet, listing.began
+        equipped = None if hold.holder is None else listing.containers.get(hold.holder)
+        named = hold.named_by == kubelet
+        if equipped is False and not (named or recalls or hold.has_ended):
+            hold.forgotten(kubelet)
             return False
-        return listing.began - hold.lacked[1] >= (APART if known else PATIENCE)
+        # This kubelet has named it, has forgotten it, or shows that the container is another one.
+        ends = named or hold.forgotten_by == kubelet or equipped is not None
+        if recalls:
+            hold.forgotten_by = None
+        if not (ends or listing.pods):
+            return False
+        if hold.lacking_since is None:
+            hold.lacking_since = began
+        hold.ending = ends
+        if hold.lacked_by is None or hold.lacked_by[0] != kubelet:
+            hold.lacked_by = (kubelet, began)
+            return False
+        if began - hold.lacked_by[1] < APART:
+            return False
+        return ends or began - hold.lacking_since >= PATIENCE

@@ -310,6 +310,7 @@ class Host:
                     infos=self._infos,
                     news=self._news,
                     vicinity=self._vicinity,
+                    confirm=self.holders.confirm,
                 )
                 service.update(planned, discovery, caused_at)
                 self.services[name] = service
@@ -342,6 +343,8 @@ class Host:
     def _holders_changed(self) -> None:
         """A vanished device that was released may leave now, and what is written of one that has left."""
         self._vicinity.settle()
+        if any(service.inventory.withheld for service in self.services.values()):
+            self.replan(None)  # their reasons name containers
         self._schedule()
         self._clearing.wake()
         self._news.held()

@@ -4,7 +4,8 @@ A *token* is what the kubelet counts: a device, one of the replicas it is shared
 which all devices of the resource are shared together. A token that
 disappears is first shown Unhealthy and left out only after :data:`GRACE`, because a kubelet may just
 have chosen it; one that a container holds stays Unhealthy until it is released (:mod:`devhost.holding`
-tells when that is believed), so that the pod's status tells the truth.
+tells when that is believed), so that the pod's status tells the truth. A token that a container holds and the
+kubelet has forgotten is Unhealthy, too, with a Healthy stand-in at the end of the list (:func:`.tokens.stand_in`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .changes import Changes, Member, beginning, between, ending
 from .holding import UNNAMED, Holder
 from .model import HEALTHY, Device, Health, unhealthy
 from .plan import LIST_LIMIT, Unit, listed_bytes
-from .tokens import numbered
+from .tokens import numbered, stand_in, stood_for
 
 GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
@@ -36,7 +37,8 @@ Given = Mapping[str, Sequence[Device]]
 class Entry:
     """One token: its id, the devices behind it, its health, and since when (wall clock, seconds).
 
-    ``unit`` is what the token is named after: the device's id where it stands for one.
+    ``unit`` is what the token is named after: the device's id where it stands for one. ``stands_in`` is whether
+    it is a second id of another token.
     """
 
     token: str
@@ -46,6 +48,7 @@ class Entry:
     health: Health
     since: float
     gone_at: float | None = None
+    stands_in: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,15 @@ class Snapshot:
 
     @property
     def healthy(self) -> int:
-        """Tokens a pod could get."""
+        """Tokens a pod could get, as the kubelet counts them."""
         return sum(1 for entry in self.entries.values() if entry.health.healthy)
+
+    def entry(self, token: str) -> Entry | None:
+        """The entry of a token, also of a stand-in that the kubelet chose just before it left the list."""
+        listed = self.entries.get(token)
+        if listed is None and (name := stood_for(token, self.entries)) is not None:
+            return _stand_in(self.entries[name])
+        return listed
 
     def devices(self) -> dict[str, bool]:
         """The devices behind the tokens, by id, and whether a container could get each of them now."""
@@ -104,6 +114,8 @@ class Inventory:
         self.account = Account("", clock) if account is None else account
         self.backend = backend
         self._vanished: set[str] = set()
+        self.withheld = False
+        """Whether a token is Unhealthy though its device is well, and its reason names a container."""
         self.snapshot = Snapshot()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -136,6 +148,24 @@ class Inventory:
         self.account.allocated(self.backend, now, self._alone(now), options)
         self._handed_out(now)
         self._held()
+
+    def stands_in_for(self, name: str) -> str:
+        """Why a stand-in must not be allocated; empty where a container has it, or its token is free by now."""
+        token = stood_for(name, self.snapshot.entries)
+        if token is None or name in self.account or token not in self.account.tokens():
+            return ""
+        if self.account.has_ended(token):
+            return ""
+        holder = self.account.holder(token) or UNNAMED
+        gone = token not in self.account.forgotten()
+        return f"it stands in for {token}, " + (f"held by {holder}" if gone else forgotten(holder))
+
+    def succeed(self, names: Iterable[str]) -> None:
+        """Releases the tokens for which these stand-ins stand and whose containers have ended."""
+        for name in names:
+            token = stood_for(name, self.snapshot.entries)
+            if token is not None and self.account.has_ended(token):
+                self.account.release(token)
 
     def given(self, name: str) -> tuple[str, ...]:
         """Ids of the devices that the container got which holds this token, as far as that is known."""
@@ -209,7 +239,9 @@ class Inventory:
                 else:
                     since = before.since if before.health.healthy == health.healthy else wall
                     entries[name] = Entry(name, unit.id, members, nodes, health, since)
+        self.withheld = False
         self._keep_back(units, entries, wall)
+        self._stand_in(entries, wall)
         vanished = [
             before for name, before in old.items() if name not in entries and not self._outlived(before, now)
         ]
@@ -268,6 +300,8 @@ class Inventory:
         """
         before: dict[str, list[str]] = {}
         for name in sorted(self.account.tokens()):
+            if stood_for(name, entries) is not None:
+                continue
             now = entries.get(name)
             # what a container got for itself, by a token of which there is one today too, is in order
             if now is None or (now.unit != name and self.account.alone(name)):
@@ -286,10 +320,29 @@ class Inventory:
                 if (other := next(others, None)) is None:
                     continue
                 holder = self.account.holder(other) or UNNAMED
-                health = unhealthy(f"{holder} has it as {other}, from before it was shared in this way")
-                was = self.snapshot.entries.get(name)
-                since = was.since if was is not None and not was.health.healthy else wall
-                entries[name] = replace(entries[name], health=health, since=since)
+                reason = f"{holder} has it as {other}, from before it was shared in this way"
+                self._withhold(name, reason, entries, wall)
+
+    def _stand_in(self, entries: dict[str, Entry], wall: float) -> None:
+        """Shows forgotten tokens as Unhealthy and adds their stand-ins, and those that a container holds."""
+        reasons = {token: forgotten(holder) for token, holder in self.account.forgotten().items()}
+        for name in self.account.tokens():
+            if (token := stood_for(name, entries)) is not None:
+                reasons[token] = f"held by {self.account.holder(name) or UNNAMED} as {name}"
+        for token in sorted(reasons.keys() & entries.keys()):
+            made = _stand_in(entries[token])
+            before = self.snapshot.entries.get(made.token)
+            if before is not None and before.health == made.health:
+                made = replace(made, since=before.since)
+            entries[made.token] = made
+            self._withhold(token, reasons[token], entries, wall)
+
+    def _withhold(self, name: str, reason: str, entries: dict[str, Entry], wall: float) -> None:
+        """Shows a token as Unhealthy though its device is well."""
+        was = self.snapshot.entries.get(name)
+        since = was.since if was is not None and not was.health.healthy else wall
+        entries[name] = replace(entries[name], health=unhealthy(reason), since=since)
+        self.withheld = True
 
     def _tell(
         self,
@@ -330,8 +383,12 @@ class Inventory:
             yield entry
 
     def _outlived(self, entry: Entry, now: float) -> bool:
-        if entry.gone_at is None or entry.token in self.account:
+        if entry.token in self.account:
             return False
+        if entry.gone_at is None:
+            return (
+                entry.stands_in
+            )  # its token is Healthy again, and takes the requests for it: Snapshot.entry
         return now >= entry.gone_at + GRACE
 
     def _gone(self, entry: Entry, why_gone: Callable[[str], str], now: float, wall: float) -> Entry:
@@ -340,6 +397,16 @@ class Inventory:
         since = wall if entry.health.healthy else entry.since
         reasons = dict.fromkeys(why_gone(member.device.id) for member in entry.members)
         return replace(entry, health=unhealthy("; ".join(reasons)), since=since, gone_at=now)
+
+
+def forgotten(holder: object) -> str:
+    """Why a token is Unhealthy that a container holds and the kubelet has forgotten."""
+    return f"held by {holder}, which the kubelet no longer knows"
+
+
+def _stand_in(entry: Entry) -> Entry:
+    """A second id of a token. Near no NUMA node, so that a topology policy chooses it last."""
+    return replace(entry, token=stand_in(entry.token), numa_nodes=(), stands_in=True)
 
 
 def _joint(members: Sequence[Member]) -> Health:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 
 from .account import Account, Devices
-from .holding import Held, Key, Listing
+from .holding import Held, Key, Kubelet, Listing
 from .model import MAX_DEVICE_ID, Device
 from .plan import Plan, RefusalKind, make_plan
 from .settings import ResourceSettings, Settings
@@ -58,6 +58,7 @@ class Ledger:
         self._released: list[Released] = []
         self._held: tuple[Held, ...] | None = ()
         self._listing: Listing | None = None
+        self._recalling: Kubelet | None = None
         self._units: dict[str, frozenset[str]] = {}
         self._first: float | None = None
         self._known = False
@@ -110,7 +111,7 @@ class Ledger:
         account = self.account(resource)
         if is_new and self._listing is not None:
             with self._at_once():
-                account.heard(self._listing)
+                self._show(account, self._listing)
         if token in account.tokens():
             return True
         return False if self._known else None
@@ -161,7 +162,7 @@ class Ledger:
     def follow(self, resource: str) -> None:
         """Keeps an account of a resource that need not be ours: something waits for its release."""
         if resource not in self._accounts and self._listing is not None:
-            self.account(resource).heard(self._listing)
+            self._show(self.account(resource), self._listing)
 
     def heard(self, listing: Listing) -> bool:
         """Takes the kubelet's word on who holds what; true when somebody else does than before."""
@@ -169,11 +170,13 @@ class Ledger:
             self._first = listing.began
         self._known = self._known or bool(listing.pods) or listing.began - self._first >= CALM
         self._listing, self._units = listing, {}
+        if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._accounts.values()):
+            self._recalling = listing.kubelet
         freed: dict[str, tuple[str, ...]] = {}
         news = False
         with self._at_once():
             for resource, account in tuple(self._accounts.items()):
-                changed, freed[resource] = account.heard(listing)
+                changed, freed[resource] = self._show(account, listing)
                 news = news or changed
             self._read()
         for resource, tokens in freed.items():
@@ -241,12 +244,16 @@ class Ledger:
         if self._listing is not None:
             for resource, tokens in self._listing.holders.items():
                 if resource not in self._accounts and self._concerns(resource, tokens):
-                    self.account(resource).heard(self._listing)
+                    self._show(self.account(resource), self._listing)
         for resource, account in self._accounts.items():
             if guesses := account.guesses():
                 entries = self.entries(resource)
                 for token in guesses:
                     account.guess(token, self._meant(token, entries))
+
+    def _show(self, account: Account, listing: Listing) -> tuple[bool, tuple[str, ...]]:
+        """Shows an account a list, see :meth:`.Account.heard`."""
+        return account.heard(listing, recalls=self._recalling == listing.kubelet)
 
     def _configure(self, account: Account) -> None:
         """Takes what the configuration says of a resource; of one that has left it the last word stays."""

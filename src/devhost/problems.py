@@ -16,7 +16,7 @@ from .catalog import Refusal
 from .changes import Member
 from .discovery import Discovery
 from .discovery import State as BackendState
-from .inventory import Snapshot
+from .inventory import Snapshot, forgotten
 from .kubelet.holders import Holders
 from .kubelet.ownsockets import OwnSockets
 from .kubelet.registration import KubeletSocket
@@ -126,6 +126,7 @@ def problems(host: Parts) -> Problems:
         *_config(host),
         *_kubelet(host),
         *_resources(host),
+        *_allocations(host),
         *_plugins(host),
         *_backends(host),
         *_events(host),
@@ -173,6 +174,14 @@ def _resources(host: Parts) -> list[Problem]:
             since = standing.since if trouble == standing.error else None
             found.append(Problem("resource", name, trouble, since))
     return _first(found, NAMED, "", "more resources are not served")
+
+
+def _allocations(host: Parts) -> list[Problem]:
+    found = [
+        Problem("allocation", f"{resource} {token}", forgotten(holder))
+        for (resource, token), holder in host.strand.forgotten().items()
+    ]
+    return _first(found, NAMED, "", "more allocations are forgotten")
 
 
 def _ill(host: Parts) -> Iterator[tuple[str, list[Problem]]]:

@@ -22,7 +22,7 @@ from .news import News
 from .plan import Offer, PlannedResource, units
 from .settings import ResourceSettings
 from .specfiles import SpecDirectory
-from .supply import Supply
+from .supply import Confirm, Supply
 from .telemetry.metrics import Metrics
 from .vicinity import Vicinity
 
@@ -46,6 +46,7 @@ class ResourceService:
         account: what containers hold of it, since before it was served too.
         news: tells observers.
         vicinity: the resources beside this one.
+        confirm: asks the kubelet who holds what.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ResourceService:
         account: Account | None = None,
         news: News | None = None,
         vicinity: Vicinity | None = None,
+        confirm: Confirm | None = None,
     ) -> None:
         self.name = planned.name
         self.entry = planned.entry
@@ -82,6 +84,8 @@ class ResourceService:
         self.supply.infos = infos
         self.supply.options = planned.entry.options
         self.supply.vicinity = vicinity or Vicinity()
+        if confirm is not None:
+            self.supply.confirm = confirm
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, str] = NONE_REFUSED
         self._caused_at: float | None = None
@@ -186,9 +190,9 @@ class ResourceService:
         self.inventory.update(tokens, verdict, self.why_not, self._caused_at)
         self._caused_at = None
         self.departures.settle(self.inventory.snapshot.devices)
-        entries = self.inventory.snapshot.entries
-        ill = Counter(entry.health.reason for entry in entries.values() if not entry.health.healthy)
-        self._metrics.devices(self.name, len(entries) - ill.total(), ill)
+        entries = [entry for entry in self.inventory.snapshot.entries.values() if not entry.stands_in]
+        unhealthy = Counter(entry.health.reason for entry in entries if not entry.health.healthy)
+        self._metrics.devices(self.name, len(entries) - unhealthy.total(), unhealthy)
 
     def offered(self) -> frozenset[str]:
         """The ids of the devices that the plan gives this resource now."""

@@ -54,6 +54,7 @@ class Strand:
         self._services = services
         self._discoveries = discoveries
         self._told: frozenset[tuple[str, str]] = frozenset()
+        self._forgotten: Mapping[tuple[str, str], Holder] = {}
 
     def found(self) -> Iterator[Stranded]:
         """All of it, by resource and token."""
@@ -85,8 +86,17 @@ class Strand:
                 found.setdefault(one.resource, {})[device] = GONE
         return found
 
+    def forgotten(self) -> dict[tuple[str, str], Holder]:
+        """The tokens that the kubelet has forgotten, by resource and token, with the containers that hold them."""
+        return {
+            (account.resource, token): holder
+            for account in self._ledger.accounts()
+            for token, holder in sorted(account.forgotten().items())
+        }
+
     def tell(self) -> None:
-        """Logs what is gone since this was last called. What was seen to go is told of when it goes."""
+        """Logs what is gone or forgotten since this was last called. What was seen to go is logged when it goes."""
+        self._tell_forgotten()
         gone = [(name, device) for name, devices in self.missing().items() for device in devices]
         new = [one for one in gone if one not in self._told]
         for resource, device in new[:NAMED]:
@@ -96,6 +106,25 @@ class Strand:
         if len(new) > NAMED:
             log.warning("containers have more devices that are not there", devices=len(new) - NAMED)
         self._told = frozenset(gone)
+
+    def _tell_forgotten(self) -> None:
+        forgotten, before = self.forgotten(), self._forgotten
+        self._forgotten = forgotten
+        new = [one for one in forgotten if one not in before]
+        for resource, token in new[:NAMED]:
+            log.warning(
+                "the kubelet has forgotten an allocation",
+                resource=resource,
+                device=token,
+                holder=str(forgotten[resource, token]),
+            )
+        if len(new) > NAMED:
+            log.warning("the kubelet has forgotten more allocations", devices=len(new) - NAMED)
+        over = [one for one in before if one not in forgotten]
+        for resource, token in over[:NAMED]:
+            log.info("a forgotten allocation is over", resource=resource, device=token)
+        if len(over) > NAMED:
+            log.info("more forgotten allocations are over", devices=len(over) - NAMED)
 
     def _gone(self, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
         """What tells which devices behind a token of a resource are not there any more.

@@ -15,6 +15,7 @@ from dataclasses import field as field_of
 from typing import Any, TypeVar
 
 from . import deviceinfo
+from .account import Account
 from .announcing import DeviceInfos
 from .backend import CanInform
 from .errors import AllocationError, BackendError, one_line, words
@@ -77,6 +78,14 @@ class _Answer:
     left_out: Mapping[str, str]
 
 
+Confirm = Callable[[Account, Sequence[str]], Awaitable[None]]
+"""Asks the kubelet again who holds some tokens of a resource, where it is not known whether it still knows that."""
+
+
+async def _unconfirmed(account: Account, tokens: Sequence[str]) -> None:
+    """Where no kubelet can be asked."""
+
+
 Inject = Callable[[Sequence[str], Sequence[Device], Granted, object, float], Awaitable[Granted]]
 """Turns what a container gets into names: its tokens and devices, that with which options, and how many
 seconds the backend still has."""
@@ -90,7 +99,7 @@ class Supply:
     backend to look again, after it refused a pod. ``inject``, where there is one, turns what a container
     gets into names of CDI devices. ``infos``, where there is one, tells network plugins of the devices.
     ``vicinity`` knows the resources beside this one. ``options`` is the value of the backend's
-    ``ResourceOptions``, ``None`` where it has none.
+    ``ResourceOptions``, ``None`` where it has none. ``confirm`` asks the kubelet who holds what.
     """
 
     name: str
@@ -103,6 +112,7 @@ class Supply:
     infos: DeviceInfos | None = None
     vicinity: Vicinity = field_of(default_factory=Vicinity)
     options: object = None
+    confirm: Confirm = _unconfirmed
     _before: object = None
     """The options of before a class of them was exchanged."""
 
@@ -132,13 +142,15 @@ class Supply:
 
         Raises:
             UnknownDevice: the tokens are none, unknown or repeated.
-            SickDevice: a device is unhealthy.
+            SickDevice: a device is unhealthy, or a container holds it and the kubelet has forgotten that.
             MissingPath: something a device needs is missing on the host; it turns unhealthy.
             AllocationError: the backend says a device cannot be used now.
             BackendError: the backend failed, hung, or answered something unusable.
         """
+        await self.confirm(self.inventory.account, tokens)
         wanted = {entry.token: self._healthy(entry) for entry in self._entries(tokens)}
         with self.inventory.reserved(wanted):
+            self.inventory.succeed(wanted)
             return await self._hand_out(wanted)
 
     async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
@@ -224,18 +236,20 @@ class Supply:
         if len(set(tokens)) != len(tokens):
             twice = next(token for token in tokens if tokens.count(token) > 1)
             raise UnknownDevice(f"{self.name}: the request names {_quote(twice)} more than once")
-        listed = self.inventory.snapshot.entries
         entries = []
         for token in tokens:
-            if token not in listed:
+            entry = self.inventory.snapshot.entry(token)
+            if entry is None:
                 raise UnknownDevice(f"{self.name}: there is no device {_quote(token)}")
-            entries.append(listed[token])
+            entries.append(entry)
         return entries
 
     def _healthy(self, entry: Entry) -> tuple[Device, ...]:
         """The devices that an entry gives now."""
         if not entry.health.healthy:
             raise SickDevice(f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}")
+        if entry.stands_in and (reason := self.inventory.stands_in_for(entry.token)):
+            raise SickDevice(f"{self.name}: {entry.token} cannot be allocated: {reason}")
         return tuple(member.device for member in entry.members if member.health.healthy)
 
     def _got(self, entry: Entry) -> tuple[Device, ...]:

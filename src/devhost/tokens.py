@@ -1,14 +1,16 @@
 """What the kubelet counts: the ids of a resource's tokens, made from devices and read back. Pure.
 
 A *token* is a device (``<id>``), one of the replicas it is shared as (``<id>::<n>``), or one of those as
-which all devices of a resource are handed out together (``all::<n>``).
+which all devices of a resource are handed out together (``all::<n>``). A *stand-in* (``~<token>``) is a second
+id of a token, see :func:`stand_in`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+import string
+from collections.abc import Container, Mapping
 
 from .model import MAX_DEVICE_ID, Device
 
@@ -17,8 +19,12 @@ ALL = "all"
 
 Always with a number, so that none is ever a device's id, which may have no double colon."""
 
+STAND_IN = "~"
+"""How the id of a stand-in begins. No device's id begins like this, and it sorts behind all of them."""
+
 _NUMBER = re.compile(r"(.+)::(\d+)", re.DOTALL)
 _CUT = re.compile(r"(.+)-[0-9a-f]{8}", re.DOTALL)
+_FIRST = string.ascii_letters + string.digits  # of a device's id, and so of a token
 
 
 def token(device: str, number: int, replicas: int) -> str:
@@ -49,10 +55,35 @@ def stands_for_all(name: str) -> bool:
     return name != ALL and unit_of(name) == ALL
 
 
+def stand_in(name: str) -> str:
+    """The id of the stand-in for a token.
+
+    While a container has a token that the kubelet has forgotten, the token is Unhealthy and its stand-in Healthy.
+    The scheduler goes on subtracting the container's request from what the node has to offer, and the kubelet
+    does not count the container's device any more: without the stand-in the device would be missing twice.
+    """
+    return STAND_IN + name if len(name) < MAX_DEVICE_ID else STAND_IN + name[1:]
+
+
+def stood_for(name: str, tokens: Container[str]) -> str | None:
+    """Which of these tokens a stand-in stands for; ``None`` if the id is no stand-in's, or of no such token."""
+    if not name.startswith(STAND_IN):
+        return None
+    if name[1:] in tokens:
+        return name[1:]
+    if len(name) == MAX_DEVICE_ID:  # its first character made room for the mark
+        return next((c + name[1:] for c in _FIRST if c + name[1:] in tokens), None)
+    return None
+
+
 def device_of(name: str, devices: Mapping[str, Device]) -> Device | None:
     """Which of these devices (by id) a token is made from, whatever way they are shared now."""
     if name in devices:
         return devices[name]
+    if name.startswith(STAND_IN):
+        whole = (c + name[1:] for c in _FIRST) if len(name) == MAX_DEVICE_ID else ()
+        found_in = (device_of(one, devices) for one in (name[1:], *whole))
+        return next((device for device in found_in if device is not None), None)
     found = _NUMBER.fullmatch(name)
     if found is None:
         return None

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
@@ -85,12 +86,13 @@ class Vicinity:
 
         def lot(token: str) -> str | None:
             entry = entries.get(token)
-            return None if entry is None else entry.unit
+            return None if entry is None or entry.stands_in else entry.unit
 
+        request = Request(lot, available, must_include, size)
         choice = prefer(
             policy,
             ground.terrain,
-            Request(lot, available, must_include, size),
+            _unheld_first(request, inventory.account.tokens()),
             self._outside(
                 resource,
                 ground,
@@ -211,8 +213,9 @@ class _Ground:
         if self.knows(inventory):
             return 0
         entries = self._entries = inventory.snapshot.entries
-        totals = Counter(map(attrgetter("unit"), entries.values()))
-        firsts = {entry.unit: entry for entry in entries.values()}
+        own = [entry for entry in entries.values() if not entry.stands_in]
+        totals = Counter(map(attrgetter("unit"), own))
+        firsts = {entry.unit: entry for entry in own}
         lots = {unit: Lot(unit, first.members[0].device, totals[unit]) for unit, first in firsts.items()}
         is_new = not self.terrain.same(lots)  # also when the last device has gone, which costs nothing
         if is_new:
@@ -292,6 +295,21 @@ class _Ground:
             )
             known = self._twins[id(other)] = (other.terrain, found)
         return known[1]
+
+
+def _unheld_first(request: Request, held: Collection[str]) -> Request:
+    """The same request without tokens that a container is known to hold, as far as there are enough others.
+
+    A kubelet offers such a token when its container has just ended, or when it has lost its checkpoint.
+    """
+    offered = frozenset(held).intersection(request.available).difference(request.must_include)
+    if not offered:
+        return request
+    others = [token for token in request.available if token not in offered]
+    usable = [token for token in others if request.lot(token) is not None]
+    if len(usable) >= request.size:
+        return replace(request, available=others)
+    return replace(request, must_include=dict.fromkeys((*request.must_include, *usable)))
 
 
 def _ended(account: Account, available: Iterable[str], must_include: Iterable[str]) -> frozenset[Pod]:

@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.holding import APART, EAGER, MISSED, PATIENCE, RELAXED, Holder, Holding, Kubelet, Listing
+from devhost.holding import (
+    APART,
+    EAGER,
+    MISSED,
+    PATIENCE,
+    RELAXED,
+    WATCHED,
+    Holder,
+    Holding,
+    Kubelet,
+    Listing,
+)
 
 TOY = "example.com/toy"
 OLD, NEW = (1, 1, 1), (1, 2, 2)
@@ -186,3 +197,129 @@ def test_a_named_token_is_asked_about_slowly_a_vanished_one_sooner_a_lacking_one
     rig.now += MISSED
     rig.hear()
     assert rig.holding.due(rig.now) == rig.now + APART
+
+
+def hear_containers(
+    rig: Rig, kubelet: Kubelet, running: dict[Holder, str], *, recalls: bool = False, pods: int = 5
+) -> bool:
+    """A list that names these containers, each with its tokens of the resource, or with none."""
+    tokens = {token: holder for holder, held in running.items() for token in held.split()}
+    containers = {holder: bool(held) for holder, held in running.items()}
+    listing = Listing(kubelet, rig.now, pods, {TOY: tokens}, containers)
+    return rig.holding.heard(listing, TOY, recalls=recalls or rig.holding.recalls(listing, TOY))
+
+
+def test_a_container_that_a_new_kubelet_lists_without_its_device_still_holds_it() -> None:
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a", TWO: "b"})
+    for _ in range(5):
+        rig.now += PATIENCE
+        hear_containers(rig, NEW, {ONE: "", TWO: ""})
+    assert rig.held() == {"a": ONE, "b": TWO}
+    assert rig.holding.forgotten() == {"a": ONE, "b": TWO}
+
+
+def test_a_forgotten_token_is_news_and_is_released_by_two_lists_without_its_container() -> None:
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a"})
+    assert hear_containers(rig, NEW, {ONE: ""})
+    assert not hear_containers(rig, NEW, {ONE: ""})
+    rig.now += 10
+    assert not hear_containers(rig, NEW, {TWO: ""})
+    assert rig.held() == {"a": ONE}
+    rig.now += APART
+    assert hear_containers(rig, NEW, {TWO: ""})
+    assert rig.held() == {}
+
+
+def test_a_pod_created_again_under_its_name_does_not_keep_what_the_old_one_held() -> None:
+    """A pod of a StatefulSet: one list without it is enough to tell the two apart."""
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a"})
+    hear_containers(rig, NEW, {ONE: ""})
+    rig.now += 10
+    hear_containers(rig, NEW, {})
+    for _ in range(2):
+        rig.now += APART
+        hear_containers(rig, NEW, {ONE: ""})
+    assert rig.held() == {}
+
+
+def test_a_container_that_has_other_devices_now_is_another_one() -> None:
+    """A kubelet that lost its checkpoint gives no devices to a container that runs already."""
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a"})
+    hear_containers(rig, NEW, {ONE: ""})
+    for _ in range(2):
+        rig.now += APART
+        hear_containers(rig, NEW, {ONE: "b"})
+    assert rig.held() == {"b": ONE}
+
+
+def test_a_kubelet_that_read_its_checkpoint_has_forgotten_nothing() -> None:
+    """What it does not list any more has ended, also where a pod of that name is there again."""
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a", TWO: "b"})
+    rig.now += 10
+    hear_containers(rig, NEW, {ONE: "", TWO: "b"})
+    assert rig.holding.forgotten() == {}
+    rig.now += APART
+    hear_containers(rig, NEW, {ONE: "", TWO: "b"}, recalls=True)
+    assert rig.held() == {"b": TWO}
+
+
+def test_what_looked_forgotten_is_not_once_the_kubelet_shows_that_it_read_its_checkpoint() -> None:
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a", TWO: "b"})
+    hear_containers(rig, NEW, {ONE: ""})
+    assert rig.holding.forgotten() == {"a": ONE}
+    rig.now += 1
+    assert hear_containers(rig, NEW, {ONE: "", TWO: "b"})
+    assert rig.holding.forgotten() == {}
+
+
+def test_a_kubelet_that_names_what_it_allocated_itself_has_shown_nothing() -> None:
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a", TWO: "b"})
+    rig.now += 10
+    rig.holding.allocated(["b"])
+    rig.now += 1
+    hear_containers(rig, NEW, {ONE: "", TWO: "b"})
+    assert rig.holding.forgotten() == {"a": ONE}
+
+
+def test_a_container_that_no_list_has_yet_is_not_gone() -> None:
+    """A kubelet that has just started knows its pods one after another."""
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a"})
+    hear_containers(rig, NEW, {ONE: ""})
+    newest = (1, 3, 3)
+    for _ in range(3):
+        rig.now += 10
+        hear_containers(rig, newest, {TWO: ""})
+    assert rig.held() == {"a": ONE}
+    hear_containers(rig, newest, {ONE: "", TWO: ""})
+    assert rig.holding.forgotten() == {"a": ONE}
+
+
+def test_while_a_token_is_forgotten_its_container_is_watched_closely() -> None:
+    rig = Rig()
+    hear_containers(rig, OLD, {ONE: "a"})
+    hear_containers(rig, NEW, {ONE: ""})
+    assert rig.holding.due(rig.now) == rig.now + WATCHED
+    rig.now += WATCHED
+    hear_containers(rig, NEW, {})
+    assert rig.holding.due(rig.now) == rig.now + APART
+
+
+def test_patience_is_one_however_often_the_kubelet_restarts() -> None:
+    rig = Rig()
+    rig.holding.allocated(["a"])
+    hear_containers(rig, OLD, {TWO: ""})
+    began, kubelet = rig.now, 0
+    while rig.held():
+        kubelet += 1
+        for _ in range(10):
+            rig.now += 4
+            hear_containers(rig, (1, 1, kubelet + 10), {TWO: ""})
+    assert PATIENCE <= rig.now - began <= PATIENCE + 40

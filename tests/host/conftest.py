@@ -137,6 +137,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         (holding, "APART"),
         (holding, "RELAXED"),
         (holding, "MISSED"),
+        (holding, "WATCHED"),
         (timetable, "GAP"),
         (timetable, "FIRST"),
     ):

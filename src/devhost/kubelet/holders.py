@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from devhost.kubelet.podresources import NobodyThere, PodResources, Unanswered
 from devhost.kubelet.timetable import Timetable
-from devhost.ledger import Ledger
+from devhost.ledger import Account, Ledger
 from devhost.telemetry.episode import Episode
 from devhost.telemetry.log import get
+from devhost.tokens import stood_for
 
 log = get(__name__)
 
@@ -26,6 +27,10 @@ BELIEVED = 2
 
 LULL = 0.1
 """Seconds from a wish to thinking about it: pods that start together, and their answers, come first."""
+
+
+CONFIRMED = 2.0
+"""Seconds that an Allocate waits for a list: the kubelet admits no other pod meanwhile."""
 
 
 @dataclass(slots=True)
@@ -67,6 +72,7 @@ class Holders:
         self._wake = asyncio.Event()
         self._tried = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
+        self._asking = asyncio.Lock()
 
     def wake(self) -> None:
         """Something may be wanted sooner than before: a container got devices, a held one vanished."""
@@ -100,11 +106,30 @@ class Holders:
             async with asyncio.timeout(within):
                 await self._tried.wait()
 
+    async def confirm(self, account: Account, tokens: Sequence[str]) -> None:
+        """Asks the kubelet now, where the holders of these tokens are only known from an earlier kubelet.
+
+        A kubelet that has lost its checkpoint allocates what containers hold. Does nothing, and takes no time,
+        for tokens that no container is known to hold. Waits :data:`CONFIRMED` seconds at most.
+        """
+        held = account.tokens()
+        concerned = {name for token in tokens if (name := stood_for(token, held) or token) in held}
+        named_by = {account.named_by(token) for token in concerned} - {None}
+        if not named_by or named_by == {self.source.identity()}:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONFIRMED):
+                await self._ask()
+
     def _woken(self) -> None:
         self._waking = None
         self._wake.set()
 
     async def _ask(self) -> None:
+        async with self._asking:
+            await self._ask_once()
+
+    async def _ask_once(self) -> None:
         asked = time.monotonic()
         try:
             listing = await self.source.list()

@@ -74,14 +74,16 @@ class PodResources:
         Raises:
             Unanswered: there is none, or it cannot be used.
         """
-        kubelet, began = self._identity(), self._clock()
+        kubelet, began = self._present(), self._clock()
         try:
             answer = podresources_pb2.ListPodResourcesResponse.FromString(await self._ask())
         except DecodeError:
             raise Unanswered("the kubelet's answer is no message of podresources v1") from None
-        if self._identity() != kubelet:
+        if self._present() != kubelet:
             raise Unanswered("the kubelet restarted while it was asked")
-        return Listing(kubelet, began, len(answer.pod_resources), _holders(answer))
+        return Listing(
+            kubelet, began, len(answer.pod_resources), _holders(answer), containers=_containers(answer)
+        )
 
     async def _ask(self) -> bytes:
         """The answer as it came: gRPC would log a traceback where it cannot be decoded."""
@@ -109,7 +111,14 @@ class PodResources:
             return "the kubelet does not serve podresources v1"
         return f"the kubelet did not answer: {details}"
 
-    def _identity(self) -> Kubelet:
+    def identity(self) -> Kubelet | None:
+        """The kubelet that serves now; ``None`` if none does, or that cannot be seen."""
+        try:
+            return self._present()
+        except Unanswered:
+            return None
+
+    def _present(self) -> Kubelet:
         try:
             stat = os.stat(self.socket)  # noqa: PTH116 - one call, no Path object per question
         except FileNotFoundError:
@@ -131,3 +140,16 @@ def _holders(answer: podresources_pb2.ListPodResourcesResponse) -> dict[str, dic
                 for token in devices.device_ids:
                     tokens.setdefault(token, holder)
     return holders
+
+
+def _containers(answer: podresources_pb2.ListPodResourcesResponse) -> dict[Holder, bool]:
+    """All containers, and whether each has devices.
+
+    While a pod is created again under its name, both may be listed: one without devices counts.
+    """
+    containers: dict[Holder, bool] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            holder = Holder(pod.namespace, pod.name, container.name)
+            containers[holder] = bool(container.devices) and containers.get(holder, True)
+    return containers

@@ -57,6 +57,10 @@ STREAM_DEADLINE = 10.0
 STEADY = 10.0
 """Seconds a registration must have held for its loss to be answered without back-off."""
 
+AT_ONCE = 3
+"""How often a registration that was lost because another instance left is made again without back-off, until one
+has held for :data:`STEADY`: two instances that keep disturbing each other must slow down."""
+
 SETTLE = 0.1
 """Seconds a kubelet.sock must have been left alone before it is registered with."""
 
@@ -224,6 +228,9 @@ class Registration:
         self._wake = asyncio.Event()
         self._backoff = Backoff(1.0, 30.0)
         self._refused = Backoff(0.05, 1.0)
+        self._beside: frozenset[str] = frozenset()
+        """Sockets of other instances that served the resource when the registration was lost."""
+        self._at_once = 0
         self._loss = Episode()
         self._behind: list[PluginServer] = []
         self._over = False
@@ -248,7 +255,7 @@ class Registration:
                 server = PluginServer(
                     self._supply, self._kubelet.directory, self._metrics, self._server_changed
                 )
-                self.server = server
+                self.server, self._beside = server, frozenset()
                 try:
                     await self._register(server)
                     await self._until_lost(server, identity)
@@ -259,7 +266,7 @@ class Registration:
                     self._behind.append(server)
                     await server.stop()
                     self._clear()
-                await self._pause(identity, held=time.monotonic() - began)
+                await self._pause(server, identity, held=time.monotonic() - began)
         finally:
             self._over = True
             unsubscribe()
@@ -336,9 +343,12 @@ class Registration:
         after_us: frozenset[str] = frozenset()
         while not self._stopping:
             others = self._others(server)
-            if left_again := after_us - others | {n for n in after_us & others if self._dead(n)}:
+            self._beside = before_us | after_us
+            if left_again := self._left(after_us, others):
                 # A kubelet up to 1.36 disconnects by name: with them it has dropped us, and says nothing.
-                raise DevhostError(f"{min(left_again)} registered it after us and has left")
+                raise DevhostError(
+                    f"another plugin registered this resource, then exited ({min(left_again)})"
+                )
             after_us = others - before_us
             if server.lost:
                 raise DevhostError("the kubelet closed the list stream")
@@ -355,20 +365,35 @@ class Registration:
         """Sockets of other devhosts that serve this resource, as during a rolling update."""
         return self._kubelet.servers.get(server_stem(server.path.name), frozenset()) - {server.path.name}
 
+    def _left(self, known: frozenset[str], others: frozenset[str]) -> frozenset[str]:
+        """Those of the known sockets that are gone, or on which no process listens."""
+        return known - others | {name for name in known & others if self._dead(name)}
+
     def _dead(self, name: str) -> bool:
         path = self._kubelet.directory / name
         return refuses(path) or _gone(path)
 
-    async def _pause(self, identity: Identity, held: float) -> None:
-        """Backs off after a loss, but no longer than until there is another kubelet."""
+    async def _pause(self, server: PluginServer, identity: Identity, held: float) -> None:
+        """Backs off after a loss, but no longer than until there is another kubelet.
+
+        There is no back-off where another instance has left: the kubelet dropped this registration with that
+        instance's, whichever of the two came first.
+
+        Args:
+            held: seconds for which the registration held.
+        """
         if held > STEADY:
             self._backoff.reset()
+            self._at_once = 0
             return
         loop = asyncio.get_running_loop()
         end = loop.time() + self._backoff.delay()
         while not self._stopping and (left := end - loop.time()) > 0:
             if self._kubelet.identity not in (identity, None):
                 self._backoff.reset()
+                return
+            if self._at_once < AT_ONCE and self._left(self._beside, self._others(server)):
+                self._at_once += 1
                 return
             await self._sleep(left)
 

@@ -216,6 +216,7 @@ ProblemKind = Literal[
     "kubelet",
     "plugin",
     "resource",
+    "allocation",
     "backend",
     "device",
     "refused",

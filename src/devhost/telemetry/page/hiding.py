@@ -7,9 +7,10 @@ import re
 from devhost.telemetry.document import DeviceStatus, ResourceStatus, StatusDocument
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
-_HOLDER = re.compile(rf"(?<![\w./-]){_LABEL}/{_LABEL}(?:\.{_LABEL})*/{_LABEL}(?= (?:holds|has) )")
-"""The container of a reason such as ``default/train-0/main holds d1 of backend gpu through …``: a namespace
-and a container are labels, a pod is a subdomain (RFC 1123)."""
+_CONTAINER = rf"{_LABEL}/{_LABEL}(?:\.{_LABEL})*/{_LABEL}"
+_HOLDER = re.compile(rf"(?<=\bheld by ){_CONTAINER}(?![\w./-])|(?<![\w./-]){_CONTAINER}(?= (?:holds|has) )")
+"""The container of a reason such as ``default/train-0/main holds d1 of backend gpu through …`` or ``held by
+default/train-0/main, …``: a namespace and a container are labels, a pod is a subdomain (RFC 1123)."""
 HIDDEN = "a pod"
 """What stands in a container's place."""
 

@@ -40,6 +40,8 @@ class Admission:
     Args:
         registry: the kubelet's registry.
         restored: allocations a checkpoint knows of.
+        containers: pod and name of each container that runs, and whether podresources lists it. They run on
+            while the kubelet restarts, whatever its checkpoint says; so this outlives an admission.
         seed: orders free devices at random, as a kubelet does; in order of their ids by default.
         changed: called after each change that a kubelet writes into its checkpoint.
     """
@@ -51,6 +53,7 @@ class Admission:
         record: events.Record,
         *,
         restored: Iterable[Allocation],
+        containers: dict[tuple[str, str], bool],
         seed: int | None,
         changed: Callable[[], None],
     ) -> None:
@@ -60,6 +63,8 @@ class Admission:
         self._changed = changed
         self._random = None if seed is None else random.Random(seed)
         self._allocations = {(a.pod, a.container, a.resource): a for a in restored}
+        self._containers = containers
+        self._containers.update({(a.pod, a.container): a.listed for a in self._allocations.values()})
         self._reusable: dict[tuple[str, str], set[str]] = {}
         self._turn = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
@@ -152,6 +157,7 @@ class Admission:
         response = await self._allocate(pod, container, resource, device_ids)
         allocation = Allocation(pod, container, resource, device_ids, response, listed=role != "init")
         self._allocations[pod, container, resource] = allocation
+        self._containers[pod, container] = allocation.listed
         self._changed()
         self._record(
             events.Allocated,
@@ -311,16 +317,18 @@ class Admission:
             self._work.discard(task)
 
     def release(self, pod: str) -> bool:
-        """Frees what ``pod`` holds; false where it holds nothing. No plugin is told."""
-        keys = [key for key in self._allocations if key[0] == pod]
-        for key in keys:
+        """Ends ``pod`` and frees what it holds; false where there is none. No plugin is told."""
+        for key in [key for key in self._allocations if key[0] == pod]:
             del self._allocations[key]
         for reusable in [key for key in self._reusable if key[0] == pod]:
             del self._reusable[reusable]
-        if keys:
+        ended = [container for container in self._containers if container[0] == pod]
+        for container in ended:
+            del self._containers[container]
+        if ended:
             self._changed()
             self._record(events.PodReleased, pod=pod)
-        return bool(keys)
+        return bool(ended)
 
 
 class _Rejected(Exception):

@@ -30,6 +30,7 @@ capacity                           capacity and allocatable, as node status show
 wait for RESOURCE [SECONDS]        wait until the resource has a healthy device that is free
 restart                            restart the kubelet: sockets are wiped, plugins must register again
 crash                              the same, but the old kubelet leaves its socket file behind
+forget                             the same without its checkpoint: it does not know what pods hold
 stop / start                       the two halves of a restart
 kill stream RESOURCE               cancel the ListAndWatch streams of a resource
 help                               these lines
@@ -64,6 +65,7 @@ class Console:
             (r"wait for (?P<resource>\S+)(?: (?P<seconds>\S+))?", self._wait),
             (r"restart", self._restart),
             (r"crash", self._crash),
+            (r"forget", self._forget),
             (r"stop", self._stop),
             (r"start", self._start),
             (r"kill stream (?P<resource>\S+)", self._kill_stream),
@@ -178,6 +180,10 @@ class Console:
 
     async def _crash(self) -> Answer:
         await self._kubelet.restart(crash=True)
+        return Answer()
+
+    async def _forget(self) -> Answer:
+        await self._kubelet.restart(forget=True)
         return Answer()
 
     async def _stop(self) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,18 +30,21 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
     """Serves List on ``socket`` for one run of a kubelet.
 
     Args:
-        allocations: what each container holds now.
+        containers: pod and name of each container that runs, and whether it is listed.
+        allocations: what each container holds now, as far as the kubelet knows.
         record: takes an event's type and fields, and logs it.
     """
 
     def __init__(
         self,
         socket: Path,
+        containers: Mapping[tuple[str, str], bool],
         allocations: Callable[[], Iterable[Allocation]],
         faults: Faults,
         record: events.Record,
     ) -> None:
         self._socket = socket
+        self._containers = containers
         self._allocations = allocations
         self._faults = faults
         self._record = record
@@ -94,25 +97,27 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
             self._record(events.PodsListed, pods=0, reason=str(fault))
             code = fault.code if isinstance(fault, Refusal) else grpc.StatusCode.UNKNOWN
             await context.abort(code, str(fault))
-        answer = _listed(self._allocations())
+        answer = _listed(self._containers, self._allocations())
         self._record(events.PodsListed, pods=len(answer.pod_resources), reason="")
         return answer
 
 
-def _listed(allocations: Iterable[Allocation]) -> pb.ListPodResourcesResponse:
+def _listed(
+    running: Mapping[tuple[str, str], bool], allocations: Iterable[Allocation]
+) -> pb.ListPodResourcesResponse:
     """Pods in the order they came. A container that ends before the others start is left out."""
     answer = pb.ListPodResourcesResponse()
     namespace, pod, container = BYSTANDER
     answer.pod_resources.add(name=pod, namespace=namespace).containers.add(name=container)
     pods: dict[str, pb.PodResources] = {}
     containers: dict[tuple[str, str], pb.ContainerResources] = {}
+    for (name, container), is_listed in running.items():
+        if name not in pods:
+            pods[name] = answer.pod_resources.add(name=name, namespace=NAMESPACE)
+        if is_listed:
+            containers[name, container] = pods[name].containers.add(name=container)
     for a in allocations:
-        if a.pod not in pods:
-            pods[a.pod] = answer.pod_resources.add(name=a.pod, namespace=NAMESPACE)
-        if not a.listed:
-            continue
-        if (a.pod, a.container) not in containers:
-            containers[a.pod, a.container] = pods[a.pod].containers.add(name=a.container)
-        for device in a.device_ids:  # one entry for each, as for devices of as many NUMA nodes
-            containers[a.pod, a.container].devices.add(resource_name=a.resource, device_ids=[device])
+        if (listed := containers.get((a.pod, a.container))) is not None:
+            for device in a.device_ids:  # one entry for each, as for devices of as many NUMA nodes
+                listed.devices.add(resource_name=a.resource, device_ids=[device])
     return answer

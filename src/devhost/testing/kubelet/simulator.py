@@ -83,6 +83,7 @@ class KubeletSimulator:
             pod_resources = self.directory.with_name(POD_RESOURCES_DIRECTORY)
         self._pod_resources = pod_resources
         self._removed: set[str] = set()
+        self._containers: dict[tuple[str, str], bool] = {}
         self._run: _Run | None = None
 
     async def __aenter__(self) -> KubeletSimulator:
@@ -140,6 +141,7 @@ class KubeletSimulator:
             self.faults,
             self._record,
             restored=restored.allocations,
+            containers=self._containers,
             seed=self._seed,
             changed=self._save,
         )
@@ -147,7 +149,13 @@ class KubeletSimulator:
         server.add_generic_rpc_handlers((registrar.rpcs(),))
         lister = None
         if self.pod_resources is not None:
-            lister = PodLister(self.pod_resources, lambda: admission.allocations, self.faults, self._record)
+            lister = PodLister(
+                self.pod_resources,
+                self._containers,
+                lambda: admission.allocations,
+                self.faults,
+                self._record,
+            )
         self._run = _Run(registry, registrar, admission, server, lister)
         try:
             if lister is not None:
@@ -178,13 +186,18 @@ class KubeletSimulator:
         await run.registrar.close()
         self._record(events.Stopped, crash=crash)
 
-    async def restart(self, crash: bool = False, delay_serving: float = 0.0) -> None:
-        """Stops (or crashes) and starts again; pods live on in the checkpoint.
+    async def restart(self, crash: bool = False, delay_serving: float = 0.0, *, forget: bool = False) -> None:
+        """Stops (or crashes) and starts again. Pods run on, and the checkpoint tells what they hold.
+
+        Args:
+            forget: removes the checkpoint. The kubelet then knows the pods and not what they hold.
 
         Raises:
             EnvironmentFailure: as for :meth:`start`.
         """
         await self.stop(crash)
+        if forget:
+            self._checkpoint.unlink(missing_ok=True)
         await self.start(delay_serving)
 
     def capacity(self) -> dict[str, int]:
@@ -248,7 +261,7 @@ class KubeletSimulator:
         return await self._running.admission.start_container(pod, container)
 
     def release(self, pod: str) -> bool:
-        """The pod is over; false where it holds nothing. No plugin is told."""
+        """The pod is over; false where there is none. No plugin is told."""
         return self._running.admission.release(pod)
 
     def kill_stream(self, resource: str) -> int:

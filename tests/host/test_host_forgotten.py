@@ -1,0 +1,138 @@
+"""A kubelet that lost its checkpoint hands out what running containers hold; devhost does not let it."""
+
+from __future__ import annotations
+
+import pytest
+
+
+from devhost.backend import Device
+from devhost.report import status
+from devhost.testing.kubelet import UnexpectedAdmissionError
+from devhost.tokens import stand_in
+
+TOY = "example.com/toy"
+pytestmark = pytest.mark.usefixtures("impatient")
+
+POLICIES = ["topology", "pack", "spread", "distinct"]
+
+
+def devices(count: int) -> list[Device]:
+    return [Device(f"d{n}", {"model": "x100", "index": n}, numa_nodes=(n % 2,)) for n in range(count)]
+
+
+def listed(kubelet) -> dict[str, bool]:
+    """Id and health of each device that the kubelet was told of."""
+    return {device.id: device.health == "Healthy" for device in kubelet.devices(TOY)}
+
+
+def rows(host) -> dict[str, dict]:
+    return {device["id"]: device for device in status(host)["resources"][0]["devices"]}
+
+
+async def held_then_forgotten(rig, kubelet, host, pod: str = "train") -> str:
+    """A pod gets a device, the kubelet names it, and loses its checkpoint; returns the token."""
+    (token,) = (await kubelet.admit(pod, "main", TOY, 1)).device_ids
+    await rig.until(lambda: rows(host)[token]["holder"])
+    await kubelet.restart(forget=True)
+    await kubelet.wait_for(lambda: listed(kubelet).get(token) is False)
+    return token
+
+
+@pytest.mark.parametrize("prefer", POLICIES)
+async def test_new_pods_get_the_free_devices_and_the_held_one_once_its_pod_has_ended(rig, kubelet, prefer):
+    rig.scripts["toy"].devices = devices(3)
+    rig.write(f"name: {TOY}, backend: toy, prefer: {prefer}")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+        token = await held_then_forgotten(rig, kubelet, host)
+        assert kubelet.allocatable() == {TOY: 3}, "the scheduler goes on subtracting the pod's request"
+        got = [(await kubelet.admit(f"new-{n}", "main", TOY, 1)).device_ids for n in range(2)]
+        assert {token, *(one for (one,) in got)} == {"d0", "d1", "d2"}
+        with pytest.raises(
+            UnexpectedAdmissionError, match="held by default/train/main, which the kubelet no"
+        ):
+            await kubelet.admit("early", "main", TOY, 1)
+        kubelet.release("train")
+        third = await kubelet.admit("new-2", "main", TOY, 1)
+        assert third.device_ids == (stand_in(token),)
+        assert dict(third.response.envs) == {"DEVICES": token}
+        await rig.until(lambda: (rows(host)[stand_in(token)]["holder"] or {}).get("pod") == "new-2")
+        kubelet.release("new-2")
+        await kubelet.wait_for(lambda: listed(kubelet) == dict.fromkeys(["d0", "d1", "d2"], True))
+
+
+async def test_a_forgotten_allocation_is_in_status_problems_and_log_until_its_container_ends(
+    rig, kubelet, caplog
+):
+    caplog.set_level("INFO", logger="devhost")
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        token = await held_then_forgotten(rig, kubelet, host)
+        reason = "held by default/train/main, which the kubelet no longer knows"
+        assert (rows(host)[token]["health"], rows(host)[token]["reason"]) == ("Unhealthy", reason)
+        (problem,) = [one for one in status(host)["problems"] if one["kind"] == "allocation"]
+        assert (problem["subject"], problem["reason"]) == (f"{TOY} {token}", reason)
+        assert "the kubelet has forgotten an allocation" in caplog.text
+        kubelet.release("train")
+        await kubelet.wait_for(lambda: listed(kubelet) == {"d0": True, "d1": True})
+        assert not [one for one in status(host)["problems"] if one["kind"] == "allocation"]
+        await rig.until(lambda: "a forgotten allocation is over" in caplog.text)
+
+
+async def test_a_share_that_is_forgotten_leaves_the_other_shares_of_its_device(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 2}}")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
+        token = await held_then_forgotten(rig, kubelet, host)
+        assert {name for name, healthy in listed(kubelet).items() if not healthy} == {token}
+        taken = (await kubelet.admit("new", "main", TOY, 3)).device_ids
+        assert sorted([*taken, token]) == ["d0::0", "d0::1", "d1::0", "d1::1"]
+
+
+async def test_a_stand_in_that_a_pod_has_is_that_device_also_after_devhost_restarts(rig, kubelet):
+    rig.scripts["toy"].devices = devices(1)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        token = await held_then_forgotten(rig, kubelet, host)
+        kubelet.release("train")
+        got = (await kubelet.admit("next", "main", TOY, 1)).device_ids
+        assert got == (stand_in(token),)
+        reason = f"held by default/next/main as {stand_in(token)}"
+        await rig.until(lambda: rows(host)[token]["reason"] == reason)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: listed(kubelet) == {token: False, stand_in(token): True})
+        kubelet.release("next")
+        await kubelet.wait_for(lambda: listed(kubelet) == {token: True})
+
+
+async def test_a_kubelet_that_kept_its_checkpoint_is_offered_everything_as_before(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
+        await rig.until(lambda: rows(host)[token]["holder"])
+        await kubelet.restart()
+        asked = host.holders.hearing.last
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await rig.until(lambda: host.holders.hearing.last != asked)
+        assert listed(kubelet) == {"d0": True, "d1": True}
+        assert not [one for one in status(host)["problems"] if one["kind"] == "allocation"]
+        with pytest.raises(UnexpectedAdmissionError):
+            await kubelet.admit("both", "main", TOY, 2)
+
+
+async def test_preference_avoids_what_a_container_is_known_to_hold(rig, kubelet):
+    """Whatever the reason for which the kubelet offers it."""
+    rig.scripts["toy"].devices = devices(4)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
+        (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
+        await rig.until(lambda: rows(host)[token]["holder"])
+        supply = host.services[TOY].supply
+        every = ["d0", "d1", "d2", "d3"]
+        assert token not in supply.prefer(every, [], 3)
+        assert set(supply.prefer(every, [], 4)) == set(every)
+        assert token in supply.prefer(every, [token], 1), "an init container's device is used again"
