@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,11 +98,16 @@ class Cluster:
         """Ends a program, by SIGTERM or by SIGKILL, and waits until it is gone."""
         end(self._running.pop(name), kill=kill)
 
-    def restart_kubelet(self, *, kill: bool = False) -> None:
-        """Ends the kubelet and starts another; returns when that one listens for plugins."""
+    def restart_kubelet(self, *, kill: bool = False, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Ends the kubelet and starts another; returns when that one listens for plugins.
+
+        Args:
+            meanwhile: called while there is none.
+        """
         socket = self.namespaces.path("/var/lib/kubelet/device-plugins/kubelet.sock")
         before = socket.stat().st_ino
         self.stop("kubelet", kill=kill)
+        meanwhile()
         self.start("kubelet")
         until(
             "the new kubelet's socket",
