@@ -225,25 +225,45 @@ def test_a_misspelt_selector_is_ignored_as_there_and_pointed_out() -> None:
 
 
 def test_what_has_no_counterpart_is_said_at_its_place() -> None:
+    text = pools(pool("a", {"drivers": ["z"]}, excludeTopology=True))
+    assert "# excludeTopology has no counterpart" in run(text).stdout
+
+
+def uses(text: str) -> dict[str, Any]:
+    """What each resource says to the backend, by its name without the prefix."""
+    return {entry.name.partition("/")[2]: entry.options for entry in loaded(text).settings.resources}
+
+
+def test_additional_info_of_one_resource_never_reaches_another() -> None:
+    """There it is of one resource, also where it says ``*``: a token may be a secret of that one."""
     text = pools(
-        pool("a", {"drivers": ["z"], "needVhostNet": True, "isRdma": True}, excludeTopology=True),
         pool("b", {"drivers": ["x"]}, additionalInfo={"*": {"token": "1"}, "0000:3b:02.1": {"token": "2"}}),
         pool("c", {"drivers": ["y"]}, additionalInfo={"*": {"token": "3", "more": "x"}}),
+        pool("d", {"drivers": ["z"]}, additionalInfo={"0000:3b:02.2": {}}),
     )
-    done = run(text)
-    assert "# excludeTopology has no counterpart" in done.stdout
-    assert "needVhostNet of intel.com/a" in done.stdout
-    options = loaded(text).settings.backends["sriov"]
-    assert options.vhost_net is True and options.rdma is True  # type: ignore[attr-defined]
-    assert options.info == {  # type: ignore[attr-defined]
-        "*": {"token": "1", "more": "x"},
-        "0000:3b:02.1": {"token": "2"},
+    assert {name: use.info for name, use in uses(text).items()} == {
+        "b": {"*": {"token": "1"}, "0000:3b:02.1": {"token": "2"}},
+        "c": {"*": {"token": "3", "more": "x"}},
+        "d": {},
     }
+    assert "backends:" not in run(text).stdout.partition("version:")[2]
 
 
-def test_rdma_nodes_are_left_out_where_no_resource_asks_for_them() -> None:
-    assert loaded(ALL_NICS).settings.backends["sriov"].rdma is True  # type: ignore[attr-defined]
-    assert loaded(VDPA).settings.backends["sriov"].rdma is False  # type: ignore[attr-defined]
+def test_only_resources_that_ask_there_give_rdma_and_vhost_net_here() -> None:
+    """``isRdma`` selects and gives there; ``needVhostNet`` gives."""
+    text = pools(
+        pool("plain", {"drivers": ["x"]}),
+        pool("rdma", {"drivers": ["y"], "isRdma": True}),
+        pool("vhost", {"drivers": ["z"], "needVhostNet": True}),
+    )
+    found = {name: (use.rdma, use.vhost_net) for name, use in uses(text).items()}
+    assert found == {"plain": (False, False), "rdma": (True, False), "vhost": (False, True)}
+
+
+def test_what_only_some_selectors_of_a_resource_ask_for_is_for_all_of_it_and_said() -> None:
+    assert uses(ALL_NICS)["nic"].rdma is True
+    assert "# isRdma is in some of its selectors; here it is for the whole resource" in run(ALL_NICS).stdout
+    assert "in some of its selectors" not in run(QUICK_START).stdout
 
 
 def test_spellings_that_never_matched_are_pointed_out() -> None:

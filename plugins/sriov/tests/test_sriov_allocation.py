@@ -10,7 +10,7 @@ import pytest
 import sriov_network as network
 import sriov_others as others
 from devhost_sriov.nodes import CONTAINER, IOMMU
-from devhost_sriov.options import SriovOptions
+from devhost_sriov.options import PLAIN, SriovUse
 from sriov_tree import SriovTree
 
 from devhost.backend import AllocationError, DeviceNode, Edits
@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 IDS, INFO = "PCIDEVICE_{RESOURCE}", "PCIDEVICE_{RESOURCE}_INFO"
 
 
-def given(backend: Sriov, *names: str) -> Edits:
-    """What a container gets with these functions."""
+RDMA = SriovUse(rdma=True)
+
+
+def given(backend: Sriov, *names: str, use: SriovUse = PLAIN) -> Edits:
+    """What a container gets with these functions through an entry that says ``use``."""
     devices = by_id(backend)
-    return backend.allocate([devices[name] for name in names])
+    return backend.allocate([devices[name] for name in names], use)
 
 
 def told(edits: Edits, name: str) -> dict[str, dict[str, str]]:
@@ -174,7 +177,7 @@ def test_the_rdma_nodes_of_a_function_come_with_it_and_no_others(tmp_path: Path,
     vf = "pci0000:3a/0000:3a:00.0/0000:3b:00.2"
     for name, number in (("umad2", 2), ("issm2", 66)):
         tree.device(f"{vf}/infiniband_mad/{name}", "infiniband_mad", f"infiniband/{name}", f"231:{number}")
-    edits = given(looking(tree), "0000:3b:00.2")
+    edits = given(looking(tree), "0000:3b:00.2", use=RDMA)
     (uverbs,) = [p.name for p in (tmp_path / "sys/devices" / vf / "infiniband_verbs").iterdir()]
     assert edits.nodes == (
         DeviceNode(f"/dev/infiniband/{uverbs}"),
@@ -192,15 +195,62 @@ def test_the_rdma_nodes_of_a_function_come_with_it_and_no_others(tmp_path: Path,
 
 
 def test_a_scalable_function_brings_its_own_rdma_device(tmp_path: Path, looking: Looking) -> None:
-    edits = given(looking(network.mlx5_switchdev(tmp_path)), "mlx5_core.sf.2")
+    edits = given(looking(network.mlx5_switchdev(tmp_path)), "mlx5_core.sf.2", use=RDMA)
     assert edits.env[IDS] == "mlx5_core.sf.2"
     assert told(edits, "mlx5_core.sf.2")["rdma"]["rdma_dev"] == "mlx5_10"
 
 
-def test_rdma_can_be_left_out(tmp_path: Path, looking: Looking) -> None:
-    edits = given(looking(network.mlx5_switchdev(tmp_path), SriovOptions(rdma=False)), "0000:3b:00.2")
+def test_an_entry_that_does_not_ask_for_rdma_gets_no_rdma_node(tmp_path: Path, looking: Looking) -> None:
+    """As in sriov-network-device-plugin, where only ``isRdma: true`` gives them."""
+    edits = given(looking(network.mlx5_switchdev(tmp_path)), "0000:3b:00.2")
     assert edits.nodes == ()
     assert told(edits, "0000:3b:00.2") == {"generic": {"deviceID": "0000:3b:00.2"}}
+
+
+def companion(tree: SriovTree, function: str, name: str) -> None:
+    """A second RDMA device of a function, without verbs, as an XDR adapter has one."""
+    path = f"pci0000:3a/0000:3a:00.0/{function}"
+    tree.device(f"{path}/infiniband/{name}", "infiniband", files={"node_type": "1: CA"})
+    for number, node in ((60, "umad60"), (124, "issm60")):
+        tree.device(
+            f"{path}/infiniband_mad/{node}", "infiniband_mad", f"infiniband/{node}", f"231:{number}",
+            files={"ibdev": name},
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["smi1", "a_smi"])
+def test_the_one_rdma_device_that_is_named_is_the_one_with_verbs(
+    tmp_path: Path, looking: Looking, name: str
+) -> None:
+    """sriov-network-device-plugin names one too, so that ``ib_write_bw -d`` takes it; the rest are nodes."""
+    tree = network.mlx5_switchdev(tmp_path)
+    companion(tree, "0000:3b:00.2", name)
+    tree.device(
+        "pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband_mad/umad61", "infiniband_mad", "infiniband/umad61",
+        "231:61", files={"ibdev": "mlx5_2"},
+    )  # fmt: skip
+    edits = given(looking(tree), "0000:3b:00.2", use=RDMA)
+    info = told(edits, "0000:3b:00.2")["rdma"]
+    assert (info["rdma_dev"], info["umad"]) == ("mlx5_2", "/dev/infiniband/umad61")
+    assert info["issm"] == "/dev/infiniband/issm60", "of a kind that the device itself has not"
+    assert {"/dev/infiniband/umad60", "/dev/infiniband/umad61"} <= {node.path for node in edits.nodes}
+
+
+def test_of_several_devices_with_verbs_the_first_is_named_with_its_own_node(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = network.mlx5_switchdev(tmp_path)
+    path = "pci0000:3a/0000:3a:00.0/0000:3b:00.2"
+    (uverbs,) = [one.name for one in (tmp_path / "sys/devices" / path / "infiniband_verbs").iterdir()]
+    tree.device(f"{path}/infiniband/mlx4_7", "infiniband")
+    tree.device(
+        f"{path}/infiniband_verbs/uverbs50", "infiniband_verbs", "infiniband/uverbs50", "231:250",
+        files={"ibdev": "mlx4_7"},
+    )  # fmt: skip
+    edits = given(looking(tree), "0000:3b:00.2", use=RDMA)
+    info = told(edits, "0000:3b:00.2")["rdma"]
+    assert (info["rdma_dev"], info["uverbs"]) == ("mlx4_7", "/dev/infiniband/uverbs50")
+    assert f"/dev/infiniband/{uverbs}" in {node.path for node in edits.nodes}
 
 
 def test_an_rdma_device_that_cannot_be_opened_is_refused(tmp_path: Path, looking: Looking) -> None:
@@ -210,7 +260,7 @@ def test_an_rdma_device_that_cannot_be_opened_is_refused(tmp_path: Path, looking
     (uverbs,) = (tmp_path / "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband_verbs").iterdir()
     tree.remove(f"/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband_verbs/{uverbs.name}")
     with pytest.raises(AllocationError, match="has no uverbs node: is module ib_uverbs loaded"):
-        backend.allocate([devices["0000:3b:00.2"]])
+        backend.allocate([devices["0000:3b:00.2"]], RDMA)
 
 
 def test_an_rdma_device_in_the_network_namespace_of_a_pod_is_refused(
@@ -221,20 +271,30 @@ def test_an_rdma_device_in_the_network_namespace_of_a_pod_is_refused(
     devices = by_id(backend)
     tree.remove("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband/mlx5_2")
     with pytest.raises(AllocationError, match=r"is in the network namespace of a pod$"):
-        backend.allocate([devices["0000:3b:00.2"]])
+        backend.allocate([devices["0000:3b:00.2"]], RDMA)
+
+
+def test_a_companion_that_stayed_behind_is_not_given_for_the_rdma_device_in_a_pod(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = network.mlx5_switchdev(tmp_path)
+    companion(tree, "0000:3b:00.2", "smi1")
+    tree.remove("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband/mlx5_2")
+    with pytest.raises(AllocationError, match=r"is in the network namespace of a pod$"):
+        given(looking(tree), "0000:3b:00.2", use=RDMA)
 
 
 def test_vhost_net_comes_with_network_functions_where_it_is_asked_for(
     tmp_path: Path, looking: Looking
 ) -> None:
-    options = SriovOptions(vhost_net=True)
-    edits = given(looking(network.igb(tmp_path / "nic"), options), "0000:02:10.0")
+    use = SriovUse(vhost_net=True)
+    edits = given(looking(network.igb(tmp_path / "nic")), "0000:02:10.0", use=use)
     assert edits.nodes == (DeviceNode("/dev/vhost-net"), DeviceNode("/dev/net/tun"))
     assert told(edits, "0000:02:10.0")["vhost"] == {
         "net-mount": "/dev/vhost-net",
         "tun-mount": "/dev/net/tun",
     }
-    assert given(looking(others.qat(tmp_path / "qat"), options), "0000:6b:00.1").nodes == ()
+    assert given(looking(others.qat(tmp_path / "qat")), "0000:6b:00.1", use=use).nodes == ()
 
 
 def test_a_vdpa_device_for_programs_gives_its_node_and_one_for_the_kernel_none(
@@ -249,7 +309,8 @@ def test_a_vdpa_device_for_programs_gives_its_node_and_one_for_the_kernel_none(
 
 def test_what_was_configured_is_said_of_each_function(tmp_path: Path, looking: Looking) -> None:
     info = {"*": {"token": "abc", "zone": "1"}, "0000:02:10.2": {"token": "def"}}
-    edits = given(looking(network.igb(tmp_path), SriovOptions(info=info)), "0000:02:10.0", "0000:02:10.2")
+    use = SriovUse(info=info)
+    edits = given(looking(network.igb(tmp_path)), "0000:02:10.0", "0000:02:10.2", use=use)
     assert told(edits, "0000:02:10.0")["extra"] == {"token": "abc", "zone": "1"}
     assert told(edits, "0000:02:10.2")["extra"] == {"token": "def", "zone": "1"}
 
@@ -257,10 +318,21 @@ def test_what_was_configured_is_said_of_each_function(tmp_path: Path, looking: L
 def test_kubevirt_finds_functions_bound_to_vfio_by_the_name_it_looks_for(
     tmp_path: Path, looking: Looking
 ) -> None:
-    backend = looking(others.qat(tmp_path), SriovOptions(kubevirt=True))
-    env = given(backend, "0000:6b:00.4", "0000:6b:00.3", "0000:6b:00.1").env
+    backend, use = looking(others.qat(tmp_path)), SriovUse(kubevirt=True)
+    env = given(backend, "0000:6b:00.4", "0000:6b:00.3", "0000:6b:00.1", use=use).env
     assert env["PCI_RESOURCE_{RESOURCE-}"] == "0000:6b:00.3,0000:6b:00.4"
-    assert "PCI_RESOURCE_{RESOURCE-}" not in given(backend, "0000:6b:00.1").env
+    assert "PCI_RESOURCE_{RESOURCE-}" not in given(backend, "0000:6b:00.1", use=use).env
+
+
+def test_kubevirt_gets_the_nodes_of_vfio_with_the_permissions_of_its_own_plugin(
+    tmp_path: Path, looking: Looking
+) -> None:
+    """KubeVirt gives ``/dev/vfio/vfio`` and the group with ``mrw``; other entries give ``rw``."""
+    backend = looking(others.qat(tmp_path))
+    nodes = given(backend, "0000:6b:00.4", use=SriovUse(kubevirt=True)).nodes
+    assert {"/dev/vfio/vfio", "/dev/vfio/83"} <= {node.path for node in nodes}
+    assert {node.permissions for node in nodes} == {"mrw"}
+    assert {node.permissions for node in given(backend, "0000:6b:00.4").nodes} == {"rw"}
 
 
 def test_numbers_are_those_of_the_moment_a_container_starts(tmp_path: Path, looking: Looking) -> None:

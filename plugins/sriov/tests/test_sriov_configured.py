@@ -7,7 +7,7 @@ import sriov_network as network
 import sriov_others as others
 
 from devhost import catalog
-from devhost.config import load
+from devhost.config import load, loads
 from devhost.errors import ConfigError
 from devhost.plan import RefusalKind, make_plan
 
@@ -97,3 +97,15 @@ def test_an_address_without_its_domain_is_refused_and_the_whole_one_named(planne
     with pytest.raises(ConfigError) as refused:
         planned(network.igb, f'{{{key}: "02:10.0"}}')
     assert [complaint.hint for complaint in refused.value.complaints] == ['write "0000:02:10.0"']
+
+
+def test_keys_that_were_of_the_backend_are_refused_with_where_they_go_now():
+    """``rdma`` and the like are said of each resource, as sriov-network-device-plugin has them."""
+    lines = ["version: 1", "backends:", "  sriov:", "    rdma: true", '    info: {"*": {token: a}}']
+    with pytest.raises(ConfigError) as refused:
+        loads("\n".join([*lines, "resources: []"]), "f.yaml", catalog.load)
+    hint = "(put it into each entry under resources that needs it, beside backend: sriov)"
+    assert [str(complaint) for complaint in refused.value.complaints] == [
+        f'f.yaml:4:5: backends.sriov: "rdma" is a key of an entry, not of the backend {hint}',
+        f'f.yaml:5:5: backends.sriov: "info" is a key of an entry, not of the backend {hint}',
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from devhost_sriov import Sriov
+from devhost_sriov.options import SriovUse
 from sriov_network import CONNECTX6_DX, CONNECTX6_DX_VF
 from sriov_tree import SriovTree
 
@@ -15,6 +16,11 @@ class TestSriovContract(BackendContract):
     """A switch with representors, virtual functions for containers, machines and vDPA, a scalable one."""
 
     backend = Sriov
+    resource_options = (
+        SriovUse(),
+        SriovUse(rdma=True, kubevirt=True, info={"*": {"a": "b"}}),
+        SriovUse(vhost_net=True),
+    )
 
     def tree(self, root: Path) -> None:
         tree = SriovTree(root)
@@ -31,6 +37,9 @@ class TestSriovContract(BackendContract):
         tree.netdev(plain, "ens3f0v0")
         tree.rdma(plain, "mlx5_2")
         tree.vfio(bound)
+        (root / "dev/net").mkdir(parents=True)
+        for node in ("dev/vhost-net", "dev/net/tun"):
+            (root / node).touch()
         tree.vdpa(shared, "vdpa0", "vhost_vdpa")
         tree.virtual(physical, "0000:3b:00.5", CONNECTX6_DX_VF)
         scalable = tree.scalable(physical, "mlx5_core.sf.2", 88)

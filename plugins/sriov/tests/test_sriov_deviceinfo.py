@@ -10,7 +10,7 @@ import pytest
 import sriov_network as network
 import sriov_others as others
 from devhost_sriov import Sriov
-from devhost_sriov.options import SriovOptions
+from devhost_sriov.options import PLAIN, SriovOptions, SriovUse
 
 from devhost.deviceinfo import flaw
 from devhost.inventory import Inventory
@@ -20,9 +20,9 @@ from devhost.supply import MissingPath, Supply
 from devhost.testing.looking import Looking, by_id
 
 
-def told(backend: Sriov, name: str) -> Mapping[str, Any] | None:
+def told(backend: Sriov, name: str, use: SriovUse = PLAIN) -> Mapping[str, Any] | None:
     """The document of a function, by the rules of the core if there is one."""
-    document = backend.device_info(by_id(backend)[name])
+    document = backend.device_info(by_id(backend)[name], use)
     assert document is None or flaw(document) == ""
     return document
 
@@ -38,7 +38,7 @@ def test_a_virtual_function_is_told_with_the_physical_one_it_is_of(tmp_path: Pat
 def test_in_switchdev_mode_it_is_told_with_its_representor_and_rdma_device(
     tmp_path: Path, looking: Looking
 ) -> None:
-    assert told(looking(network.mlx5_switchdev(tmp_path)), "0000:3b:00.3") == {
+    assert told(looking(network.mlx5_switchdev(tmp_path)), "0000:3b:00.3", SriovUse(rdma=True)) == {
         "type": "pci",
         "version": "1.1.0",
         "pci": {
@@ -51,8 +51,8 @@ def test_in_switchdev_mode_it_is_told_with_its_representor_and_rdma_device(
 
 
 def test_it_says_what_the_container_gets(tmp_path: Path, looking: Looking) -> None:
-    options = SriovOptions(rdma=False, vhost_net=True)
-    document = told(looking(network.mlx5_switchdev(tmp_path), options), "0000:3b:00.2")
+    backend, use = looking(network.mlx5_switchdev(tmp_path)), SriovUse(vhost_net=True)
+    document = told(backend, "0000:3b:00.2", use)
     assert document is not None
     assert "rdma-device" not in document["pci"]
     assert document["pci"]["vhost-net"] == "/dev/vhost-net"
@@ -125,8 +125,9 @@ async def test_a_missing_node_is_named_and_nothing_is_handed_out(
     devices = {device.id: device for device in await source.look([])}
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
     supply = Supply("a.b/c", inventory, source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
-    assert supply.ask([devices[function]]).edits.env["PCIDEVICE_A_B_C"] == function
+    use = SriovUse(rdma=True)
+    assert supply.ask([devices[function]], use).edits.env["PCIDEVICE_A_B_C"] == function
     (tmp_path / node.lstrip("/")).unlink()
     with pytest.raises(MissingPath, match=f"^a.b/c: {node} does not exist on the node$"):
-        supply.ask([devices[function]])
+        supply.ask([devices[function]], use)
     source.close()

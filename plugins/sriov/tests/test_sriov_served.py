@@ -73,11 +73,20 @@ async def test_by_cdi_the_variables_bear_the_same_names(node: Node) -> None:
         assert len(node.told()) == 2
 
 
+def asking(**keys: str) -> str:
+    """The entries with further keys, by what their functions are bound to: ``vfio="rdma: true"``."""
+    text = RESOURCES
+    for driver, more in keys.items():
+        name = {"vfio": "vfio-pci"}.get(driver, driver)
+        text = text.replace(f"where: {{driver: {name}}}", f"where: {{driver: {name}}}\n  {more}")
+    return text
+
+
 async def test_a_pod_whose_function_lacks_a_node_is_refused_by_name_and_leaves_no_file(node: Node) -> None:
     for path in ("dev/vhost-net", "dev/net/tun"):
         (node.root / path).parent.mkdir(exist_ok=True)
         (node.root / path).touch()
-    node.configure("backends: {sriov: {vhostNet: true}}" + RESOURCES)
+    node.configure(asking(iavf="vhostNet: true"))
     async with node.served():
         await node.offers({NET: 2, DPDK: 1}, only=True)
         (node.root / "dev/vhost-net").unlink()  # nobody tells of it
@@ -86,10 +95,118 @@ async def test_a_pod_whose_function_lacks_a_node_is_refused_by_name_and_leaves_n
         assert node.told() == {}
 
 
-async def test_functions_are_unhealthy_while_a_node_that_the_options_ask_for_is_missing(node: Node) -> None:
-    node.configure("backends: {sriov: {vhostNet: true}}" + RESOURCES)
+async def test_vhost_net_is_asked_of_and_given_to_the_entry_that_wants_it_alone(node: Node) -> None:
+    """In sriov-network-device-plugin ``needVhostNet`` is of one resource as well."""
+    node.configure(asking(vfio="vhostNet: true"))
     async with node.served():
         await node.kubelet.wait_for(lambda: node.kubelet.capacity() == {NET: 2, DPDK: 1})
-        assert node.kubelet.allocatable() == {NET: 0, DPDK: 0}
-        health = node.devices("sriov")["0000:5e:02.0"].health
-        assert health.reason == "/dev/vhost-net does not exist: is module vhost_net loaded?"
+        assert node.kubelet.allocatable() == {NET: 2, DPDK: 0}
+        reason = "/dev/vhost-net does not exist: is module vhost_net loaded?"
+        assert node.devices("sriov")["0000:5e:02.2"].unusable_for == {"vhostNet": reason}
+        for path in ("dev/vhost-net", "dev/net/tun"):
+            (node.root / path).parent.mkdir(exist_ok=True)
+            (node.root / path).touch()
+        node.look("sriov")
+        await node.offers({NET: 2, DPDK: 1})
+        both = await node.container({NET: 1, DPDK: 1})
+        assert "/dev/vhost-net" in {device.host_path for device in both.devices}
+        alone = await node.container({NET: 1})
+        assert list(alone.devices) == []
+        (info,) = json.loads(alone.envs["PCIDEVICE_INTEL_COM_SRIOV_NET_INFO"]).values()
+        assert "vhost" not in info
+
+
+async def test_what_an_entry_says_of_its_functions_never_reaches_pods_of_another(node: Node) -> None:
+    """``additionalInfo`` of sriov-network-device-plugin is of one resource too, and may be its secret."""
+    node.configure(asking(iavf='info: {"*": {token: net}}', vfio='info: {"0000:5e:02.2": {token: dpdk}}'))
+    async with node.served():
+        await node.offers({NET: 2, DPDK: 1})
+        started = await node.container({NET: 1, DPDK: 1}, keep=True)
+        net, dpdk = (
+            json.loads(started.envs[f"PCIDEVICE_INTEL_COM_SRIOV_{name}_INFO"]) for name in ("NET", "DPDK")
+        )
+        assert [one["extra"] for one in net.values()] == [{"token": "net"}]
+        assert [one["extra"] for one in dpdk.values()] == [{"token": "dpdk"}]
+        assert "token" not in str(node.told())
+        alone = await node.container({NET: 1})
+        assert "dpdk" not in str(alone.envs)
+
+
+async def test_kubevirt_is_of_the_entry_that_says_so(node: Node) -> None:
+    node.configure(asking(vfio="kubevirt: true"))
+    async with node.served():
+        await node.offers({NET: 2, DPDK: 1})
+        dpdk, net = await node.container({DPDK: 1}), await node.container({NET: 1})
+        assert dpdk.envs["PCI_RESOURCE_INTEL_COM_SRIOV_DPDK"] == "0000:5e:02.2"
+        rights = {device.host_path: device.permissions for device in dpdk.devices}
+        assert rights["/dev/vfio/vfio"] == rights["/dev/vfio/62"] == "mrw"
+        assert not [name for name in net.envs if name.startswith("PCI_RESOURCE")]
+
+
+RDMA, ETHERNET = "nvidia.com/rdma", "nvidia.com/ethernet"
+SWITCH = f"""
+resources:
+- name: {ETHERNET}
+  backend: sriov
+  where: {{pciBusID: "0000:3b:00.2"}}
+- name: {RDMA}
+  backend: sriov
+  where: {{pciBusID: "0000:3b:00.3"}}
+  rdma: true
+"""
+VERBS = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.3/infiniband_verbs"
+
+
+@pytest.fixture
+async def switch(tmp_path: Path) -> AsyncIterator[Node]:
+    """A machine whose functions all have RDMA devices, of which one resource hands them out."""
+    async with Node(tmp_path) as made:
+        network.mlx5_switchdev(made.root)
+        made.configure(SWITCH)
+        yield made
+
+
+async def test_rdma_nodes_and_their_names_go_to_the_entry_that_asks(switch: Node) -> None:
+    async with switch.served():
+        await switch.offers({RDMA: 1, ETHERNET: 1}, only=True)
+        started = await switch.container({RDMA: 1}, keep=True)
+        assert "/dev/infiniband/rdma_cm" in {device.host_path for device in started.devices}
+        plain = await switch.container({ETHERNET: 1}, keep=True)
+        assert list(plain.devices) == []
+        assert {name: "rdma-device" in place for name, place in places(switch).items()} == {
+            "nvidia.com-ethernet-0000:3b:00.2-device.json": False,
+            "nvidia.com-rdma-0000:3b:00.3-device.json": True,
+        }
+
+
+async def test_by_cdi_rdma_nodes_are_in_the_specification_of_the_entry_that_asks(switch: Node) -> None:
+    switch.configure(SWITCH.replace("  backend: sriov", "  backend: sriov\n  inject: cdi"))
+    async with switch.served():
+        await switch.offers({RDMA: 1, ETHERNET: 1}, only=True)
+        given = {}
+        for resource in (RDMA, ETHERNET):
+            started = await switch.container({resource: 1})
+            given[resource] = switch.specified([one.name for one in started.cdi_devices])
+        assert "/dev/infiniband/rdma_cm" in str(given[RDMA])
+        assert "infiniband" not in str(given[ETHERNET])
+
+
+async def test_without_verbs_a_function_is_unhealthy_only_where_rdma_is_handed_out(switch: Node) -> None:
+    """Pools of sriov-network-device-plugin without ``isRdma`` do not care for ib_uverbs either."""
+    nodes = switch.root / VERBS
+    hidden = nodes.rename(switch.root / "hidden")
+    async with switch.served():
+        await switch.kubelet.wait_for(lambda: switch.kubelet.capacity() == {RDMA: 1, ETHERNET: 1})
+        assert switch.kubelet.allocatable() == {RDMA: 0, ETHERNET: 1}
+        assert switch.devices("sriov")["0000:3b:00.3"].health.healthy
+        switch.configure(SWITCH.replace("  rdma: true\n", ""))
+        assert not await switch.reload()
+        await switch.offers({RDMA: 1, ETHERNET: 1})
+        plain = await switch.container({RDMA: 1})
+        assert list(plain.devices) == []
+        switch.configure(SWITCH)
+        assert not await switch.reload()
+        await switch.offers({RDMA: 0, ETHERNET: 1})
+        hidden.rename(nodes)
+        switch.look("sriov")
+        await switch.offers({RDMA: 1, ETHERNET: 1})

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import sriov_network as network
+import sriov_others as others
 from devhost_sriov.function import Function, Interface, Kind
 from devhost_sriov.look import Look
 from devhost_sriov.options import SriovOptions
@@ -172,4 +173,51 @@ def test_a_function_that_just_left_vfio_is_not_in_its_own_way(looking, tmp_path)
     driver.unlink()
     driver.symlink_to("../../bus/pci/drivers/iavf")
     reasons = backend._readiness.lacks(Look({function.id: function}))
-    assert "0000:5e:02.2, which is in" not in reasons[function.id]
+    assert "0000:5e:02.2, which is in" not in reasons[function.id].itself
+
+
+MLX5 = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2"
+NO_VHOST_NET = {"vhostNet": "/dev/vhost-net does not exist: is module vhost_net loaded?"}
+
+
+def test_a_function_without_its_uverbs_node_is_unusable_for_rdma_and_well_otherwise(looking, tmp_path):
+    tree = network.mlx5_switchdev(tmp_path)
+    (uverbs,) = [one.name for one in (tree.root / MLX5 / "infiniband_verbs").iterdir()]
+    node = tree.root / "dev/infiniband" / uverbs
+    backend = looking(tree)
+    assert by_id(backend)["0000:3b:00.2"].unusable_for == NO_VHOST_NET
+    node.rename(tree.root / "kept")
+    device = by_id(backend)["0000:3b:00.2"]
+    assert device.health == HEALTHY
+    assert device.unusable_for["rdma"] == f"/dev/infiniband/{uverbs} does not exist"
+    (tree.root / "kept").rename(node)
+    assert "rdma" not in by_id(backend)["0000:3b:00.2"].unusable_for
+
+
+def test_a_uverbs_node_that_comes_and_goes_is_seen_at_its_own_event(looking, tmp_path):
+    """Not only at the next full look, once a minute: nothing else of the function changes with it."""
+    tree = network.mlx5_switchdev(tmp_path)
+    verbs = tree.root / MLX5 / "infiniband_verbs"
+    (uverbs,) = [one.name for one in verbs.iterdir()]
+    backend = looking(tree)
+    before = by_id(backend)
+    changed = Event("infiniband_verbs", "remove", f"/{MLX5}/infiniband_verbs/{uverbs}")
+    for _ in range(2):
+        hidden = verbs.rename(tree.root / "hidden")
+        found = by_id(backend, changed)
+        assert found["0000:3b:00.2"].unusable_for["rdma"] == (
+            "0000:3b:00.2 has no uverbs node: is module ib_uverbs loaded?"
+        )
+        assert {name for name, one in found.items() if one is not before[name]} == {"0000:3b:00.2"}
+        hidden.rename(verbs)
+        assert by_id(backend, changed)["0000:3b:00.2"] == before["0000:3b:00.2"]
+
+
+def test_an_rdma_device_in_a_pod_leaves_a_function_usable_for_rdma(looking, tmp_path):
+    tree = network.mlx5_switchdev(tmp_path)
+    shutil.rmtree(tree.root / MLX5 / "infiniband")
+    assert "rdma" not in by_id(looking(tree))["0000:3b:00.2"].unusable_for
+
+
+def test_of_functions_that_are_no_network_adapters_nothing_is_said_of_vhost_net(looking, tmp_path):
+    assert all(device.unusable_for == {} for device in by_id(looking(others.qat(tmp_path))).values())

@@ -77,9 +77,14 @@ class _Import:
     def where(self) -> list[dict[str, tuple[str, ...]]]:
         return [block for one in self.selectors for block in one.where(self.resource.device_type)]
 
-    @property
-    def needs_vhost_net(self) -> bool:
-        return any(one.need_vhost_net for one in self.selectors)
+    def asks(self) -> Iterator[tuple[str, str, Sequence[Selectors]]]:
+        """Keys of the entry that some selectors ask for by one of their own, and which those are."""
+        for key, there, some in (
+            ("rdma", "isRdma", [one for one in self.selectors if one.is_rdma]),
+            ("vhostNet", "needVhostNet", [one for one in self.selectors if one.need_vhost_net]),
+        ):
+            if some:
+                yield key, there, some
 
 
 def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str:
@@ -164,7 +169,9 @@ def _written(imports: Sequence[_Import], remarks: Sequence[Remark]) -> Iterator[
     yield "# - only an interface with the IPv4 default route is left to the node. Here also one with the IPv6"
     yield "#   route, or below a bond, bridge or VLAN that has them, and that with the kubelet's address;"
     yield "# - two functions of one IOMMU group may serve two pods, and so may a function and a part of it;"
-    yield "# - a function is always healthy. Here it is not while its link is down or a node is missing."
+    yield "# - a function is always healthy. Here it is not while the port of its physical function has no"
+    yield "#   carrier or a node is missing that its resource hands out. To have ports count for nothing, say"
+    yield "#   backends: {sriov: {ignorePortState: true}}."
     for remark in remarks:
         yield f"# {remark}"
     yield "version: 1"
@@ -176,8 +183,7 @@ def _written(imports: Sequence[_Import], remarks: Sequence[Remark]) -> Iterator[
         if reason:
             yield f"  # {one.name} {one_line(reason)}, there and here: left out."
         else:
-            yield from _entry(one.name, where)
-    yield from _options(imports)
+            yield from _entry(one, where)
 
 
 def _kept(
@@ -199,32 +205,6 @@ def _kept(
             yield one, where, ""
 
 
-def _options(imports: Sequence[_Import]) -> Iterator[str]:
-    """What is said of each resource there, and of the backend as a whole here."""
-    lines: list[str] = []
-    rdma = [one for one in imports if any(selectors.is_rdma for selectors in one.selectors)]
-    if imports and len(rdma) < len(imports):
-        which = f"isRdma of {rdma[0].name} is not everywhere" if rdma else "no resource has isRdma"
-        lines.append(f"    # {one_line(which)}: here RDMA nodes are for every resource or for none")
-        lines.append(f"    rdma: {'true' if rdma else 'false'}")
-    if vhost := [one.name for one in imports if one.needs_vhost_net]:
-        lines.append(f"    # needVhostNet of {one_line(', '.join(vhost))}: here it is for every resource")
-        lines.append("    vhostNet: true")
-    info: dict[str, dict[str, str]] = {}
-    for one in imports:
-        for device, values in one.resource.additional_info.items():
-            for key, value in values.items():
-                info.setdefault(device, {}).setdefault(key, value)
-    if info:
-        lines.append("    # additionalInfo: here it is for every resource; what stands first counts")
-        lines.append("    info:")
-    for device, values in info.items():
-        lines.append(f"      {quoted(device)}:")
-        lines += [f"        {quoted(key)}: {quoted(value)}" for key, value in values.items()]
-    if lines:
-        yield from ("", "backends:", "  sriov:", *lines)
-
-
 def _comments(one: _Import) -> Iterator[str]:
     for remark in one.remarks:
         yield f"  # {remark}"
@@ -232,8 +212,8 @@ def _comments(one: _Import) -> Iterator[str]:
         yield "  # excludeTopology has no counterpart: the kubelet hears of NUMA nodes."
 
 
-def _entry(name: str, where: Sequence[Mapping[str, tuple[str, ...]]]) -> Iterator[str]:
-    yield f"  - name: {text(name)}"
+def _entry(one: _Import, where: Sequence[Mapping[str, tuple[str, ...]]]) -> Iterator[str]:
+    yield f"  - name: {text(one.name)}"
     yield "    backend: sriov"
     yield "    where:"
     for block in where:
@@ -241,6 +221,16 @@ def _entry(name: str, where: Sequence[Mapping[str, tuple[str, ...]]]) -> Iterato
             written = ", ".join(values if key in _BARE else map(_value, values))
             indent = "      " if len(where) == 1 else "      - " if n == 0 else "        "
             yield f"{indent}{key}: {f'[{written}]' if len(values) > 1 else written}"
+    for asked, there, some in one.asks():
+        if len(some) < len(one.selectors):
+            yield f"    # {there} is in some of its selectors; here it is for the whole resource"
+        yield f"    {asked}: true"
+    info = {device: words for device, words in one.resource.additional_info.items() if words}
+    if info:
+        yield "    info:"
+    for device, words in info.items():
+        yield f"      {quoted(device)}:"
+        yield from (f"        {quoted(key)}: {quoted(value)}" for key, value in words.items())
 
 
 def _value(value: str) -> str:

@@ -21,10 +21,10 @@ from .function import Function, Interface, Kind
 from .look import Look
 from .network import Network
 from .nodes import group_node
-from .options import SriovOptions
+from .options import PLAIN, SriovOptions, SriovUse
 from .ownership import Ownership
 from .provision import Provisioner
-from .readiness import Readiness
+from .readiness import Lacks, Readiness
 from .scan import Scan
 from .settling import Settling
 from .storage import in_use
@@ -41,7 +41,7 @@ class _Basis:
     whole: Function | None
     representor: Interface | None
     facts: Facts
-    lack: str
+    lacks: Lacks
     in_use: str = ""
     is_leaving: bool = False
 
@@ -51,6 +51,7 @@ class Sriov(Backend):
 
     name = "sriov"
     Options = SriovOptions
+    ResourceOptions = SriovUse
     attributes = ATTRIBUTES
     discover_deadline = 20.0  # a look waits for the end of a burst, and then asks netlink
     subsystems = (
@@ -59,6 +60,7 @@ class Sriov(Backend):
         "auxiliary",
         "infiniband",
         "infiniband_verbs",
+        "infiniband_mad",
         "vdpa",
         "vfio",
         "vfio-dev",
@@ -71,7 +73,7 @@ class Sriov(Backend):
         self._scan = Scan(self._sysfs)
         self._settling = Settling(self._sysfs, ignore_ports=options.ignore_port_state)
         self._network = Network(self._sysfs, context, options.node_addresses)
-        self._readiness = Readiness(self._sysfs, options)
+        self._readiness = Readiness(self._sysfs)
         # Replaced whole, never changed: probe(), allocate() and watch() read it on other threads.
         self._made: dict[str, tuple[_Basis, Device]] = {}
         self._look = Look()
@@ -108,15 +110,15 @@ class Sriov(Backend):
         self._look = look
         return [device for _, device in self._made.values()]
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, devices: Sequence[Device], use: SriovUse = PLAIN) -> Edits:
         """What a container needs to use these functions.
 
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
-        return edits(self._sysfs, [self._basis(device).function for device in devices], self.options)
+        return edits(self._sysfs, [self._basis(device).function for device in devices], use)
 
-    def device_info(self, device: Device) -> Mapping[str, object] | None:
+    def device_info(self, device: Device, use: SriovUse = PLAIN) -> Mapping[str, object] | None:
         """What network plugins are told of a function.
 
         Raises:
@@ -124,7 +126,7 @@ class Sriov(Backend):
         """
         basis = self._basis(device)
         representor = basis.facts.representor or (basis.representor.name if basis.representor else "")
-        return document(self._sysfs, basis.function, representor, self.options)
+        return document(self._sysfs, basis.function, representor, use)
 
     def provision(self) -> None:
         """Makes, binds and removes virtual functions as the options say.
@@ -157,14 +159,14 @@ class Sriov(Backend):
         return made[0]
 
     def _make(
-        self, function: Function, look: Look, facts: Facts, lack: str, used: str
+        self, function: Function, look: Look, facts: Facts, lacks: Lacks, used: str
     ) -> tuple[_Basis, Device]:
         basis = _Basis(
             function,
             look.whole_of(function),
             look.representors.get(function.id),
             facts,
-            lack,
+            lacks,
             used,
             function.id in self._provisioner.leaving,
         )
@@ -181,8 +183,11 @@ class Sriov(Backend):
             part_of=frozenset((f"pci:{function.parent}",) if function.parent else ()),
             numa_nodes=() if function.numa_node is None else (function.numa_node,),
             pcie_path=pcie_path(function.path),
-            health=verdict(function, basis.whole, basis.lack, ignore_ports=self.options.ignore_port_state),
+            health=verdict(
+                function, basis.whole, basis.lacks.itself, ignore_ports=self.options.ignore_port_state
+            ),
             withheld=self._why_withheld(basis),
+            unusable_for=basis.lacks.uses,
         )
 
     def _why_withheld(self, basis: _Basis) -> str:

@@ -8,14 +8,14 @@ from devhost.sysfs import Sysfs
 
 from . import nodes
 from .function import Function, Kind
-from .options import SriovOptions
+from .options import SriovUse
 
 VERSION = "1.1.0"
 """The version of the specification that the documents keep to."""
 
 
 def document(
-    sysfs: Sysfs, function: Function, representor: str, options: SriovOptions
+    sysfs: Sysfs, function: Function, representor: str, use: SriovUse
 ) -> Mapping[str, object] | None:
     """The document of a function; ``None`` for one that no network plugin has to do with.
 
@@ -24,6 +24,7 @@ def document(
 
     Args:
         representor: the interface that stands for it in an embedded switch; empty without one.
+        use: what the container gets with it.
     """
     if not function.is_network:
         return None
@@ -37,8 +38,8 @@ def document(
         return _document("vdpa", place | {"parent-device": vdpa.name, "driver": vdpa.type, "path": path})
     if function.kind is Kind.SCALABLE:
         return None
-    rdma = ",".join(sysfs.names(f"{function.path}/infiniband")) if options.rdma else ""
-    vhost = nodes.VHOST_NET if options.vhost_net else ""
+    rdma = ",".join(nodes.rdma_devices(sysfs, function)) if use.rdma else ""
+    vhost = nodes.VHOST_NET_NODE if use.vhost_net else ""
     return _document("pci", place | {"rdma-device": rdma, "vhost-net": vhost})
 
 

@@ -10,17 +10,17 @@ function since Linux 6.1 (drivers/vfio/vfio_main.c), ``/dev/vfio/devices`` and `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from devhost.backend import AllocationError, DeviceNode
 from devhost.sysfs import Sysfs, natural
 
 from .function import Function
-from .options import SriovOptions
+from .options import RDMA, VHOST_NET
 
 CONTAINER, IOMMU = "/dev/vfio/vfio", "/dev/iommu"
-VHOST_NET, TUN = "/dev/vhost-net", "/dev/net/tun"
+VHOST_NET_NODE, TUN = "/dev/vhost-net", "/dev/net/tun"
 
 _HARMLESS = frozenset({"", "pci-stub", "pcieport", "shpchp"})
 """Drivers beside which a group stays viable: they set ``driver_managed_dma``, as those of vfio do."""
@@ -53,11 +53,27 @@ class InPod(AllocationError):
     """What belongs to a function is in a pod's network namespace: it is in use, and nothing is wrong."""
 
 
-def parts(sysfs: Sysfs, function: Function, options: SriovOptions) -> Iterator[Part]:
+def parts(sysfs: Sysfs, function: Function, uses: Collection[str]) -> Iterator[Part]:
     """Everything that a container needs to use a function, as the drivers are now.
+
+    Args:
+        uses: what it gets beside the function itself: :data:`RDMA`, :data:`VHOST_NET`.
 
     Raises:
         InPod: its RDMA devices are where another container is. That is found out last.
+        AllocationError: it cannot be used.
+    """
+    yield from own_parts(sysfs, function)
+    if VHOST_NET in uses and function.is_network:
+        yield vhost_net()
+    if RDMA in uses and (part := rdma(sysfs, function)):
+        yield part
+
+
+def own_parts(sysfs: Sysfs, function: Function) -> Iterator[Part]:
+    """What goes with the driver of a function, whatever else the resource hands out.
+
+    Raises:
         AllocationError: it cannot be used.
     """
     if function.uses_vfio:
@@ -65,10 +81,6 @@ def parts(sysfs: Sysfs, function: Function, options: SriovOptions) -> Iterator[P
     elif function.is_passed_on:
         yield uio(sysfs, function)
     if part := vhost_vdpa(sysfs, function):
-        yield part
-    if options.vhost_net and function.is_network:
-        yield vhost_net()
-    if options.rdma and (part := rdma(sysfs, function)):
         yield part
 
 
@@ -144,35 +156,73 @@ def uio(sysfs: Sysfs, function: Function) -> Part:
 def rdma(sysfs: Sysfs, function: Function) -> Part | None:
     """The nodes of all RDMA devices of a function, and the connection manager's; ``None`` if it has none.
 
+    ``rdma_dev`` is the first of :func:`rdma_devices` alone, as programs take it (``ib_write_bw -d``), and a
+    node that is named beside it is that device's own where it has one of the kind.
+
     Raises:
         InPod: its RDMA devices are in another network namespace.
         AllocationError: they cannot be opened.
     """
-    names = sysfs.names(f"{function.path}/infiniband")
     found = list(_rdma_nodes(sysfs, function.path))
+    names = _in_order(sysfs, function, found)
     if not names and not found:
         return None
-    if not names:
+    opened = _opened(found)
+    if not names or (opened and opened.isdisjoint(names)):  # a companion may have stayed here
         raise InPod(f"the RDMA device of {function.id} is in the network namespace of a pod")
-    if not any(role == "uverbs" for role, _ in found):
+    if not any(node.role == "uverbs" for node in found):
         raise AllocationError(f"{function.id} has no uverbs node: is module ib_uverbs loaded?")
     if sysfs.exists(_RDMA_CM):
-        found.append(("rdma_cm", sysfs.node(_RDMA_CM, "/dev/infiniband/rdma_cm")))
-    info = {role: node for role, node in reversed(found)}  # of several the first, as programs take it
-    return Part("rdma", tuple(DeviceNode(node) for _, node in found), info | {"rdma_dev": ",".join(names)})
+        found.append(_RdmaNode("rdma_cm", sysfs.node(_RDMA_CM, "/dev/infiniband/rdma_cm")))
+    info = {"rdma_dev": names[0]}
+    for node in sorted(found, key=lambda node: node.owner != names[0]):
+        info.setdefault(node.role, node.path)
+    return Part("rdma", tuple(DeviceNode(node.path) for node in found), info)
 
 
-def _rdma_nodes(sysfs: Sysfs, path: str) -> Iterator[tuple[str, str]]:
-    """The role and the node of each character device that belongs to this function alone."""
+def rdma_devices(sysfs: Sysfs, function: Function) -> list[str]:
+    """The RDMA devices of a function in this network namespace, those that programs open first.
+
+    The others are companions without verbs, such as the ``smi`` device beside an XDR adapter, which only
+    carries management datagrams (kernel, drivers/infiniband/core/uverbs_main.c, ``ib_uverbs_add_one``).
+    """
+    return _in_order(sysfs, function, _rdma_nodes(sysfs, function.path))
+
+
+@dataclass(frozen=True, slots=True)
+class _RdmaNode:
+    """A character device; ``owner`` is its RDMA device, empty for one that all share."""
+
+    role: str
+    path: str
+    owner: str = ""
+
+
+def _in_order(sysfs: Sysfs, function: Function, found: Iterable[_RdmaNode]) -> list[str]:
+    opened = _opened(found)
+    names = sysfs.names(f"{function.path}/infiniband")
+    return sorted(names, key=lambda name: name not in opened)
+
+
+def _opened(found: Iterable[_RdmaNode]) -> set[str]:
+    """The RDMA devices that have verbs, also those in another network namespace."""
+    return {node.owner for node in found if node.role == "uverbs" and node.owner}
+
+
+def _rdma_nodes(sysfs: Sysfs, path: str) -> Iterator[_RdmaNode]:
+    """Each character device that belongs to this function alone."""
     for role, directory in _RDMA_CLASSES:
         for name in sysfs.names(f"{path}/{directory}"):
             if name.startswith(role):
-                yield role, sysfs.node(f"{path}/{directory}/{name}", f"/dev/infiniband/{name}")
+                entry = f"{path}/{directory}/{name}"
+                node = sysfs.node(entry, f"/dev/infiniband/{name}")
+                yield _RdmaNode(role, node, sysfs.text(f"{entry}/ibdev"))
 
 
 def vhost_net() -> Part:
     """What a program needs to pass packets to the kernel (DPDK, "Virtio_user as Exceptional Path")."""
-    return Part("vhost", (DeviceNode(VHOST_NET), DeviceNode(TUN)), {"net-mount": VHOST_NET, "tun-mount": TUN})
+    nodes = (DeviceNode(VHOST_NET_NODE), DeviceNode(TUN))
+    return Part("vhost", nodes, {"net-mount": VHOST_NET_NODE, "tun-mount": TUN})
 
 
 def vhost_vdpa(sysfs: Sysfs, function: Function) -> Part | None:

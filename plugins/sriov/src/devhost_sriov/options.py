@@ -55,20 +55,6 @@ class SriovOptions:
     ignore_port_state: bool = option(
         False, "Whether network functions are healthy although their port has no carrier."
     )
-    rdma: bool = option(
-        True, "Whether a container also gets the nodes of the RDMA devices that its functions have."
-    )
-    vhost_net: bool = option(
-        False, "Whether a container with network functions also gets `/dev/vhost-net` and `/dev/net/tun`."
-    )
-    kubevirt: bool = option(
-        False, "Whether a container with functions bound to vfio gets KubeVirt's `PCI_RESOURCE_…` too."
-    )
-    info: dict[str, dict[str, str]] = option(
-        {},
-        "What `PCIDEVICE_…_INFO` says in addition, by the id of a function; `*` stands for each of them.",
-        example={"*": {"token": "abc"}, "0000:3b:02.0": {"token": "def"}},
-    )
     virtual_functions: tuple[VirtualFunctions, ...] = option(
         (), "Virtual functions to make, and what to bind them to. Without it devhost changes no hardware."
     )
@@ -83,3 +69,38 @@ class SriovOptions:
                 hint = "all virtual functions of one physical function are made at once"
                 raise OptionError(f'"{entry.pf}" stands twice', key=f"virtualFunctions[{n}].pf", hint=hint)
             seen.add(entry.pf)
+
+
+RDMA, VHOST_NET = "rdma", "vhostNet"
+"""What a resource can hand out beside the function itself, in the words of the keys that ask for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SriovUse:
+    """The keys of an entry under ``resources`` that are this backend's."""
+
+    rdma: bool = option(
+        False, "Whether a container also gets the nodes of the RDMA devices that its functions have."
+    )
+    vhost_net: bool = option(
+        False, "Whether a container with network functions also gets `/dev/vhost-net` and `/dev/net/tun`."
+    )
+    kubevirt: bool = option(
+        False,
+        "Whether a container with functions bound to vfio gets what KubeVirt's own plugin gives: "
+        "`PCI_RESOURCE_…`, and the right to make the nodes (`mrw`).",
+    )
+    info: dict[str, dict[str, str]] = option(
+        {},
+        "What `PCIDEVICE_…_INFO` says in addition, by the id of a function; `*` stands for each of them.",
+        example={"*": {"token": "abc"}, "0000:3b:02.0": {"token": "def"}},
+    )
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """What is handed out beside the function itself."""
+        return frozenset(use for use, wanted in ((RDMA, self.rdma), (VHOST_NET, self.vhost_net)) if wanted)
+
+
+PLAIN = SriovUse()
+"""An entry without keys of this backend."""

@@ -6,57 +6,91 @@ hundreds of functions have thousands of files. What is asked is what Allocate as
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
 from devhost.backend import AllocationError, Event
 from devhost.sysfs import Sysfs
 
 from . import nodes
 from .function import Function
 from .look import Look
-from .options import SriovOptions
-from .scan import MOST_PLACES
+from .options import RDMA, VHOST_NET
+from .scan import MOST_PLACES, place_of
 
-_MODULES = {nodes.CONTAINER: "vfio", nodes.VHOST_NET: "vhost_net", nodes.TUN: "tun"}
+_MODULES = {nodes.CONTAINER: "vfio", nodes.VHOST_NET_NODE: "vhost_net", nodes.TUN: "tun"}
 """What makes the nodes that belong to no function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """Why a container could not get one function; texts are empty, and ``uses`` has no key, where it could.
+
+    ``itself`` is about the function whatever it is used for, ``uses`` about what some resources hand out
+    beside it, by their words for that.
+    """
+
+    itself: str = ""
+    uses: Mapping[str, str] = field(default_factory=dict)
+
+
+NOTHING = Lacks()
+"""It could get it, for every use."""
 
 
 class Readiness:
     """What functions lack. Used by one thread."""
 
-    def __init__(self, sysfs: Sysfs, options: SriovOptions) -> None:
+    def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
-        self._options = options
-        self._known: dict[str, tuple[Function, str]] = {}
+        self._known: dict[str, tuple[Function, Lacks]] = {}
         self._touched: set[str] = set()
+        self._places: set[str] = set()
 
     def notice(self, event: Event) -> None:
-        """Notes what may be in a group with others, whether or not it is a device of this backend."""
+        """Notes the function that something happened to, and what may be in a group with others.
+
+        The latter whether or not it is a device of this backend.
+        """
+        if (place := place_of(event.sys_path)) and len(self._places) < MOST_PLACES:
+            self._places.add(place)
         if event.subsystem == "pci" and len(self._touched) < MOST_PLACES:
             self._touched.add(event.sys_path)
 
-    def lacks(self, look: Look) -> dict[str, str]:
-        """Why a container could not get each function, by id; empty where it could."""
+    def lacks(self, look: Look) -> dict[str, Lacks]:
+        """Why a container could not get each function, by id."""
         fresh = {name for name, one in look.functions.items() if look.everything or self._is_new(one)}
         groups = {look.functions[name].iommu_group for name in fresh}
         groups.update(self._sysfs.target(f"{path}/iommu_group") for path in self._touched)
         groups.discard("")
-        self._touched.clear()
+        vhost_net = self._lack(lambda: [nodes.vhost_net()])
         known = {}
         for name, function in look.functions.items():
             before = self._known.get(name)
             if before is None or name in fresh or function.iommu_group in groups:
-                known[name] = function, self._lack(function)
+                lacks = self._lacks(function)
             else:
-                known[name] = before
+                lacks = before[1]
+            lacks = _for_vhost_net(lacks, vhost_net if function.is_network else "")
+            known[name] = function, lacks
         self._known = known
-        return {name: lack for name, (_, lack) in known.items()}
+        self._touched.clear()
+        self._places.clear()
+        return {name: lacks for name, (_, lacks) in known.items()}
 
     def _is_new(self, function: Function) -> bool:
         before = self._known.get(function.id)
-        return before is None or before[0] is not function
+        return before is None or before[0] is not function or function.path in self._places
 
-    def _lack(self, function: Function) -> str:
+    def _lacks(self, function: Function) -> Lacks:
+        itself = self._lack(partial(nodes.own_parts, self._sysfs, function))
+        rdma = self._lack(lambda: filter(None, [nodes.rdma(self._sysfs, function)]))
+        return Lacks(itself, {RDMA: rdma} if rdma else {}) if itself or rdma else NOTHING
+
+    def _lack(self, parts: Callable[[], Iterable[nodes.Part]]) -> str:
         try:
-            for part in nodes.parts(self._sysfs, function, self._options):
+            for part in parts():
                 for node in part.nodes:
                     if node.required and not self._sysfs.exists(node.path):
                         module = _MODULES.get(node.path)
@@ -67,3 +101,11 @@ class Readiness:
         except AllocationError as error:
             return error.message
         return ""
+
+
+def _for_vhost_net(lacks: Lacks, reason: str) -> Lacks:
+    """The same with what is said of vhost-net, which no function has for itself."""
+    if lacks.uses.get(VHOST_NET, "") == reason:
+        return lacks
+    others = {use: why for use, why in lacks.uses.items() if use != VHOST_NET}
+    return Lacks(lacks.itself, others | ({VHOST_NET: reason} if reason else {}))

@@ -65,7 +65,7 @@ class Scan:
             self._everything = True
         else:
             self._quiet = False
-            place = _place(path)
+            place = place_of(path)
             if place:
                 self._stale.add(place)
                 if place == path:
@@ -155,7 +155,7 @@ class Scan:
             self._strays, self._strays_read = tuple(one for one in found if one is not None), True
 
 
-def _place(path: str) -> str:
+def place_of(path: str) -> str:
     """The innermost function that ``path`` is or lies in; empty if in none."""
     parts = path.split("/")
     for count in range(len(parts), 0, -1):
