@@ -17,6 +17,7 @@ from devhost import discovery, service
 from devhost import host as host_module
 from devhost.host import Host
 from devhost.kubelet import registration, server
+from devhost.pace import Backoff
 from devhost.testing.kubelet import Point, cut, fail
 from devhost.testing.kubelet import events as ev
 
@@ -286,6 +287,69 @@ async def test_a_rollback_ends_with_everything_allocatable_by_the_one_that_staye
         await served(kubelet, toy=2)
         await quiet(old)
         assert kubelet.endpoints(TOY) == (old.services[TOY].registration.server.path.name,)
+
+
+@pytest.fixture
+def no_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registration that backs off is not made again while the test runs."""
+
+    class Hour(Backoff):
+        def delay(self) -> float:
+            return 3600.0
+
+    monkeypatch.setattr(registration, "Backoff", Hour)
+
+
+async def comes_and_goes(rig, kubelet, host) -> None:
+    """Another instance registers the resource over ``host`` and leaves; both have just registered."""
+    async with second(rig) as other:
+        await rig.until(lambda: TOY in other.services and other.services[TOY].registration.streams, WAIT)
+        socket = other.services[TOY].registration.server.path
+        await rig.until(lambda: socket.name in str(host.kubelet.servers), WAIT)
+
+
+@pytest.mark.conformance(42)
+async def test_an_instance_that_leaves_right_after_it_registered_costs_no_back_off(rig, kubelet, no_return):
+    """Up to 1.36 the kubelet then drops the other one, too, and the node shows 0 until the next Register."""
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        before = kubelet.events.position
+        await comes_and_goes(rig, kubelet, host)
+        await kubelet.wait_for(lambda: len(registered(kubelet, since=before)) == 2, WAIT)
+        await served(kubelet, toy=2)
+        assert kubelet.endpoints(TOY) == (host.services[TOY].registration.server.path.name,)
+
+
+@pytest.mark.conformance(42)
+async def test_the_older_instance_that_leaves_right_after_the_newer_one_registered_costs_no_back_off(
+    rig, kubelet, no_return
+):
+    rig.write(TOY_LINE)
+    async with rig.running() as old:
+        await served(kubelet, toy=2)
+        async with second(rig) as new:
+            await rig.until(lambda: TOY in new.services and new.services[TOY].registration.streams, WAIT)
+            before = kubelet.events.position
+            old.stop()
+            await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, since=before), WAIT)
+            if kubelet.profile == "1.36":
+                await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)
+            await served(kubelet, toy=2)
+
+
+@pytest.mark.conformance(42)
+async def test_instances_that_come_and_go_all_the_time_do_slow_registration_down(rig, kubelet, no_return):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await served(kubelet, toy=2)
+        for _ in range(registration.AT_ONCE):
+            before = host.services[TOY].registration.standing.registrations
+            await comes_and_goes(rig, kubelet, host)
+            await rig.until(lambda n=before: host.services[TOY].registration.standing.registrations > n, WAIT)
+            await rig.until(lambda: host.services[TOY].registration.streams, WAIT)
+        await comes_and_goes(rig, kubelet, host)
+        await rig.until(lambda: host.services[TOY].registration.standing.state == "lost", WAIT)
 
 
 @pytest.mark.conformance(59)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-
 from devhost.backend import Device
 from devhost.report import status
 from devhost.testing.kubelet import UnexpectedAdmissionError
