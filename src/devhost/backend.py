@@ -112,12 +112,14 @@ class Attribute:
     words: tuple[str, ...] = ()
 
 
-def option(default: Any = MISSING, meaning: str = "", *, example: object = None) -> Any:
+def option(default: Any = MISSING, meaning: str = "", *, example: object = None, implied_by: str = "") -> Any:
     """A field of an ``Options`` dataclass, with the sentence the reference and the schema show.
 
-    Without ``default`` the option must be given. A list, dict or set as default is copied.
+    Without ``default`` the option must be given. A list, dict or set as default is copied. An option of
+    :attr:`Backend.ResourceOptions` that the file does not give is ``True`` in an entry whose ``where``
+    selects nothing but devices of which the attribute ``implied_by`` is true.
     """
-    metadata = {"meaning": meaning, "example": example}
+    metadata = {"meaning": meaning, "example": example, "implied_by": implied_by}
     if default is MISSING:
         return field(metadata=metadata)
     if isinstance(default, (list, dict, set)):

@@ -22,18 +22,18 @@ release is believed late:
 
 * however often the kubelet restarts, a token that no list names counts for :data:`PATIENCE` seconds in all.
 
-A container's devices never change while it runs. So a container that an earlier kubelet listed with a token, and
-that the present one lists without any device, still holds the token: this kubelet has lost its checkpoint.
-Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that the container
-has ended:
+A container's devices never change while it runs. So a container that an earlier kubelet listed with a
+token, and that the present one lists without any device, still holds the token: this kubelet has lost its
+checkpoint. Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that
+the container has ended:
 
-* two lists, :data:`APART` seconds apart, of which the first does not have the container (another container of the
-  same name that the second has is a new one: the pod of a StatefulSet that was created again);
+* two lists, :data:`APART` seconds apart, of which the first does not have the container (a container of that
+  name that the second one has is new: the pod of a StatefulSet that was created again);
 * or the container has devices: a kubelet that lost its checkpoint gives none to a container that runs already
   (kubelet 1.28 and later), so this is a new container, too.
 
-A kubelet that names what an earlier one named has read its checkpoint, which is read whole or not at all. It has
-forgotten nothing, and a container that it lists without devices is a new one, or has ended.
+A kubelet that names what an earlier one named has read its checkpoint, which is read whole or not at all. It
+has forgotten nothing, and a container that it lists without devices is a new one, or has ended.
 
 Where no list is ever heard nothing is ever released: an Allocate counts for as long as devhost runs.
 """
@@ -65,8 +65,8 @@ MISSED = 5.0
 """Seconds between lists while a vanished token is kept only because a container holds it."""
 
 WATCHED = 2.0
-"""Seconds between lists while a token is forgotten: a list has to show that its container has ended before another
-container of that name is there."""
+"""Seconds between lists while a token is forgotten: a list has to show that its container has ended before
+another container of that name is there."""
 
 Key = tuple[str, str]
 """A device across backends: the backend's name and the device's id."""
@@ -140,7 +140,7 @@ class _Hold:
     holder: Holder | None = None
     named_by: Kubelet | None = None
     forgotten_by: Kubelet | None = None
-    """The kubelet that lists the container without any device, though an earlier one listed it with this token."""
+    """The kubelet that lists the container without any device, though an earlier one named this token."""
     lacking_since: float | None = None
     """When the first list began that lacks it, of whichever kubelet."""
     lacked_by: tuple[Kubelet, float] | None = None

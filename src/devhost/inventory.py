@@ -4,8 +4,8 @@ A *token* is what the kubelet counts: a device, one of the replicas it is shared
 which all devices of the resource are shared together. A token that
 disappears is first shown Unhealthy and left out only after :data:`GRACE`, because a kubelet may just
 have chosen it; one that a container holds stays Unhealthy until it is released (:mod:`devhost.holding`
-tells when that is believed), so that the pod's status tells the truth. A token that a container holds and the
-kubelet has forgotten is Unhealthy, too, with a Healthy stand-in at the end of the list (:func:`.tokens.stand_in`).
+tells when that is believed), so that the pod's status tells the truth. A token that a container holds and
+the kubelet has forgotten is Unhealthy, too, and has a Healthy stand-in (:func:`.tokens.stand_in`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Given = Mapping[str, Sequence[Device]]
 class Entry:
     """One token: its id, the devices behind it, its health, and since when (wall clock, seconds).
 
-    ``unit`` is what the token is named after: the device's id where it stands for one. ``stands_in`` is whether
-    it is a second id of another token.
+    ``unit`` is what the token is named after: the device's id where it stands for one. ``stands_in`` is
+    whether it is a second id of another token.
     """
 
     token: str
@@ -150,7 +150,7 @@ class Inventory:
         self._held()
 
     def stands_in_for(self, name: str) -> str:
-        """Why a stand-in must not be allocated; empty where a container has it, or its token is free by now."""
+        """Why a stand-in must not be allocated; empty where a container has it, or its token is free."""
         token = stood_for(name, self.snapshot.entries)
         if token is None or name in self.account or token not in self.account.tokens():
             return ""

@@ -87,7 +87,7 @@ class Strand:
         return found
 
     def forgotten(self) -> dict[tuple[str, str], Holder]:
-        """The tokens that the kubelet has forgotten, by resource and token, with the containers that hold them."""
+        """The tokens that the kubelet has forgotten, by resource and token, and the containers with them."""
         return {
             (account.resource, token): holder
             for account in self._ledger.accounts()
@@ -95,7 +95,7 @@ class Strand:
         }
 
     def tell(self) -> None:
-        """Logs what is gone or forgotten since this was last called. What was seen to go is logged when it goes."""
+        """Logs what is gone or forgotten since the last call. What was seen to go is logged when it goes."""
         self._tell_forgotten()
         gone = [(name, device) for name, devices in self.missing().items() for device in devices]
         new = [one for one in gone if one not in self._told]

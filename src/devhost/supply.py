@@ -78,7 +78,7 @@ class _Answer:
 
 
 Confirm = Callable[[Account, Sequence[str]], Awaitable[None]]
-"""Asks the kubelet again who holds some tokens of a resource, where it is not known whether it still knows that."""
+"""Asks the kubelet again who holds some tokens of a resource, where it may have forgotten that."""
 
 
 async def _unconfirmed(account: Account, tokens: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """What the kubelet counts: the ids of a resource's tokens, made from devices and read back. Pure.
 
 A *token* is a device (``<id>``), one of the replicas it is shared as (``<id>::<n>``), or one of those as
-which all devices of a resource are handed out together (``all::<n>``). A *stand-in* (``~<token>``) is a second
-id of a token, see :func:`stand_in`.
+which all devices of a resource are handed out together (``all::<n>``). A *stand-in* (``~<token>``) is a
+second id of a token, see :func:`stand_in`.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def stands_for_all(name: str) -> bool:
 def stand_in(name: str) -> str:
     """The id of the stand-in for a token.
 
-    While a container has a token that the kubelet has forgotten, the token is Unhealthy and its stand-in Healthy.
-    The scheduler goes on subtracting the container's request from what the node has to offer, and the kubelet
-    does not count the container's device any more: without the stand-in the device would be missing twice.
+    While a container has a token that the kubelet has forgotten, the token is Unhealthy and its stand-in
+    Healthy. The scheduler still subtracts the container's request from what the node offers, and the kubelet
+    no longer counts the container's device: without the stand-in the device would be missing twice.
     """
     return STAND_IN + name if len(name) < MAX_DEVICE_ID else STAND_IN + name[1:]
 
 
 def stood_for(name: str, tokens: Container[str]) -> str | None:
-    """Which of these tokens a stand-in stands for; ``None`` if the id is no stand-in's, or of no such token."""
+    """Which of these tokens a stand-in stands for; ``None`` if it is no stand-in of one."""
     if not name.startswith(STAND_IN):
         return None
     if name[1:] in tokens:

@@ -191,6 +191,18 @@ async def test_by_cdi_rdma_nodes_are_in_the_specification_of_the_entry_that_asks
         assert "infiniband" not in str(given[ETHERNET])
 
 
+@pytest.mark.parametrize(("key", "nodes"), [("", True), ("  rdma: false\n", False)])
+async def test_an_entry_that_selects_rdma_functions_gives_their_nodes_unless_it_says_otherwise(
+    switch: Node, key: str, nodes: bool
+) -> None:
+    """``isRdma: true`` of sriov-network-device-plugin selects and gives, too."""
+    where = '{pciBusID: "0000:3b:00.3", isRdma: true}'
+    switch.configure(f"resources:\n- name: {RDMA}\n  backend: sriov\n  where: {where}\n{key}")
+    async with switch.served():
+        await switch.offers({RDMA: 1})
+        assert bool((await switch.container({RDMA: 1})).devices) is nodes
+
+
 async def test_without_verbs_a_function_is_unhealthy_only_where_rdma_is_handed_out(switch: Node) -> None:
     """Pools of sriov-network-device-plugin without ``isRdma`` do not care for ib_uverbs either."""
     nodes = switch.root / VERBS

@@ -7,14 +7,16 @@ becomes a complaint.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import fields, replace
 from typing import Any
 
 from devhost.backend import Backend, NoOptions
 from devhost.catalog import Catalog
 from devhost.errors import ConfigError
 from devhost.settings import Share
+from devhost.where import Block, Flag, Term, Where, covers
 
-from .annotation import keys
+from .annotation import camel, keys
 from .complaints import Located, Place, one_line, shown, suggest
 from .language import Resource
 from .nodes import Entry, Fields, Node, Scalar
@@ -83,18 +85,27 @@ def read_options(node: Node, backend: type[Backend], place: Place) -> Any:
 
 
 def read_resource_options(
-    theirs: Fields, backend: type[Backend], share: Share, exclusive: bool, node: Fields, place: Place
+    theirs: Fields,
+    backend: type[Backend],
+    where: Where,
+    share: Share,
+    exclusive: bool,
+    node: Fields,
+    place: Place,
 ) -> Any:
     """The value of a backend's ``ResourceOptions``; ``None`` where it has none, WRONG after complaining.
 
     Args:
         theirs: the backend's keys of the entry ``node``.
+        where: which devices the entry selects, which may imply an option.
         share, exclusive: what the entry says of sharing, which the options may have something against.
     """
     if backend.ResourceOptions is NoOptions:
         return None
     what = f"the resource options of backend {backend.name}"
     options = read_strangers(theirs, backend.ResourceOptions, what, place)
+    if options is not WRONG:
+        options = guarded(lambda: _implied(options, theirs, where), node, what, place)
     if options is WRONG:
         return WRONG
     guarded(lambda: bool(getattr(options, "prepares", True)), node, what, place)
@@ -103,6 +114,19 @@ def read_resource_options(
     if reason is not WRONG and reason:
         _check_alone(one_line(reason, 300), share, exclusive, node, place)
     return options
+
+
+def _implied(options: Any, theirs: Fields, where: Where) -> Any:
+    """The options with those that ``where`` implies, as far as the file does not give them."""
+    implied = {
+        field.name: True
+        for field in fields(options)
+        if (attribute := field.metadata.get("implied_by"))
+        and camel(field.name) not in theirs.entries
+        and where
+        and covers((Block((Term(attribute, (Flag(True),)),)),), where)
+    }
+    return replace(options, **implied) if implied else options
 
 
 def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place: Place) -> None:

@@ -88,7 +88,7 @@ def _entry(
         for n, override in enumerate(sharing.overrides)
     ]
     share = Share(sharing.replicas, tuple(overrides), sharing.of)
-    options = read_resource_options(theirs, backend, share, values.get("exclusive", True), node, place)
+    options = read_resource_options(theirs, backend, where, share, values.get("exclusive", True), node, place)
     return ResourceSettings(
         index=index, name=name or "", backend=kind, where=where, share=share, options=options, **values
     )

@@ -109,8 +109,8 @@ class Holders:
     async def confirm(self, account: Account, tokens: Sequence[str]) -> None:
         """Asks the kubelet now, where the holders of these tokens are only known from an earlier kubelet.
 
-        A kubelet that has lost its checkpoint allocates what containers hold. Does nothing, and takes no time,
-        for tokens that no container is known to hold. Waits :data:`CONFIRMED` seconds at most.
+        A kubelet that has lost its checkpoint allocates what containers hold. Does nothing, and takes no
+        time, for tokens that no container is known to hold. Waits :data:`CONFIRMED` seconds at most.
         """
         held = account.tokens()
         concerned = {name for token in tokens if (name := stood_for(token, held) or token) in held}

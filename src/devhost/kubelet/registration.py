@@ -58,8 +58,8 @@ STEADY = 10.0
 """Seconds a registration must have held for its loss to be answered without back-off."""
 
 AT_ONCE = 3
-"""How often a registration that was lost because another instance left is made again without back-off, until one
-has held for :data:`STEADY`: two instances that keep disturbing each other must slow down."""
+"""How often a registration that was lost because another instance left is made again without back-off, until
+one has held for :data:`STEADY`: two instances that keep disturbing each other must slow down."""
 
 SETTLE = 0.1
 """Seconds a kubelet.sock must have been left alone before it is registered with."""

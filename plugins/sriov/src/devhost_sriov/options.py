@@ -80,7 +80,10 @@ class SriovUse:
     """The keys of an entry under ``resources`` that are this backend's."""
 
     rdma: bool = option(
-        False, "Whether a container also gets the nodes of the RDMA devices that its functions have."
+        False,
+        "Whether a container also gets the nodes of the RDMA devices that its functions have. It is `true` "
+        "without the key where `where` says `isRdma: true`.",
+        implied_by="isRdma",
     )
     vhost_net: bool = option(
         False, "Whether a container with network functions also gets `/dev/vhost-net` and `/dev/net/tun`."
