@@ -107,6 +107,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return "its pcie_path is not a tuple of strings"
     if not isinstance(given.withheld, str):
         return "its withheld is not a string"
+    if not (isinstance(given.inherited, frozenset) and given.inherited <= given.attributes.keys()):
+        return "its inherited is not a frozenset of names of its attributes"
     for name, value in given.attributes.items():
         if flaw := _attribute_flaw(name, value, declared):
             return flaw
