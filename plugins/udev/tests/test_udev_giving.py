@@ -244,3 +244,22 @@ async def test_a_node_whose_owner_cannot_be_changed_refuses_the_pod_with_the_rea
                 UnexpectedAdmissionError, match="cannot give /dev/bus/usb/001/ostype to KubeVirt"
             ):
                 await node.container({"e.x/usb": 1})
+
+
+async def test_index_and_owner_are_the_same_by_cdi(machine: Any, tmp_path: Path) -> None:
+    require_chown()
+    for n in (1, 2):
+        machine.usb_serial(f"ttyUSB{n}", str(n), f"S{n}")
+    groups = '{name: modem, usb: [{idVendor: "1a86", idProduct: "7523"}], env: {"MODEM{index}": "{serial}"}}'
+    entry = "{name: e.x/modem, backend: udev, where: {group: modem}, kubevirt: true, inject: cdi}"
+    async with Node(tmp_path / "node", root=machine.root) as node:
+        node.configure(f"backends: {{udev: {{groups: [{groups}]}}}}\nresources: [{entry}]")
+        async with node.served():
+            await node.offers({"e.x/modem": 2})
+            started = await node.container({"e.x/modem": 2})
+            env = [
+                variable
+                for edits in node.specified([one.name for one in started.cdi_devices])
+                for variable in edits["env"]
+            ]
+    assert {"MODEM0=S1", "MODEM1=S2", "USB_RESOURCE_E_X_MODEM=1:2,1:3"} <= set(env)

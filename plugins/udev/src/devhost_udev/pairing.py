@@ -169,7 +169,7 @@ def _lacks(column: _Column, leader: Target, place: Place | None, *, taken: bool)
     """Why a row has no node of a member that others join."""
     wanted, first = column.member.title, leader.path
     if place is None:
-        return f"{first} hangs on no hardware to find {wanted} by (pair: order joins nodes without it)"
+        return f"{first} is on no hardware, so {wanted} cannot be paired with it (set pair: order)"
     if taken:
         most = "another device has" if (column.limit or 1) == 1 else f"{column.limit} other devices have"
         return f"{most} all nodes that match {wanted} on {place.name} (limit: {column.limit or 1})"
