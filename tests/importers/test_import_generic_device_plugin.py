@@ -165,7 +165,7 @@ def test_what_is_paired_otherwise_is_said_and_several_usb_devices_still_come_tog
     """generic-device-plugin joins the nth match of each path; here nodes of one hardware come together."""
     paths = "- {name: cam, groups: [{paths: [{path: /dev/video*}, {path: /dev/media*}, {path: /dev/x}]}]}"
     text = run(paths).stdout
-    assert "paired in order, whatever they belong to" in text
+    assert "are paired in order there, whatever they belong to" in text
     assert "# paired in order there, by hardware here" in text
     assert converted(paths).backends["udev"].groups[0].pair.value == "hardware"  # type: ignore[attr-defined]
     assert "paired" not in run(FILE).stdout
