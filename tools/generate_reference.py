@@ -125,6 +125,8 @@ def _walk(schema: Mapping[str, Any], place: str) -> Iterator[tuple[str, Mapping[
 
 
 def _type(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return "as `where`"
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_type(one) for one in schema["anyOf"] if one != {"type": "null"}))
     if "enum" in schema:

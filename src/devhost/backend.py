@@ -58,6 +58,7 @@ __all__ = [
     "Attribute",
     "AttributeValue",
     "Backend",
+    "Conditions",
     "Context",
     "Device",
     "DeviceNode",
@@ -101,6 +102,8 @@ class Attribute:
     ``words`` are all the values that a text can have, or a member of a list, where the backend's own code
     makes them: a condition that none of them meets is then an error in the configuration, and a device with
     another value is left out. Empty where the kernel or a vendor may come up with new ones.
+    ``reveals`` is true for the attribute that names devices made of several parts: a block of ``where``
+    that names it also sees the attributes that such a device inherited (:attr:`Device.inherited`).
 
     In :attr:`Backend.attributes` a key that ends in ``*`` declares a family (``sysattr.*``).
     """
@@ -110,6 +113,19 @@ class Attribute:
     example: AttributeValue
     hex: bool = False
     words: tuple[str, ...] = ()
+    reveals: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """In ``Annotated[Where, Conditions(…)]``: an option that is written like ``where`` of a resource.
+
+    ``backend`` and ``attributes`` are the backend's own. The value is what :mod:`devhost.where` compiles;
+    an option that is absent has its default, such as an empty tuple.
+    """
+
+    backend: str
+    attributes: Mapping[str, Attribute]
 
 
 def option(default: Any = MISSING, meaning: str = "", *, example: object = None, implied_by: str = "") -> Any:
@@ -128,13 +144,21 @@ def option(default: Any = MISSING, meaning: str = "", *, example: object = None,
 
 
 class OptionError(ValueError):
-    """Raised in ``Options.__post_init__``: ``key`` is the YAML key at fault, ``hint`` how to mend it."""
+    """Raised in ``Options.__post_init__``: ``key`` is the YAML key at fault, ``hint`` how to mend it.
 
-    def __init__(self, message: str, *, key: str = "", hint: str = "") -> None:
+    Where the fault is a misspelt ``word``, ``known`` are the right ones: the hint then is the nearest of
+    them, or a list.
+    """
+
+    def __init__(
+        self, message: str, *, key: str = "", hint: str = "", word: str = "", known: Collection[str] = ()
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.key = key
         self.hint = hint
+        self.word = word
+        self.known = known
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,10 @@ class Device:
         NUMA nodes the device is near; empty where the kernel says ``-1`` or nothing.
     ``pcie_path``
         PCI addresses from the root port down to the device, for affinity; empty if not on PCI.
+    ``inherited``
+        Names of those ``attributes`` that a device made of several parts has from one of its parts. They
+        count only for an entry whose ``where`` names an attribute that ``reveals`` them (see
+        :class:`devhost.backend.Attribute`), so that an entry for single parts does not select the whole too.
     ``withheld``
         Why this device is not offered at all though it exists, as one sentence for a user (the node's own
         traffic runs over it); empty: it is offered. It then takes no claim from any other device.
@@ -136,3 +140,4 @@ class Device:
     health: Health = HEALTHY
     withheld: str = ""
     unusable_for: Mapping[str, str] = field(default_factory=dict)
+    inherited: frozenset[str] = frozenset()

@@ -20,7 +20,7 @@ from .holding import Held, Key
 from .model import AttributeValue, Device
 from .settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 from .tokens import ALL
-from .where import holds, objection, show
+from .where import holds, objection, selected, show
 
 LIST_LIMIT = 4_000_000
 """Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
@@ -185,12 +185,15 @@ def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tup
         if entry.backend != backend:
             verdict = Verdict(entry, entry.name, False, f"it is for backend {entry.backend}")
         elif name is not None:
-            how = handed_out(entry.share, replicas_of(entry.share, device.attributes))
+            seen = selected(entry.where, device.attributes, device.inherited) or device.attributes
+            how = handed_out(entry.share, replicas_of(entry.share, seen))
             verdict = Verdict(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
         elif entry.index in refused:
             verdict = Verdict(entry, entry.name, False, refused[entry.index])
         else:
-            verdict = Verdict(entry, entry.name, False, objection(entry.where, device.attributes))
+            verdict = Verdict(
+                entry, entry.name, False, objection(entry.where, device.attributes, device.inherited)
+            )
         verdicts.append(verdict)
     return tuple(verdicts)
 
@@ -222,15 +225,16 @@ class _Deal:
         if not fields and entry.when_empty is WhenEmpty.REGISTER:
             self._open(entry.name, entry)
         for device in devices:
-            if not holds(entry.where, device.attributes):
+            seen = selected(entry.where, device.attributes, device.inherited)
+            if seen is None:
                 continue
             key = (entry.backend, device.id)
-            name = naming.expand(entry.name, device.attributes) if fields else entry.name
-            replicas = replicas_of(entry.share, device.attributes)
+            name = naming.expand(entry.name, seen) if fields else entry.name
+            replicas = replicas_of(entry.share, seen)
             if reason := device.withheld:
                 kind = RefusalKind.WITHHELD
             elif name is None:
-                kind, reason = RefusalKind.NAME, _nameless(entry, fields, device)
+                kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
             elif reason := self._no_name(name, entry, fields, device):
                 kind = RefusalKind.NAME
             elif reason := self._taken_by(key, entry):
@@ -325,8 +329,10 @@ def _shown(values: Sequence[AttributeValue]) -> str:
     return ", ".join(map(show, values))
 
 
-def _nameless(entry: ResourceSettings, fields: Sequence[str], device: Device) -> str:
-    missing = [field for field in fields if field not in device.attributes]
+def _nameless(
+    entry: ResourceSettings, fields: Sequence[str], attributes: Mapping[str, AttributeValue]
+) -> str:
+    missing = [field for field in fields if field not in attributes]
     if missing:
         return f"it has no {' and no '.join(missing)}, which the name {entry.name} needs"
     return f"its attributes leave nothing legal for the name {entry.name}"

@@ -114,6 +114,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         isinstance(text, str) for pair in given.unusable_for.items() for text in pair
     ):
         return "its unusable_for is not a mapping of strings to strings"
+    if not (isinstance(given.inherited, frozenset) and given.inherited <= given.attributes.keys()):
+        return "its inherited is not a frozenset of names of its attributes"
     for name, value in given.attributes.items():
         if flaw := _attribute_flaw(name, value, declared):
             return flaw

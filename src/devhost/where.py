@@ -8,7 +8,7 @@ not have matches nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
@@ -107,10 +107,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A mapping in ``where``: all ``terms`` hold, and no block of ``refuse`` (the key ``not``) does."""
+    """A mapping in ``where``: all ``terms`` hold, and no block of ``refuse`` (the key ``not``) does.
+
+    ``without`` is the attribute that the block would have to name to see what a device inherited from its
+    parts (:attr:`devhost.model.Device.inherited`); empty where it sees everything.
+    """
 
     terms: tuple[Term, ...] = ()
     refuse: tuple[Block, ...] = ()
+    without: str = ""
 
     def holds(self, attributes: Mapping[str, AttributeValue]) -> bool:
         for term in self.terms:
@@ -121,11 +126,20 @@ class Block:
                 return False
         return True
 
-    def objection(self, attributes: Mapping[str, AttributeValue]) -> str:
+    def sees(
+        self, attributes: Mapping[str, AttributeValue], inherited: Collection[str]
+    ) -> Mapping[str, AttributeValue]:
+        """Those attributes of a device that count for this block."""
+        return _own(attributes, inherited) if inherited and self.without else attributes
+
+    def objection(self, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
         """Why this block does not hold, in words; empty when it does."""
+        every, attributes = attributes, self.sees(attributes, inherited)
         for term in self.terms:
             if not term.holds(attributes):
-                value = attributes.get(term.attribute)
+                if term.holds(every):
+                    return f"{term.attribute} of this device counts only in a block that names {self.without}"
+                value = every.get(term.attribute)
                 has = "it has none" if value is None else f"it is {show(value)}"
                 return f"{term.attribute} must be {' or '.join(map(str, term.patterns))}, {has}"
         for block in self.refuse:
@@ -155,13 +169,42 @@ def holds(where: Where, attributes: Mapping[str, AttributeValue]) -> bool:
     return not where
 
 
-def objection(where: Where, attributes: Mapping[str, AttributeValue]) -> str:
-    """Why no block of ``where`` takes a device with these attributes; empty when one does."""
-    if holds(where, attributes):
+def selected(
+    where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()
+) -> Mapping[str, AttributeValue] | None:
+    """Those attributes of a device that count for an entry which takes it; ``None`` where it does not.
+
+    Args:
+        inherited: names of the attributes that count only for a block which sees them
+            (:attr:`devhost.model.Device.inherited`).
+    """
+    if not inherited:
+        return attributes if holds(where, attributes) else None
+    views = [view for block in where if block.holds(view := block.sees(attributes, inherited))]
+    if not where:
+        views.append(_own(attributes, inherited))
+    return max(views, key=len, default=None)
+
+
+def _own(
+    attributes: Mapping[str, AttributeValue], inherited: Collection[str]
+) -> Mapping[str, AttributeValue]:
+    return {name: value for name, value in attributes.items() if name not in inherited}
+
+
+def objection(where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
+    """Why no block of ``where`` takes a device with these attributes; empty when one does.
+
+    Args:
+        inherited: see :func:`selected`.
+    """
+    if selected(where, attributes, inherited) is not None:
         return ""
     if len(where) == 1:
-        return where[0].objection(attributes)
-    return "; ".join(f"block {n}: {block.objection(attributes)}" for n, block in enumerate(where, 1))
+        return where[0].objection(attributes, inherited)
+    return "; ".join(
+        f"block {n}: {block.objection(attributes, inherited)}" for n, block in enumerate(where, 1)
+    )
 
 
 def covers(wide: Where, narrow: Where) -> bool:
@@ -186,6 +229,8 @@ def covers(wide: Where, narrow: Where) -> bool:
 
 
 def _block_covers(wide: Block, narrow: Block) -> bool:
+    if wide.without and not narrow.without and (wide.terms or wide.refuse):
+        return False  # what narrow sees of a device may be inherited, and then wide does not see it
     for term in wide.terms:
         for other in narrow.terms:
             if other.attribute == term.attribute:

@@ -166,7 +166,7 @@ def test_firmware_for_an_fpga_takes_a_writable_sys(chart: Chart) -> None:
 def test_files_that_groups_mount_are_looked_for_in_their_directories(chart: Chart) -> None:
     group = {
         "name": "onload",
-        "members": [{"path": "/dev/onload"}, {"path": "/srv/nodes/tty*"}],
+        "members": [{"path": "/dev/onload"}, {"path": "/srv/nodes/tty*"}, {"where": {"driver": "sfc"}}],
         "mounts": [
             {"path": "/usr/lib64/libonload*.so"},
             {"path": "/usr/lib64/*/x"},
@@ -175,6 +175,17 @@ def test_files_that_groups_mount_are_looked_for_in_their_directories(chart: Char
     }
     rendered = chart.render(configured(FUSE, backends={"udev": {"groups": [group]}}))
     assert more(rendered) == {"/host/usr/lib64", "/host/etc/ppp", "/host/srv/nodes"}
+
+
+def test_usb_devices_for_kubevirt_take_a_writable_dev_and_one_capability(chart: Chart) -> None:
+    usb = {**FUSE, "where": {"devType": "usb_device"}, "kubevirt": True}
+    rendered = chart.render(configured(usb))
+    assert writable(rendered) == WRITABLE | {"/host/dev"}
+    assert rendered.container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    both = chart.render({**configured(usb), "capabilities": ["NET_ADMIN"]})
+    assert both.container["securityContext"]["capabilities"]["add"] == ["NET_ADMIN", "CHOWN"]
+    off = chart.render({**configured(usb), "host": {"deviceOwners": False}})
+    assert writable(off) == WRITABLE
 
 
 def test_a_file_in_the_root_directory_is_refused_with_the_way_out(chart: Chart) -> None:

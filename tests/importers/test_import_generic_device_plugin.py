@@ -159,3 +159,16 @@ def test_bad_input_is_explained_in_one_line_each_and_exits_2(text: str | bytes, 
 def test_a_file_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["generic-device-plugin", str(tmp_path / "none.yaml")])
     assert "none.yaml: there is no such file" in str(done.exception)
+
+
+def test_what_is_paired_otherwise_is_said_and_several_usb_devices_still_come_together() -> None:
+    """generic-device-plugin joins the nth match of each path; here nodes of one hardware come together."""
+    paths = "- {name: cam, groups: [{paths: [{path: /dev/video*}, {path: /dev/media*}, {path: /dev/x}]}]}"
+    text = run(paths).stdout
+    assert "are paired in order there, whatever they belong to" in text
+    assert "# paired in order there, by hardware here" in text
+    assert converted(paths).backends["udev"].groups[0].pair.value == "hardware"  # type: ignore[attr-defined]
+    assert "paired" not in run(FILE).stdout
+    members = "{vendor: '1a86', product: '7523'}, {vendor: '046d', product: '0825'}"
+    usb = f"- {{name: rig, groups: [{{usb: [{members}]}}]}}"
+    assert converted(usb).backends["udev"].groups[0].pair.value == "order"  # type: ignore[attr-defined]

@@ -129,9 +129,9 @@ def test_a_reload_checks_the_configuration_that_is_run():
     assert "DEVHOST_CONFIG=" in README.read_text()
 
 
-def test_one_example_alone_gives_a_capability_and_it_is_for_asking():
+def test_only_two_examples_give_a_capability_and_each_just_one():
     giving = {file.name: value for file in EXAMPLES for key, value in settings(file) if "Capab" in key}
-    assert giving == {"eswitch.conf": "CAP_NET_ADMIN"}
+    assert giving == {"eswitch.conf": "CAP_NET_ADMIN", "kubevirt.conf": "CAP_CHOWN"}
 
 
 def test_what_is_let_through_the_sandbox_is_made_before():

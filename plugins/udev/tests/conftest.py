@@ -42,7 +42,7 @@ class Machine(Tree):
     def ids(self, *groups: Group) -> dict[str, str]:
         """Device node or group → id, as a backend that just started sees them."""
         devices = self.backend(*groups).discover()
-        return {str(d.attributes.get("devNode", d.attributes.get("group"))): d.id for d in devices}
+        return {str(d.attributes.get("group", d.attributes.get("devNode"))): d.id for d in devices}
 
     def misc(self, name: str, minor: int, node: str = "") -> str:
         return self.device(f"virtual/misc/{name}", "misc", node or name, f"10:{minor}")

@@ -73,23 +73,59 @@ def test_nvme_offers_nothing_where_the_boot_disk_cannot_be_told(machine: Any) ->
     assert Offered("examples/nvme.yaml", machine).resources == {}
 
 
-def test_onload_gives_devices_libraries_and_variable_together(machine: Any) -> None:
-    for minor, name in enumerate(("onload", "onload_epoll", "sfc_affinity")):
+def test_onload_is_what_the_plugin_of_its_operator_gives(machine: Any) -> None:
+    """kubernetes-onload with setPreload: amd.com/onload, 100 of it, libraries in /opt/onload, nodes mrw."""
+    for minor, name in enumerate(("onload", "onload_epoll", "sfc_char")):
         machine.misc(name, 100 + minor)
-    for library in ("libonload.so", "libonload_ext.so", "libonload_ext.so.1"):
-        machine.node(f"/usr/lib64/{library}")
+    libraries = ["libonload.so", "libonload.so.1.2.3", "libonload_ext.so", "libonload_ext.so.1"]
+    for library in libraries:
+        machine.node(f"/opt/onload/usr/lib64/{library}")
     offered = Offered("examples/onload.yaml", machine)
-    assert offered.resources == {"example.com/onload": {"onload": 64}}
-    edits = offered.edits("example.com/onload")
-    assert {node.path: node.required for node in edits.nodes} == {
-        "/dev/onload": True,
-        "/dev/onload_epoll": True,
-        "/dev/sfc_char": False,
-        "/dev/sfc_affinity": False,
+    assert offered.resources == {"amd.com/onload": {"onload": 100}}
+    edits = offered.edits("amd.com/onload")
+    assert {node.path: (node.permissions, node.required) for node in edits.nodes} == {
+        "/dev/onload": ("mrw", True),
+        "/dev/onload_epoll": ("mrw", True),
+        "/dev/sfc_char": ("mrw", False),
     }
-    assert [mount.host_path for mount in edits.mounts if mount.required] == ["/usr/lib64/libonload.so"]
-    assert {mount.host_path for mount in edits.mounts} >= {"/usr/lib64/libonload_ext.so.1", "/usr/bin/onload"}
-    assert edits.env == {"LD_PRELOAD": "/usr/lib64/libonload.so"}
+    paths = {f"/opt/onload/usr/lib64/{library}" for library in libraries}
+    assert {mount.host_path for mount in edits.mounts} == paths
+    assert {mount.container_path for mount in edits.mounts} == paths
+    assert all(mount.read_only for mount in edits.mounts)
+    assert edits.env == {"LD_PRELOAD": "/opt/onload/usr/lib64/libonload.so"}
+
+
+def test_work_queues_of_dsa_and_iaa_have_the_names_of_intels_plugins(machine: Any) -> None:
+    """intel-dsa-plugin and intel-iaa-plugin: wq-user-<mode>, enabled queues, /dev/char beside the node."""
+    queues = (
+        ("dsa", "wq0.0", "dedicated", "enabled", "user"),
+        ("dsa", "wq0.1", "shared", "enabled", "user"),
+        ("dsa", "wq0.2", "dedicated", "disabled", "user"),
+        ("dsa", "wq0.3", "dedicated", "enabled", "kernel"),
+        ("iax", "wq1.0", "shared", "enabled", "user"),
+        ("iax", "wq1.1", "dedicated", "enabled", "user"),
+    )
+    for minor, (kind, name, mode, state, user) in enumerate(queues):
+        function = f"pci0000:6a/0000:6a:0{'1' if kind == 'dsa' else '2'}.0"
+        machine.pci(function, driver="idxd")
+        queue = f"{function}/{kind}{name[2]}/{name}"
+        machine.device(queue, "dsa", files={"mode": mode, "state": state, "type": user})
+        machine.device(f"{queue}/{kind}!{name}", "dsa", f"{kind}/{name}", f"237:{minor}")
+    offered = Offered("examples/intel-dsa-iaa.yaml", machine)
+    given = {name: [node.path for node in offered.edits(name).nodes] for name in offered.resources}
+    assert given == {
+        "dsa.intel.com/wq-user-dedicated": ["/dev/dsa/wq0.0"] * 2,
+        "dsa.intel.com/wq-user-shared": ["/dev/dsa/wq0.1"] * 2,
+        "iaa.intel.com/wq-user-dedicated": ["/dev/iax/wq1.1"] * 2,
+        "iaa.intel.com/wq-user-shared": ["/dev/iax/wq1.0"] * 2,
+    }
+    for name, number in (
+        ("dsa.intel.com/wq-user-dedicated", "237:0"),
+        ("iaa.intel.com/wq-user-shared", "237:4"),
+    ):
+        node, by_number = offered.edits(name).nodes
+        assert (by_number.path, by_number.container_path) == (node.path, f"/dev/char/{number}")
+    assert [*offered.resources["dsa.intel.com/wq-user-shared"].values()] == [10]
 
 
 def test_kvm_offers_each_node_many_times(machine: Any) -> None:

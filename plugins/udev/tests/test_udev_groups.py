@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devhost_udev.options import Group, GroupMount, Member, UsbMember
+from devhost_udev.options import Group, GroupMount, Member, Pair, UsbMember
 
 from devhost.backend import AllocationError, Device, DeviceNode, Event, Mount, OptionError
+from devhost.where import Block, Term, Text
 
 ONLOAD = Group(
     "onload",
@@ -60,13 +61,16 @@ def test_a_glob_that_matches_nothing_makes_no_device(machine: Any) -> None:
     assert groups(backend) == []
 
 
-def test_globs_pair_up_in_natural_order_and_the_shortest_decides(machine: Any) -> None:
+def test_globs_pair_up_in_natural_order_where_that_is_asked_for_and_the_shortest_decides(
+    machine: Any,
+) -> None:
     for n in (10, 9, 2):
         machine.device(f"virtual/a/a{n}", "a", f"a{n}", f"240:{n}")
     for n in (1, 3):
         machine.device(f"virtual/b/b{n}", "b", f"b{n}", f"241:{n}")
     machine.device("virtual/c/c", "c", "c", "242:0")
-    group = Group("pair", members=(Member("/dev/a*"), Member("/dev/b*"), Member("/dev/c")))
+    members = (Member("/dev/a*"), Member("/dev/b*"), Member("/dev/c"))
+    group = Group("pair", members=members, pair=Pair.ORDER)
     found = groups(machine.backend(group))
     assert {d.id: d.attributes["members"] for d in found} == {
         "pair-a-a2": ("/dev/a2", "/dev/b1", "/dev/c"),
@@ -84,7 +88,7 @@ def test_limit_says_how_many_devices_one_path_may_be_in(machine: Any) -> None:
         group = Group("g", members=(Member("/dev/a*"), Member("/dev/c", limit=limit)))
         assert len(groups(machine.backend(group))) == expected
     assert len(groups(machine.backend(Group("g", members=(Member("/dev/c", limit=4),))))) == 1
-    twice = Group("g", members=(Member("/dev/a*"), Member("/dev/[c]", limit=2)))
+    twice = Group("g", members=(Member("/dev/a*"), Member("/dev/[c]", limit=2)), pair=Pair.ORDER)
     assert len(groups(machine.backend(twice))) == 2
 
 
@@ -92,7 +96,8 @@ def test_an_optional_glob_neither_blocks_nor_cuts(machine: Any) -> None:
     for n in range(3):
         machine.device(f"virtual/a/a{n}", "a", f"a{n}", f"240:{n}")
     machine.device("virtual/b/b0", "b", "b0", "241:0")
-    group = Group("g", members=(Member("/dev/a*"), Member("/dev/b*", optional=True)))
+    members = (Member("/dev/a*"), Member("/dev/b*", optional=True))
+    group = Group("g", members=members, pair=Pair.ORDER)
     backend = machine.backend(group)
     assert [len(backend.allocate([device]).nodes) for device in groups(backend)] == [2, 1, 1]
 
@@ -248,6 +253,20 @@ def test_a_replugged_device_is_handed_out_under_its_new_node(machine: Any) -> No
             "env.A",
             "no attribute 'nope'",
         ),
+        (
+            lambda: Group("g", members=(Member("/dev/x"),), env={"A{nope}": "x"}),
+            "env.A{nope}",
+            "no attribute 'nope'",
+        ),
+        (lambda: Member("/dev/x", container_path="/dev/{nope}"), "containerPath", "no attribute 'nope'"),
+        (lambda: Member("/dev/x", container_path="/dev/{ID_*}"), "containerPath", "no attribute"),
+        (lambda: Member("/dev/x", container_path="/dev/{RESOURCE}"), "containerPath", "no attribute"),
+        (lambda: GroupMount("/lib/x", container_path="/lib/{nope}"), "containerPath", "no attribute 'nope'"),
+        (lambda: Member("/dev/tty{minor}"), "path", "takes no placeholder such as {minor}"),
+        (lambda: GroupMount("/opt/{driver}"), "path", "takes no placeholder such as {driver}"),
+        (lambda: Member(), "where", "needs path or where"),
+        (lambda: Member("/dev/x", where=(Block((Term("driver", (Text("x"),)),)),)), "where", "has both"),
+        (lambda: Member(where=(Block((Term("group", (Text("x"),)),)),)), "where", "have no group"),
     ],
 )
 def test_a_wrong_option_is_refused_at_its_key(make: Any, key: str, message: str) -> None:

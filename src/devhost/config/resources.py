@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from devhost import naming
@@ -40,7 +40,7 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> tup
         settings = None if theirs is None else _entry(node, index, values, theirs, catalog, here)
         if settings is not None and len(place.complaints.found) == before:
             entries.append(Placed(node.mark, here, settings))
-    _refuse_hidden(entries)
+    _refuse_hidden(entries, catalog)
     return tuple(entries)
 
 
@@ -126,12 +126,15 @@ def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: P
         seen[name] = node.mark
 
 
-def _refuse_hidden(entries: Sequence[Placed]) -> None:
+def _refuse_hidden(entries: Sequence[Placed], catalog: Catalog) -> None:
     """Complains about each entry none of whose devices can get past the entries above it."""
     by_backend: dict[str, list[Placed]] = {}
     for later in entries:
         above = by_backend.setdefault(later.settings.backend, [])
-        takers = [_taker(above, later.settings, block) for block in later.settings.where or (Block(),)]
+        backend = catalog.get(later.settings.backend)
+        revealing = {name for name, one in (backend.attributes if backend else {}).items() if one.reveals}
+        blocks = later.settings.where or (Block(),)
+        takers = [_taker(above, later.settings, block, revealing) for block in blocks]
         lines = sorted({taker.mark.line for taker in takers if taker})
         if None not in takers:
             who = "the entry in line {} takes" if len(lines) == 1 else "the entries in lines {} take"
@@ -142,11 +145,20 @@ def _refuse_hidden(entries: Sequence[Placed]) -> None:
         above.append(later)
 
 
-def _taker(above: Sequence[Placed], later: ResourceSettings, block: Block) -> Placed | None:
-    """The first entry that surely takes every device that comes to ``later`` by ``block``."""
+def _taker(
+    above: Sequence[Placed], later: ResourceSettings, block: Block, revealing: Collection[str]
+) -> Placed | None:
+    """The first entry that surely takes every device that comes to ``later`` by ``block``.
+
+    Args:
+        revealing: attributes of the backend that show what a device inherited to the block which names them.
+    """
     named = {*naming.fields(later.name), *(term.attribute for term in block.terms)}
     narrow = (block,)
+    inherits = any(term.attribute in revealing for term in block.terms)
     for earlier in above:
+        if inherits and not earlier.settings.where and naming.fields(earlier.settings.name):
+            continue  # it takes every device, but makes no name of what a device inherited
         # a device without one of the fields gets no name from a template, and stays free
         if (
             (earlier.settings.exclusive or later.exclusive)

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.backend import Attribute, Backend
+from devhost.backend import Attribute, Backend, Conditions
 from devhost.catalog import Catalog
 from devhost.settings import Of
 
@@ -107,6 +107,9 @@ def _of(wanted: Any) -> Schema:
     if wanted == Raw:
         return {}
     if origin is typing.Annotated:
+        for note in args:
+            if isinstance(note, Conditions):
+                return {"$ref": f"#/$defs/where-{note.backend}"}
         return _of(args[0]) | _bounds(_of(args[0]), args)
     if len(members(wanted)) > 1:
         return {"anyOf": [_of(member) for member in members(wanted)]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from devhost.backend import Attribute
@@ -41,11 +42,21 @@ class _Selection:
     def __init__(self, backend: str, attributes: Mapping[str, Attribute]) -> None:
         self._backend = backend
         self._attributes = attributes
+        self._revealing = [name for name, attribute in attributes.items() if attribute.reveals]
 
     def where(self, node: Node, place: Place) -> Where:
         if isinstance(node, Fields):
-            return (self._block(node, place),) if node.entries else ()
-        return self._blocks(node, place)
+            return (self._view(self._block(node, place)),) if node.entries else ()
+        return tuple(map(self._view, self._blocks(node, place)))
+
+    def _view(self, block: Block) -> Block:
+        """The block with what it would have to name to see what devices inherited from their parts."""
+        named = {term.attribute for term in block.terms}
+        return (
+            block
+            if named.intersection(self._revealing)
+            else replace(block, without=" or ".join(self._revealing))
+        )
 
     def _blocks(self, node: Node, place: Place) -> tuple[Block, ...]:
         if not isinstance(node, Items):

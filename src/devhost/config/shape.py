@@ -2,7 +2,7 @@
 
 Understood are ``bool``, ``int``, ``float``, ``str``, ``Path``, ``Literal``, enums, ``None``, lists, tuples
 ``tuple[T, ...]``, sets, ``dict[str, T]``, dataclasses, ``Annotated[…, Bounds]``, unions of these and
-:data:`Raw`.
+:data:`Raw`. ``Annotated[Where, Conditions(…)]`` is read as ``where`` of a resource is.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from devhost.backend import OptionError
+from devhost.backend import Conditions, OptionError
 
 from .annotation import LISTS, MAPPINGS, Bounds, Raw, choices, is_enum, keys, members, required, spelled
 from .complaints import Complaints, Place, one_line, shown, suggest
 from .nodes import Fields, Items, Node, Scalar
 from .scalar import WRONG, read_bool, read_float, read_int, read_path, read_text, refuse
+from .selection import read_where
 
 
 def read(node: Node, wanted: Any, place: Place) -> Any:
@@ -32,7 +33,7 @@ def read(node: Node, wanted: Any, place: Place) -> Any:
     if wanted == Raw:
         return node
     if origin is typing.Annotated:
-        return _read_bounded(node, args[0], args[1:], place)
+        return _read_annotated(node, args[0], args[1:], place)
     if len(members(wanted)) > 1:
         return _read_union(node, members(wanted), place)
     if (origin or wanted) in LISTS:
@@ -77,7 +78,10 @@ def _read_choice(node: Node, wanted: Any, place: Place) -> Any:
     return refuse(node, wanted, place, hint)
 
 
-def _read_bounded(node: Node, wanted: Any, notes: tuple[Any, ...], place: Place) -> Any:
+def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Place) -> Any:
+    for note in notes:
+        if isinstance(note, Conditions):
+            return read_where(node, note.backend, note.attributes, place)
     value = read(node, wanted, place)
     for bounds in notes:
         if value is WRONG or not isinstance(bounds, Bounds):
@@ -175,7 +179,8 @@ def read_dataclass(node: Node, cls: type, place: Place) -> Any:
         return cls(**values)
     except OptionError as error:
         at, where = _find(node, error.key, place)
-        where.complain(at, error.message, error.hint)
+        hint = error.hint or (suggest(error.word, error.known, "words") if error.known else "")
+        where.complain(at, error.message, hint)
     except ValueError as error:
         place.complain(node, str(error) or f"is refused by {cls.__name__}")
     return WRONG

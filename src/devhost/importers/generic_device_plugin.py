@@ -188,7 +188,11 @@ def _written(devices: Sequence[_Device], domain: str, ignored: Sequence[str]) ->
     yield "# Made from a configuration of generic-device-plugin. What differs there:"
     yield "# - a path without wildcard that does not exist is offered as unhealthy, not left out;"
     yield "# - ids are stable over replugging and reboots."
-    if any(group.usb for device in devices for group in device.groups):
+    groups = [group for device in devices for group in device.groups]
+    if any(_globs(group) > 1 for group in groups):
+        yield "# - nodes of several wildcards in a group are paired in order there, whatever they belong to;"
+        yield "#   here by the hardware they hang on. `pair: order` in a group does what is done there."
+    if any(group.usb for group in groups):
         yield "# - two equal USB devices are two devices here, there they are one."
     for key in ignored:
         yield f"# {one_line(key)}: has no place in this file; see the options of `devhost run`."
@@ -206,6 +210,11 @@ def _written(devices: Sequence[_Device], domain: str, ignored: Sequence[str]) ->
     for device in devices:
         for group in device.groups:
             yield from _group(device.name, group, uses)
+
+
+def _globs(group: _Group) -> int:
+    """How many members of a group stand for any number of nodes."""
+    return sum(path.varies and path.type == "Device" for path in group.paths)
 
 
 def _resource(device: _Device, domain: str) -> Iterator[str]:
@@ -228,6 +237,8 @@ def _group(name: str, group: _Group, uses: Counter[str]) -> Iterator[str]:
     nodes = [path for path in group.paths if path.type == "Device"]
     mounts = [path for path in group.paths if path.type == "Mount"]
     several = any(path.varies for path in group.paths)
+    if _globs(group) > 1:
+        yield "        # paired in order there, by hardware here"
     if nodes:
         yield "        members:"
     for path in nodes:
@@ -240,6 +251,9 @@ def _group(name: str, group: _Group, uses: Counter[str]) -> Iterator[str]:
         elif several:
             yield f"          # there only {path.limit or 1} of the group's devices get it, here all do"
         yield from _entry(_mount(path))
+    if len(group.usb) > 1:
+        yield "        # they are different hardware, so the first of each come together"
+        yield "        pair: order"
     if group.usb:
         yield "        usb:"
     for usb in group.usb:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost import catalog
-from devhost.backend import Backend, CanInform, CanLabel, CanNotice, CanProbe, CanWatch, Event
+from devhost.backend import Backend, CanInform, CanLabel, CanNotice, CanProbe, CanWatch, Conditions, Event
 from devhost.deviceinfo import flaw
 from devhost.errors import AllocationError, typed
 from devhost.health import in_resource
@@ -410,7 +410,7 @@ def _check_health(device: str, health: Health) -> None:
 
 def _options(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Every option with its meaning, those of nested dataclasses included."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         name = f"{path}{field.name}"
         yield name, str(field.metadata.get("meaning", ""))
@@ -421,6 +421,8 @@ def _options(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _dataclasses(hint: object) -> Iterator[object]:
     if isinstance(hint, type) and is_dataclass(hint):
         yield hint
+    if any(isinstance(note, Conditions) for note in getattr(hint, "__metadata__", ())):
+        return  # written like `where`, whose parts are no options
     for argument in get_args(hint):
         yield from _dataclasses(argument)
 

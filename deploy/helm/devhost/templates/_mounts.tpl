@@ -23,7 +23,7 @@ sockets: a file that is mounted goes stale when somebody replaces it.
 {{- $_ := set $udev "also" "/run/udev" -}}
 {{- end -}}
 {{- $mounts = concat $mounts (list
-  (dict "name" "dev" "path" "/dev" "at" "/host/dev" "type" "Directory")
+  (dict "name" "dev" "path" "/dev" "at" "/host/dev" "type" "Directory" "writable" $needs.deviceOwners)
   (dict "name" "sys" "path" "/sys" "at" "/host/sys" "type" "Directory" "writable" $writable)
   (dict "name" "proc" "path" "/proc" "at" "/host/proc" "type" "Directory")
   $udev) -}}

@@ -33,10 +33,12 @@ docs/device-info.md say why; tests/chart has a case for each.
 {{- $inject := false -}}
 {{- $programs := false -}}
 {{- $firmware := false -}}
+{{- $owners := false -}}
 {{- $files := list -}}
 {{- range $config.resources -}}
   {{- $_ := set $used .backend true -}}
   {{- if eq (toString .inject) "cdi" -}}{{- $inject = true -}}{{- end -}}
+  {{- if and (eq (toString .backend) "udev") (eq (toString .kubevirt) "true") -}}{{- $owners = true -}}{{- end -}}
   {{- with .program -}}
     {{- $programs = true -}}
     {{- $files = append $files (dir .bitstream) -}}
@@ -56,7 +58,9 @@ docs/device-info.md say why; tests/chart has a case for each.
 {{- if hasKey $used "udev" -}}
   {{- range $group := $udev.groups -}}
     {{- range (concat (default list $group.mounts) (default list $group.members)) -}}
-      {{- $files = append $files (dir (regexReplaceAll "[*?\\[].*" .path "x")) -}}
+      {{- with .path -}}
+        {{- $files = append $files (dir (regexReplaceAll "[*?\\[].*" . "x")) -}}
+      {{- end -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
@@ -67,6 +71,7 @@ nodeLabels: {{ include "devhost.wanted" (list $host.nodeLabels (dig "labels" "wr
 deviceInfo: {{ include "devhost.wanted" (list $host.deviceInfo (and (hasKey $used "sriov") (dig "deviceInfo" "write" true $config))) }}
 virtualFunctions: {{ include "devhost.wanted" (list $host.virtualFunctions (not (empty $sriov.virtualFunctions))) }}
 firmware: {{ include "devhost.wanted" (list $host.firmware $firmware) }}
+deviceOwners: {{ include "devhost.wanted" (list $host.deviceOwners $owners) }}
 nvidiaDriver: {{ include "devhost.wanted" (list $host.nvidiaDriver (hasKey $used "gpu")) }}
 verbs: {{ include "devhost.wanted" (list $host.verbs (and (hasKey $used "rdma") (eq .Values.securityProfile "privileged"))) }}
 root: {{ include "devhost.wanted" (list $host.root $toolkit) }}

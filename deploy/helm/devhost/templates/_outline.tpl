@@ -42,7 +42,8 @@ rest. The schema of the values cannot look into a text, nor below the options of
     {{- range $number, $one := index $group $key -}}
       {{- $part := printf "%s.%s[%d]" $place $key $number -}}
       {{- include "devhost.kinds" (list $part $one true (dict "path" "a path")) -}}
-      {{- if not (hasKey $one "path") -}}{{- fail (printf "%s: the key path is missing" $part) -}}{{- end -}}
+      {{- $chosen := and (eq $key "members") (hasKey $one "where") -}}
+      {{- if not (or $chosen (hasKey $one "path")) -}}{{- fail (printf "%s: the key path is missing" $part) -}}{{- end -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}

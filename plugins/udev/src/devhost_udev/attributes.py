@@ -34,7 +34,7 @@ ATTRIBUTES = {
     "pciVendor": Attribute(str, "vendor id of that PCI function", "10ee", hex=True),
     "pciDevice": Attribute(str, "device id of that PCI function", "5004", hex=True),
     "numaNode": Attribute(int, "NUMA node the device is near", 0),
-    "group": Attribute(str, "name of the configured group; single nodes have none", "onload"),
+    "group": Attribute(str, "name of the configured group; single nodes have none", "onload", reveals=True),
     "alternative": Attribute(int, "which of the groups with this name it is, in file order from 0", 0),
     "members": Attribute(list, "paths of the nodes in a group", ("/dev/onload", "/dev/onload_epoll")),
     "ID_*": Attribute(str, "property that udevd's rules gave; absent where udevd does not run", "usb"),
@@ -46,6 +46,9 @@ ATTRIBUTES = {
 
 PROPERTY_FAMILY = "ID_"
 SYSATTR_FAMILY = "sysattr."
+
+OF_GROUPS = ("group", "alternative", "members")
+"""What only groups have; their other attributes are those of their first node."""
 
 EVERYTHING = "*"
 """In ``context.wanted``: all attributes, as ``devhost discover`` and ``explain`` ask."""

@@ -6,13 +6,16 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event
-from devhost.sysfs import prefix_of
+from devhost.sysfs import natural, prefix_of
 
 from .attributes import ATTRIBUTES
+from .giving import also_at, to_kubevirt
 from .groups import Assembled, Groups
-from .options import UdevOptions
-from .scan import Scan
+from .options import UdevOptions, Use
+from .scan import Record, Scan
 from .watch import node_events
+
+_USE = Use()
 
 
 class Udev(Backend):
@@ -20,6 +23,7 @@ class Udev(Backend):
 
     name = "udev"
     Options = UdevOptions
+    ResourceOptions = Use
     attributes = ATTRIBUTES
     subsystems = ("*",)
 
@@ -27,11 +31,12 @@ class Udev(Backend):
         super().__init__(options, context)
         self._prefix = prefix_of(context.root)
         self._scan = Scan(context.root)
+        self._wanted_by_groups = frozenset().union(*(group.wanted for group in options.groups))
         self._groups = Groups(options.groups, context.root, self._scan)
         self._list: list[Device] = []
         self._list_of: tuple[int, object] | None = None
         # Replaced whole, never changed: allocate() reads them on another thread.
-        self._nodes: Mapping[str, str] = {}
+        self._records: Mapping[str, Record] = {}
         self._assembled: Mapping[str, Assembled] = {}
 
     def notice(self, event: Event) -> None:
@@ -44,27 +49,33 @@ class Udev(Backend):
         Raises:
             OSError: sysfs cannot be listed.
         """
-        self._scan.look(self.context.wanted)
+        self._scan.look(self._wanted_by_groups.union(self.context.wanted))
         assembled = self._groups.look()
         now = (self._scan.edition, assembled)
         if self._list_of is None or self._list_of[0] != now[0] or self._list_of[1] is not assembled:
             records = self._scan.records.values()
             self._list = [record.seen for record in records]
             self._list += [group.device for group in assembled.values()]
-            self._nodes = {record.device.id: record.node for record in records}
+            self._records = {record.device.id: record for record in records}
             self._assembled = assembled
             self._list_of = now
         return self._list.copy()
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, devices: Sequence[Device], use: Use = _USE) -> Edits:
         """The nodes of these devices, readable and writable, and whatever their groups add.
 
-        A variable that several groups set is joined with commas where its values differ.
+        A variable that several groups set is joined with commas where its values differ. ``{index}`` in a
+        group counts the devices in natural order of their first nodes.
 
         Raises:
-            AllocationError: a required node or mount is missing.
+            AllocationError: a required node or mount is missing, a group has none of a member's nodes, or
+                KubeVirt cannot be given a node.
         """
-        parts = [self._edits(device) for device in devices]
+        ranked = sorted(
+            devices, key=lambda device: (natural(str(device.attributes.get("devNode"))), device.id)
+        )
+        index = {device.id: n for n, device in enumerate(ranked)}
+        parts = [self._edits(device, index[device.id]) for device in devices]
         values: dict[str, dict[str, None]] = {}
         for part in parts:
             for path in self._missing(part):
@@ -72,17 +83,46 @@ class Udev(Backend):
             for name, value in part.env.items():
                 values.setdefault(name, {})[value] = None
         merged = Edits.merge(parts)
-        return Edits(merged.nodes, merged.mounts, {name: ",".join(each) for name, each in values.items()})
+        env = {name: ",".join(each) for name, each in values.items()}
+        if use.kubevirt:
+            env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural))
+        return Edits(merged.nodes, merged.mounts, env)
 
-    def _edits(self, device: Device) -> Edits:
+    def _edits(self, device: Device, index: int) -> Edits:
         assembled = self._assembled.get(device.id)
         if assembled is not None:
-            return assembled.edits
+            if assembled.flaw:
+                raise AllocationError(assembled.flaw)
+            return assembled.edits(index)
         # the node may have another number since the kubelet was told; the id still names the device
-        node = self._nodes.get(device.id) or device.attributes.get("devNode")
-        if not isinstance(node, str):
+        record = self._records.get(device.id)
+        if record is not None:
+            paths = (record.node, *also_at(record.device.attributes))
+            return Edits(
+                nodes=tuple(DeviceNode(record.node, path if n else "") for n, path in enumerate(paths))
+            )
+        node = device.attributes.get("devNode")
+        if "group" in device.attributes or not isinstance(node, str):
             raise AllocationError(f"{device.id} is no longer there")
         return Edits(nodes=(DeviceNode(node),))
+
+    def _usb_nodes(self, devices: Sequence[Device]) -> Iterator[str]:
+        """The nodes of the whole USB devices among these.
+
+        Raises:
+            AllocationError: a device has none.
+        """
+        for device in devices:
+            assembled = self._assembled.get(device.id)
+            record = self._records.get(device.id)
+            known = (
+                assembled.nodes if assembled else {record.node: record.device.attributes} if record else {}
+            )
+            nodes = [node for node, said in known.items() if said.get("devType") == "usb_device"]
+            if not nodes:
+                hint = "kubevirt: true is for devType: usb_device"
+                raise AllocationError(f"{device.id} is not a whole USB device ({hint})")
+            yield from nodes
 
     def _missing(self, edits: Edits) -> Iterator[str]:
         paths = [node.path for node in edits.nodes if node.required]

@@ -1,63 +1,85 @@
-"""Configured groups of nodes → devices: which paths belong together, and whether all are there."""
+"""Configured groups of nodes → devices: what a container gets of each, and whether all of it is there."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, unhealthy
-from devhost.where import show
 
+from . import templates
+from .giving import also_at
+from .hardware import Hardware
 from .identity import Name
-from .options import FIELD, Group, GroupMount, Member, UsbMember, is_glob
-from .paths import Paths, Target, outside_dev
+from .options import Group, GroupMount, Member, is_glob
+from .pairing import Pairing, Part, Row
+from .paths import Paths, outside_dev
 from .scan import Record, Scan
+
+Attributes = Mapping[str, AttributeValue]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one member gives to one of the group's devices."""
+class Layout:
+    """One group as it is now: a row for each device, host paths of each mount, and what the mounts lack."""
 
-    member: Member | UsbMember
-    target: Target
-
-    @property
-    def optional(self) -> bool:
-        return isinstance(self.member, Member) and self.member.optional
-
-    @property
-    def shared(self) -> bool:
-        return isinstance(self.member, Member) and self.member.shared
-
-    @property
-    def varies(self) -> bool:
-        """Whether this part is what tells the group's devices apart."""
-        return isinstance(self.member, UsbMember) or is_glob(self.member.path)
-
-    def edits(self) -> Iterator[DeviceNode]:
-        """The nodes as the container gets them."""
-        base, permissions = self.target.path, "rw"
-        if isinstance(self.member, Member):
-            permissions = self.member.permissions
-            base = _container_path(self.member.container_path, self.target.path)
-        for node, below in self.target.nodes:
-            yield DeviceNode(node, base + below, permissions, required=not self.optional)
-
-
-Row = tuple[Part, ...]
-Layout = tuple[tuple[Row, ...], tuple[Mount, ...], tuple[str, ...]]
-"""One group as it stands now: the parts of each device, the mounts, and what the mounts lack."""
+    rows: Sequence[Row]
+    mounts: Sequence[tuple[GroupMount, str]]
+    lacking: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A group's device and what a container gets with it."""
+    """A group's device and what a container gets with it.
+
+    ``first`` are the attributes of the group's first node, ``nodes`` those of each node by its path; both
+    have those of the group too.
+    ``flaw`` is why there is nothing to give a container; empty where only paths may be missing.
+    """
 
     device: Device
-    edits: Edits
+    group: Group
+    parts: tuple[Part, ...]
+    mounts: Sequence[tuple[GroupMount, str]]
+    first: Attributes
+    nodes: Mapping[str, Attributes]
+    flaw: str
+
+    def edits(self, index: int) -> Edits:
+        """What a container gets.
+
+        Args:
+            index: the number of the device among those that the container gets, from 0.
+        """
+        nodes = (node for part in self.parts for node in self._nodes(part, index))
+        mounts = (self._mount(mount, path, index) for mount, path in self.mounts)
+        return Edits(tuple(nodes), tuple(filter(None, mounts)), dict(self._env(index)))
+
+    def _nodes(self, part: Part, index: int) -> Iterator[DeviceNode]:
+        permissions = part.member.permissions if isinstance(part.member, Member) else "rw"
+        wanted = _container_path(part)
+        for node, below in part.target.nodes:
+            known = self.nodes.get(node, {})
+            if templates.lacking(wanted, known):
+                continue
+            base = _within(templates.fill(wanted, known, index), part.target.path)
+            for path in (base + below, *also_at(known)):
+                yield DeviceNode(node, path, permissions, required=not part.optional)
+
+    def _mount(self, mount: GroupMount, path: str, index: int) -> Mount | None:
+        if templates.lacking(mount.container_path, self.first):
+            return None
+        at = _within(templates.fill(mount.container_path, self.first, index), path)
+        return Mount(path, at, mount.read_only, not mount.optional)
+
+    def _env(self, index: int) -> Iterator[tuple[str, str]]:
+        """The variables with their references filled in; one that refers to something absent is left out."""
+        for name, value in self.group.env.items():
+            if not templates.lacking(name + value, self.first):
+                text = templates.fill(value, self.first, index)
+                yield templates.fill_name(name, self.first, index), text
 
 
 class Groups:
@@ -67,6 +89,8 @@ class Groups:
         self._groups = groups
         self._scan = scan
         self._paths = Paths(root, scan)
+        self._hardware = Hardware(root)
+        self._pairing = Pairing(self._paths, scan, self._hardware)
         self._outside = sorted({path for path in _all_paths(groups) if outside_dev(path)})
         self._known: dict[str, Assembled] = {}
         self._keys: set[str] = set()
@@ -80,20 +104,22 @@ class Groups:
         seen = (self._scan.edition, self._scan.nodes.edition, outside)
         if seen != self._seen:
             self._known = self._assembled([self._layout(group) for group in self._groups])
+            self._hardware.forget()
             self._seen = seen
         return self._known
 
     def _assembled(self, layouts: Sequence[Layout]) -> dict[str, Assembled]:
         uses: Counter[tuple[str, str]] = Counter()
-        for group, (rows, _, _) in zip(self._groups, layouts, strict=True):
-            uses.update((group.name, node) for row in rows for part in row for node, _ in part.target.nodes)
+        for group, layout in zip(self._groups, layouts, strict=True):
+            for row in layout.rows:
+                uses.update({(group.name, node) for part in row.parts for node, _ in part.target.nodes})
         wanted = []
         entries: Counter[str] = Counter()
         for group, layout in zip(self._groups, layouts, strict=True):
             alternative = entries[group.name]
             entries[group.name] += 1
             repeats: Counter[str] = Counter()
-            for row in layout[0]:
+            for row in layout.rows:
                 label = self._label(row)
                 key = f"group {group.name} {alternative} {label} {repeats[label]}"
                 repeats[label] += 1
@@ -112,57 +138,27 @@ class Groups:
             made = self._assemble(self._scan.ids.id_of(key), group, alternative, row, layout, uses)
             old = self._known.get(made.device.id)
             if old is not None and old.device == made.device:
-                # the edits may differ alone; the core compares devices by identity
-                made = old if old.edits == made.edits else Assembled(old.device, made.edits)
+                made = replace(made, device=old.device)  # the core compares devices by identity
             found[made.device.id] = made
         return found
 
     def _label(self, row: Row) -> str:
-        """What tells this device from the group's others: the id of the node in its first glob."""
-        for part in row:
-            if part.varies:
-                record = self._scan.by_node.get(part.target.nodes[0][0])
-                return record.device.id if record else part.target.path.rpartition("/")[2]
-        return ""
+        """What tells this device from the group's others: the id of the node that makes it."""
+        if row.leader is None:
+            return ""
+        record = self._scan.by_node.get(row.leader.nodes[0][0])
+        return record.device.id if record else row.leader.path.rpartition("/")[2]
 
     def _layout(self, group: Group) -> Layout:
-        members: tuple[Member | UsbMember, ...] = (*group.members, *group.usb)
-        columns = [(member, self._column(member)) for member in members]
-        rows = []
-        for n in range(_height(columns)):
-            row = []
-            for member, column in columns:
-                if column and n < _reach(member, column):
-                    row.append(Part(member, column[n % len(column)]))
-            rows.append(tuple(row))
         mounts, lacking = [], []
         for mount in group.mounts:
             found = self._paths.matches(mount.path) if is_glob(mount.path) else [mount.path]
-            mounts += [_mount(mount, path) for path in found]
+            mounts += [(mount, path) for path in found]
             if not mount.optional and not found:
                 lacking.append(f"no file matches {mount.path}")
             if not mount.optional:
                 lacking += [f"{path} is missing" for path in found if not self._paths.exists(path)]
-        return tuple(rows), tuple(mounts), tuple(lacking)
-
-    def _column(self, member: Member | UsbMember) -> list[Target]:
-        if isinstance(member, UsbMember):
-            return self._usb(member)
-        return self._paths.nodes(member.path) if is_glob(member.path) else [self._paths.target(member.path)]
-
-    def _usb(self, member: UsbMember) -> list[Target]:
-        ids = (member.id_vendor.lower(), member.id_product.lower())
-        found = []
-        for record in self._scan.records.values():
-            said = record.device.attributes
-            if (
-                said.get("devType") == "usb_device"
-                and (said.get("idVendor"), said.get("idProduct")) == ids
-                and member.serial in ("", said.get("serial"))
-            ):
-                found.append(record)
-        found.sort(key=lambda record: record.device.id)
-        return [self._paths.target(record.node) for record in found]
+        return Layout(self._pairing.rows(group), mounts, lacking)
 
     def _assemble(
         self,
@@ -176,7 +172,7 @@ class Groups:
         claims: set[str] = set()
         part_of: set[str] = set()
         records: list[Record] = []
-        for part in row:
+        for part in row.parts:
             for node, _ in part.target.nodes:
                 record = self._scan.by_node.get(node)
                 own = record.device.claims if record else {f"node:{node}"}
@@ -184,28 +180,78 @@ class Groups:
                 if record is not None:
                     part_of |= record.device.part_of
                     records.append(record)
-        nodes = [node for part in row for node in part.edits()]
-        problems = [part.target.problem for part in row if part.target.problem and not part.optional]
-        problems += layout[2]
+        nodes = [node for part in row.parts for node, _ in part.target.nodes]
+        first = dict(records[0].device.attributes) if records else {}
+        if nodes:
+            first["devNode"] = nodes[0]
         numa = tuple(sorted({node for record in records for node in record.device.numa_nodes}))
         attributes: dict[str, AttributeValue] = {"group": group.name, "alternative": alternative}
         if nodes:
-            attributes["members"] = tuple(node.path for node in nodes)
+            attributes["members"] = tuple(nodes)
         if len(numa) == 1:
             attributes["numaNode"] = numa[0]
+        inherited = {name: first[name] for name in first.keys() - attributes.keys() - {"numaNode"}}
+        known = {node: _described(node, self._scan.by_node.get(node)) | attributes for node in nodes}
+        flaws = list(_flaws(group, row.parts, first | attributes, known))
+        problems = [one.target.problem for one in row.parts if one.target.problem and not one.optional]
+        problems = list(dict.fromkeys([*problems, *flaws, *layout.lacking]))
         device = Device(
             id=name,
-            attributes=attributes,
+            attributes=attributes | inherited,
             claims=frozenset(claims),
             part_of=frozenset(part_of - claims),
             numa_nodes=numa,
             pcie_path=next((r.device.pcie_path for r in records if r.device.pcie_path), ()),
             health=unhealthy("; ".join(problems[:3])) if problems else HEALTHY,
+            inherited=frozenset(inherited),
         )
-        first = dict(records[0].device.attributes) if records else {}
-        if nodes:
-            first["devNode"] = nodes[0].path
-        return Assembled(device, Edits(tuple(nodes), layout[1], dict(_env(group, first))))
+        return Assembled(device, group, row.parts, layout.mounts, first | attributes, known, "; ".join(flaws))
+
+
+def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
+    """The attributes of a node, also of one that is not there."""
+    return {"devNode": node, "sysName": node.rpartition("/")[2]} | dict(
+        record.device.attributes if record else {}
+    )
+
+
+def _flaws(
+    group: Group, parts: Sequence[Part], first: Attributes, known: Mapping[str, Attributes]
+) -> Iterator[str]:
+    """What a device lacks that is no path: a partner on its hardware, or an attribute that a path needs."""
+    places: dict[str, str] = {}
+    for part in parts:
+        wanted, target = _container_path(part), part.target
+        if part.optional:
+            continue
+        if not target.nodes or (target.problem and templates.attributes(wanted)):
+            yield target.problem
+        if target.problem:
+            continue
+        for node, below in target.nodes:
+            if lacking := templates.lacking(wanted, known.get(node, {})):
+                yield f"{node} has no {' and no '.join(lacking)}, which containerPath {wanted} needs"
+                continue
+            path = _within(templates.fill(wanted, known.get(node, {}), 0), target.path) + below
+            if ".." in path.split("/"):
+                yield f"{node} would be at {path} in the container, which goes up with .."
+            if places.setdefault(path, node) != node:
+                yield f"{places[path]} and {node} would both be {path} in the container"
+    for mount in group.mounts:
+        lacking = templates.lacking(mount.container_path, first)
+        if lacking and not mount.optional:
+            names = " and no ".join(lacking)
+            yield f"the group's first node has no {names}, which containerPath {mount.container_path} needs"
+
+
+def _container_path(part: Part) -> str:
+    """The ``containerPath`` of a member, as configured."""
+    return part.member.container_path if isinstance(part.member, Member) else ""
+
+
+def _within(wanted: str, path: str) -> str:
+    """Where a container sees ``path``."""
+    return wanted + path.rpartition("/")[2] if wanted.endswith("/") else wanted or path
 
 
 def _alternative_stem(label: str, alternative: int) -> str:
@@ -213,43 +259,7 @@ def _alternative_stem(label: str, alternative: int) -> str:
     return f"alt{alternative}" if alternative and not label else ""
 
 
-def _reach(member: Member | UsbMember, column: Sequence[Target]) -> int:
-    """How many devices of the group a member can be in."""
-    if isinstance(member, UsbMember):
-        return len(column)
-    if is_glob(member.path):
-        return len(column) * (member.limit or 1)
-    return member.limit or sys.maxsize
-
-
-def _height(columns: Sequence[tuple[Member | UsbMember, Sequence[Target]]]) -> int:
-    """How many devices a group makes: as many as its longest glob matches, cut at its shortest."""
-    if not columns:
-        return 1
-    needed = [
-        _reach(member, column)
-        for member, column in columns
-        if not (isinstance(member, Member) and member.optional)
-    ]
-    return min([max(len(column) for _, column in columns), *needed])
-
-
-def _container_path(wanted: str, path: str) -> str:
-    return wanted + path.rpartition("/")[2] if wanted.endswith("/") else wanted or path
-
-
-def _mount(mount: GroupMount, path: str) -> Mount:
-    return Mount(path, _container_path(mount.container_path, path), mount.read_only, not mount.optional)
-
-
-def _env(group: Group, attributes: Mapping[str, AttributeValue]) -> Iterator[tuple[str, str]]:
-    """The variables with their references filled in; one that refers to something absent is left out."""
-    for name, value in group.env.items():
-        if all(field in attributes for field in FIELD.findall(value)):
-            yield name, FIELD.sub(lambda found: show(attributes[found[1]]), value)
-
-
 def _all_paths(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups:
-        yield from (member.path for member in group.members)
+        yield from (member.path for member in group.members if member.path)
         yield from (mount.path for mount in group.mounts)

@@ -8,18 +8,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
 
-from devhost.backend import OptionError, option
+from devhost.backend import Conditions, OptionError, option
+from devhost.where import Where
 
-from .attributes import ATTRIBUTES
+from . import templates
+from .attributes import ATTRIBUTES, OF_GROUPS
 
 _GLOB = re.compile(r"[*?\[]")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-FIELD = re.compile(r"\{([^{}]*)\}")
-"""A reference to an attribute in the value of a variable: ``{devNode}``."""
+_VARIABLE = re.compile(r"([A-Za-z_]|\{[^{}]*\})([A-Za-z0-9_]|\{[^{}]*\})*")
+
+Selection = Annotated[Where, Conditions("udev", ATTRIBUTES)]
+
+
+class Pair(StrEnum):
+    """How the nodes of several members come together in one device."""
+
+    HARDWARE = "hardware"
+    """Nodes that hang on the same hardware."""
+    ORDER = "order"
+    """The first with the first, the second with the second, whatever they hang on."""
 
 
 def is_glob(path: str) -> bool:
@@ -38,18 +51,26 @@ def _check_path(path: str, key: str, *, required: bool = True) -> None:
         raise OptionError("a path cannot hold a NUL character", key=key)
     if key == "path" and path.endswith("/"):
         raise OptionError(f"{path!r} ends in /", key=key, hint="remove the last /")
+    if key == "path":
+        templates.check_path(path, key)
+    else:
+        templates.check(path, key)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A device node of a group, or many that pair up with those of its other members."""
+    """A device node of a group, or many of which each device of the group gets its own."""
 
     path: str = option(
-        meaning="Host path or glob of the node. A directory stands for all nodes below it.",
+        "",
+        "Host path or glob of the node. A directory stands for all nodes below it. Instead of `where`.",
         example="/dev/ttyUSB*",
     )
     container_path: str = option(
-        "", "Where the container sees it; the same path if empty, that directory if it ends in `/`."
+        "",
+        "Where the container sees it; the same path if empty, that directory if it ends in `/`. `{minor}` "
+        "or another attribute is that of the node, `{index}` the number of the device.",
+        example="/dev/char/{major}:{minor}",
     )
     permissions: str = option("rw", "Any of `r`, `w` and `m` (mknod).")
     optional: bool = option(False, "Whether the group can be used without it.")
@@ -57,9 +78,29 @@ class Member:
         0, "How many devices of the group one path may be in. 0: any number for a plain path, one for a glob."
     )
     shared: bool = option(False, "Whether other groups may use the same node at the same time.")
+    where: Selection = option(
+        (), "Which nodes, by their attributes; the language of `where` of a resource. Instead of `path`."
+    )
+
+    @property
+    def varies(self) -> bool:
+        """Whether the member stands for any number of nodes."""
+        return bool(self.where) or is_glob(self.path)
+
+    @property
+    def title(self) -> str:
+        """What the member asks for, in a message."""
+        return self.path or f"where {{{'} or {'.join(map(str, self.where))}}}"
 
     def __post_init__(self) -> None:
-        _check_path(self.path, "path")
+        if bool(self.path) == bool(self.where):
+            which = "has both path and where" if self.path else "needs path or where"
+            raise OptionError(f"a member {which}", key="where", hint="write one of the two")
+        for name in OF_GROUPS:
+            if any(name in block.attributes() for block in self.where):
+                message = f"a member is a single node, and those have no {name}"
+                raise OptionError(message, key="where", hint="remove it")
+        _check_path(self.path, "path", required=not self.where)
         _check_path(self.container_path, "containerPath", required=False)
         if not _PERMISSIONS.fullmatch(self.permissions):
             raise OptionError(
@@ -77,6 +118,11 @@ class UsbMember:
     id_product: str = option(meaning="USB product id, four hex digits.", example="7523")
     serial: str = option("", "Only the device with exactly this serial number.")
 
+    @property
+    def title(self) -> str:
+        """What the member asks for, in a message."""
+        return f"USB {self.id_vendor}:{self.id_product}{' ' if self.serial else ''}{self.serial}"
+
     def __post_init__(self) -> None:
         for key, value in (("idVendor", self.id_vendor), ("idProduct", self.id_product)):
             if not _HEX.fullmatch(value):
@@ -91,7 +137,9 @@ class GroupMount:
 
     path: str = option(meaning="Host path or glob.", example="/usr/lib64/libonload.so")
     container_path: str = option(
-        "", "Where the container sees it; the same path if empty, that directory if it ends in `/`."
+        "",
+        "Where the container sees it; the same path if empty, that directory if it ends in `/`. Placeholders "
+        "are those of `env`.",
     )
     read_only: bool = option(True, "Whether the container may only read it.")
     optional: bool = option(False, "Whether the group can be used without it.")
@@ -120,8 +168,14 @@ class Group:
     mounts: tuple[GroupMount, ...] = option((), "Files and directories.")
     env: dict[str, str] = option(
         {},
-        "Variables; `{devNode}` or another attribute in a value is that of the group's first node.",
+        "Variables; `{devNode}` or another attribute in a name or value is that of the group's first node, "
+        "`{index}` the number of the device among those that the container gets, from 0.",
         example={"MODEM": "{devNode}"},
+    )
+    pair: Pair = option(
+        Pair.HARDWARE,
+        "How the nodes of several globs, `where` and USB members come together: those on the same "
+        "`hardware`, or by their `order` in the list of each.",
     )
 
     def __post_init__(self) -> None:
@@ -141,17 +195,22 @@ class Group:
         for name, value in self.env.items():
             if not _VARIABLE.fullmatch(name):
                 raise OptionError(f"{name!r} is not a variable's name", key=f"env.{name}")
-            for field in FIELD.findall(value):
-                if field not in ATTRIBUTES or field.endswith("*"):
-                    known = "{devNode}, {serial}, {pciBusID} and other attributes of a node"
-                    raise OptionError(
-                        f"there is no attribute {field!r}", key=f"env.{name}", hint=f"use {known}"
-                    )
+            templates.check(name, f"env.{name}", name=True)
+            templates.check(value, f"env.{name}")
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Every attribute that members are chosen by, or that is put into a text."""
+        texts = [member.container_path for member in self.members]
+        texts += [mount.container_path for mount in self.mounts]
+        texts += [text for pair in self.env.items() for text in pair]
+        conditions = (block.attributes() for member in self.members for block in member.where)
+        return frozenset().union(*map(templates.attributes, texts), *conditions)
 
     def _repeated(self) -> Iterator[tuple[int, str]]:
         seen: set[str] = set()
         for number, member in enumerate(self.members):
-            if is_glob(member.path):
+            if member.varies or templates.fields(member.container_path):
                 continue
             path = member.container_path or member.path
             path += member.path.rpartition("/")[2] if path.endswith("/") else ""
@@ -165,3 +224,14 @@ class UdevOptions:
     """The keys under ``backends.udev``."""
 
     groups: tuple[Group, ...] = option((), "Nodes that are handed out together.")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Keys of an entry whose devices this backend gives."""
+
+    kubevirt: bool = option(
+        False,
+        "Whether the devices are whole USB devices for virtual machines of KubeVirt: they get the owner and "
+        "the variable that KubeVirt's own plugin gives.",
+    )

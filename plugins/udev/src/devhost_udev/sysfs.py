@@ -29,12 +29,16 @@ _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Kobject:
-    """One directory of the device tree that is a device. ``properties`` is its ``uevent`` file."""
+    """One directory of the device tree that is a device. ``properties`` is its ``uevent`` file.
+
+    ``is_class`` tells devices of a class, which drivers make, from those on a bus, which exist.
+    """
 
     path: str
     subsystem: str
     properties: Mapping[str, str]
     driver: str
+    is_class: bool
 
     @property
     def name(self) -> str:
@@ -95,13 +99,13 @@ class SysTree:
 
     def _read(self, path: str) -> Kobject | None:
         here = self._prefix + path
-        subsystem = link_target(f"{here}/subsystem").rpartition("/")[2]
+        directory, _, subsystem = link_target(f"{here}/subsystem").rpartition("/")
         if not subsystem:
             return None
         pairs = (line.partition("=") for line in read_lines(f"{here}/uevent"))
         properties = {key: value for key, _, value in pairs if key}
         driver = properties.get("DRIVER") or link_target(f"{here}/driver").rpartition("/")[2]
-        return Kobject(path, subsystem, properties, driver)
+        return Kobject(path, subsystem, properties, driver, directory.endswith("/class"))
 
     def chain(self, path: str) -> tuple[Kobject, ...]:
         """The device at ``path`` and everything it hangs on, nearest first."""

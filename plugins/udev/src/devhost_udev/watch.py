@@ -125,7 +125,7 @@ async def _next(inotify: asyncinotify.Inotify) -> list[asyncinotify.Event]:
 def _beside(groups: Sequence[Group]) -> dict[str, list[str]]:
     """Directories outside ``/dev`` in which groups name paths, with the names that matter there."""
     found: dict[str, list[str]] = {}
-    paths = [member.path for group in groups for member in group.members]
+    paths = [member.path for group in groups for member in group.members if member.path]
     paths += [mount.path for group in groups for mount in group.mounts]
     for path in paths:
         directory, _, name = path.rpartition("/")

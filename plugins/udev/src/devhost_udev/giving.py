@@ -1,0 +1,54 @@
+"""What a container gets with one node beside the node itself, and what changes on the host for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from devhost.backend import AllocationError, AttributeValue
+
+QEMU = 107
+"""User and group of qemu in KubeVirt's pods (``util.NonRootUID``)."""
+
+USB_VARIABLE = "USB_RESOURCE_"
+"""Begins the variable in which virt-launcher looks for USB devices (``v1.USBResourcePrefix``)."""
+
+
+def also_at(attributes: Mapping[str, AttributeValue]) -> tuple[str, ...]:
+    """Further paths at which a container sees a node with these attributes.
+
+    A work queue of Intel DSA or IAA is opened by ``/dev/char/<major>:<minor>`` (libaccel-config,
+    ``accfg_wq_get_user_dev_path``); Intel's plugin gives both paths.
+    """
+    if attributes.get("subsystem") not in ("dsa", "iax"):
+        return ()
+    return (f"/dev/char/{attributes['major']}:{attributes['minor']}",)
+
+
+def to_kubevirt(prefix: str, nodes: Sequence[str]) -> dict[str, str]:
+    """Gives nodes of USB devices to qemu; the variable by which virt-launcher finds them.
+
+    KubeVirt's own plugin does the same at each Allocate. The name of the variable keeps the hyphens of the
+    resource's name there; the spelling that shells can expand is set too.
+
+    Args:
+        prefix: what stands for ``/``, without a slash at its end.
+        nodes: paths as the kernel names them, ``/dev/bus/usb/<bus>/<device>``.
+
+    Raises:
+        AllocationError: the owner cannot be changed.
+    """
+    found = []
+    for node in nodes:
+        path = prefix + node
+        try:
+            status = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a string
+            if (status.st_uid, status.st_gid) != (QEMU, QEMU):
+                os.chown(path, QEMU, QEMU, follow_symlinks=False)
+        except OSError as error:
+            needs = "devhost needs CAP_CHOWN and a writable /dev"
+            reason = f"cannot give {node} to KubeVirt's user {QEMU}: {error.strerror} ({needs})"
+            raise AllocationError(reason) from error
+        bus, device = node.split("/")[-2:]
+        found.append(f"{int(bus)}:{int(device)}")
+    return {f"{USB_VARIABLE}{{{name}}}": ",".join(found) for name in ("RESOURCE-", "RESOURCE")}

@@ -1,0 +1,84 @@
+"""Texts of a group with placeholders: ``{devNode}`` is an attribute of a node, ``{index}`` a number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from devhost.backend import AttributeValue, OptionError
+from devhost.where import show
+
+from .attributes import ATTRIBUTES, PROPERTY_FAMILY, SYSATTR_FAMILY
+
+INDEX = "index"
+"""The placeholder for a device's number among those that a container gets of one resource, from 0."""
+
+RESOURCE = frozenset({"RESOURCE", "RESOURCE-"})
+"""Placeholders in a variable's name that the core fills in (:class:`devhost.model.Edits`)."""
+
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_NO_VARIABLE = re.compile(r"[^A-Za-z0-9_]")
+_KNOWN = frozenset({INDEX, *(name for name in ATTRIBUTES if not name.endswith("*"))})
+
+
+def fields(text: str) -> list[str]:
+    """What stands in braces in ``text``."""
+    return _FIELD.findall(text)
+
+
+def attributes(text: str) -> set[str]:
+    """The attributes that must be known to fill in ``text``."""
+    return set(fields(text)) - {INDEX, *RESOURCE}
+
+
+def check(text: str, key: str, *, name: bool = False) -> None:
+    """Refuses placeholders that do not exist.
+
+    Args:
+        text: what may hold placeholders.
+        key: where it is, for the complaint.
+        name: whether it is a variable's name, which may have ``{RESOURCE}`` too.
+
+    Raises:
+        OptionError: with the nearest placeholder, or a list.
+    """
+    known = _KNOWN | RESOURCE if name else _KNOWN
+    for field in fields(text):
+        family = next((f for f in (PROPERTY_FAMILY, SYSATTR_FAMILY) if field.startswith(f)), None)
+        if field not in known and (family is None or field == family or "*" in field):
+            raise OptionError(
+                f"there is no attribute {field!r} to put here", key=key, word=field, known=known
+            )
+
+
+def check_path(path: str, key: str) -> None:
+    """Refuses braces in a path of the host, which is no template.
+
+    Raises:
+        OptionError: the path has a pair of braces.
+    """
+    for field in fields(path):
+        hint = "write a glob; [{] is a brace itself"
+        raise OptionError(f"a path of the host takes no placeholder such as {{{field}}}", key=key, hint=hint)
+
+
+def lacking(text: str, values: Mapping[str, AttributeValue]) -> list[str]:
+    """The attributes that ``text`` needs and ``values`` do not have."""
+    return [field for field in fields(text) if field not in values and field not in {INDEX, *RESOURCE}]
+
+
+def fill(text: str, values: Mapping[str, AttributeValue], index: int) -> str:
+    """``text`` with the values in place of the placeholders; none may be :func:`lacking`."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] in RESOURCE:
+            return found[0]
+        return str(index) if found[1] == INDEX else show(values[found[1]])
+
+    return _FIELD.sub(value, text)
+
+
+def fill_name(text: str, values: Mapping[str, AttributeValue], index: int) -> str:
+    """A variable's name filled in; what a name cannot have of a value becomes ``_``."""
+    legal = {field: _NO_VARIABLE.sub("_", show(value)) for field, value in values.items()}
+    return fill(text, legal, index)
