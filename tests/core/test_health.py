@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.health import LONGEST_HOLD, MAX_REASON, NO_REASON, WINDOW, Ward, sound_health
+from devhost.health import LONGEST_HOLD, MAX_REASON, NO_REASON, WINDOW, Ward, sound_health, worst
 from devhost.model import HEALTHY, Device, Health, unhealthy
 
 GOOD = Device("d0")
@@ -163,3 +163,10 @@ def test_every_sickness_has_a_reason_that_can_be_shown() -> None:
     assert len(long) == MAX_REASON and long.endswith("x…")
     for verdict in (HEALTHY, unhealthy("too hot")):
         assert sound_health(verdict) is verdict
+
+
+def test_of_several_verdicts_the_worst_counts_with_every_reason_once() -> None:
+    hot, dead = unhealthy("too hot"), unhealthy("dead")
+    assert worst(HEALTHY, HEALTHY) is HEALTHY
+    assert worst(HEALTHY, hot) == hot
+    assert worst(hot, dead, hot) == unhealthy("too hot; dead")
