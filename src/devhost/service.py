@@ -15,6 +15,7 @@ from .changes import Changes, Chronicle
 from .delivery import delivery
 from .departures import Departures
 from .discovery import Discovery
+from .health import Recovery, worst
 from .inventory import Given, Inventory
 from .kubelet.registration import KubeletSocket, Registration, State
 from .model import Device, Health
@@ -80,11 +81,13 @@ class ResourceService:
             lambda: self.discovery.recheck(),
         )
         self.supply.infos = infos
-        self.supply.options = planned.entry.options
+        self.supply.follow(discovery.source, planned.entry)
         self.supply.vicinity = vicinity or Vicinity()
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, str] = NONE_REFUSED
         self._caused_at: float | None = None
+        self._recovery = Recovery()
+        self._judged_at = 0.0
         self._left = False
         self._delivery = delivery(planned.entry.inject, self.supply, specifications, self._publish)
         self._kubelet = kubelet
@@ -107,15 +110,14 @@ class ResourceService:
         refused: Mapping[str, str] = NONE_REFUSED,
     ) -> None:
         """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
-        self.entry, self._refused = planned.entry, refused
+        self._follow(planned.entry, refused)
         self.discovery = discovery
-        self.supply.follow(discovery.source, planned.entry.prefer, planned.entry.options)
+        self.supply.follow(discovery.source, planned.entry)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:
         """The plan has no device for it at present, for these reasons; it stays, at zero."""
-        self.entry = replace(entry, inject=self.entry.inject)  # the way stays until :meth:`fits` is asked
-        self._refused = refused
+        self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
         self._show((), caused_at)
 
     async def run(self) -> None:
@@ -141,7 +143,8 @@ class ResourceService:
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
-        return self.inventory.next_change()
+        waits = self.inventory.next_change(), self._recovery.next_change(time.monotonic(), self._judged_at)
+        return min((wait for wait in waits if wait is not None), default=None)
 
     @property
     def trouble(self) -> str:
@@ -169,21 +172,38 @@ class ResourceService:
         self._left = True
         self._delivery.stop()
 
+    def _follow(self, entry: ResourceSettings, refused: Mapping[str, str]) -> None:
+        if entry.healthy_while != self.entry.healthy_while:
+            self._recovery = Recovery()  # what failed another condition has no history with this one
+        self.entry, self._refused = entry, refused
+
     def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
         self._offers, self._caused_at = offers, caused_at
         self._delivery.want(offers, self._verdict())
         self._publish()
 
     def _verdict(self) -> Callable[[Device], Health]:
+        """The health of a device in this resource: what is known of the device, and the entry's condition."""
         ward, now = self.discovery.ward, time.monotonic()
-        return lambda device: ward.verdict(device, now)
+        entry, recovery = self.entry, self._recovery
+        if not entry.healthy_while or not entry.watched() <= self.discovery.asked:
+            # after an edit the backend may not have read an attribute yet, which says nothing of the device
+            return lambda device: ward.verdict(device, now)
+        self._judged_at = now
+        recovery.forget(self.discovery.devices)
+
+        def verdict(device: Device) -> Health:
+            return worst(ward.verdict(device, now), recovery.settle(device.id, entry.condition(device), now))
+
+        return verdict
 
     def _publish(self) -> None:
         if self._left or not self._delivery.ready.is_set():
             return
         offers, verdict = self._delivery.listable(self._offers, self._verdict())
-        tokens = units(self.entry.share.of, offers)
-        self.inventory.update(tokens, verdict, self.why_not, self._caused_at)
+        topology = self.entry.topology
+        tokens = units(self.entry.share.of, offers, topology=topology)
+        self.inventory.update(tokens, verdict, self.why_not, self._caused_at, topology=topology)
         self._caused_at = None
         self.departures.settle(self.inventory.snapshot.devices)
         entries = self.inventory.snapshot.entries

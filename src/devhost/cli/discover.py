@@ -12,7 +12,7 @@ import click
 from devhost.errors import UsageError
 from devhost.files import hostless
 from devhost.loading import load_or_everything
-from devhost.model import Device
+from devhost.model import Device, Health
 from devhost.plan import Offer, PlannedResource, Refusal
 from devhost.settings import Of
 from devhost.survey import Survey, survey
@@ -70,9 +70,9 @@ def _chosen(found: Survey, resource: str | None) -> list[str]:
 
 def _print(found: Survey, names: list[str], everything: bool) -> None:
     rows = [
-        (name, offer.device.id, *_facts(offer.device), _times(found.plan.resources[name], offer))
-        for name in names
-        for offer in _offers(found.plan.resources[name])
+        (resource.name, offer.device.id, *_shown(found, resource, offer))
+        for resource in (found.plan.resources[name] for name in names)
+        for offer in _offers(resource)
     ]
     if found.settings.resources:
         click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT"), rows))
@@ -92,7 +92,7 @@ def _print(found: Survey, names: list[str], everything: bool) -> None:
         click.echo(
             table(
                 ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", "ATTRIBUTES"),
-                [(name, device.id, *_facts(device), _attributes(device)) for name, device in left],
+                [(name, device.id, *_unclaimed(found, name, device)) for name, device in left],
             )
         )
     elif left:
@@ -118,20 +118,31 @@ def _unmatched(found: Survey) -> list[tuple[str, Device]]:
     return [item for item in found.devices() if (item[0], item[1].id) not in taken | refused]
 
 
-def _times(resource: PlannedResource, offer: Offer) -> str:
-    together = ", all together" if resource.entry.share.of is Of.ALL else ""
-    return f"{offer.replicas}{together}"
+def _shown(found: Survey, resource: PlannedResource, offer: Offer) -> tuple[str, str, str]:
+    """Health, NUMA nodes and how often it is handed out: a device as one resource has it."""
+    entry, device = resource.entry, offer.device
+    hidden = " (not sent)" if device.numa_nodes and not entry.topology else ""
+    together = ", all together" if entry.share.of is Of.ALL else ""
+    most = entry.share.max_per_container
+    limit = "" if most is None else f", at most {most} per container"
+    health = standing(device, found.health_in(entry, device))
+    return health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
 
 
-def _facts(device: Device) -> tuple[str, str]:
-    return standing(device), ",".join(map(str, device.numa_nodes))
+def _unclaimed(found: Survey, backend: str, device: Device) -> tuple[str, str, str]:
+    """Health, NUMA nodes and attributes of a device that no resource has."""
+    return standing(device, found.health(backend, device)), _numa(device), _attributes(device)
 
 
-def standing(device: Device) -> str:
+def _numa(device: Device) -> str:
+    return ",".join(map(str, device.numa_nodes))
+
+
+def standing(device: Device, health: Health) -> str:
     """Whether a device can be had, in a few words: its health, or why its backend withholds it."""
     if device.withheld:
         return f"Withheld: {device.withheld}"
-    return "Healthy" if device.health.healthy else f"Unhealthy: {device.health.reason}"
+    return "Healthy" if health.healthy else f"Unhealthy: {health.reason}"
 
 
 def _attributes(device: Device) -> str:
@@ -147,8 +158,18 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
                 "backend": resource.entry.backend,
                 "entry": f"resources[{resource.entry.index}]",
                 "of": resource.entry.share.of.value,
+                "maxPerContainer": resource.entry.share.max_per_container,
+                "topology": resource.entry.topology,
+                "permissions": resource.entry.permissions or None,
                 "devices": [
-                    {**as_json(resource.entry.backend, offer.device), "replicas": offer.replicas}
+                    {
+                        **as_json(
+                            resource.entry.backend,
+                            offer.device,
+                            found.health_in(resource.entry, offer.device),
+                        ),
+                        "replicas": offer.replicas,
+                    }
                     for offer in _offers(resource)
                 ],
             }
@@ -164,7 +185,9 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
             }
             for refusal in _refusals(found)
         ],
-        "unmatched": [as_json(name, device) for name, device in _unmatched(found)],
+        "unmatched": [
+            as_json(name, device, found.health(name, device)) for name, device in _unmatched(found)
+        ],
         "backends": [
             {
                 "name": name,
@@ -181,13 +204,13 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
     }
 
 
-def as_json(backend: str, device: Device) -> dict[str, object]:
+def as_json(backend: str, device: Device, health: Health) -> dict[str, object]:
     """A device with all that is known of it, as the JSON outputs show it."""
     return {
         "backend": backend,
         "id": device.id,
-        "health": "Healthy" if device.health.healthy else "Unhealthy",
-        "reason": device.health.reason,
+        "health": "Healthy" if health.healthy else "Unhealthy",
+        "reason": health.reason,
         "withheld": device.withheld,
         "numaNodes": list(device.numa_nodes),
         "pciePath": list(device.pcie_path),

@@ -13,7 +13,7 @@ from devhost.config.selection import declared
 from devhost.errors import DevhostError, UsageError
 from devhost.loading import Loaded, load_or_everything
 from devhost.model import Device
-from devhost.plan import explain
+from devhost.plan import Verdict, explain
 from devhost.survey import Survey, survey
 from devhost.sysfs import natural
 from devhost.where import show
@@ -119,7 +119,7 @@ def _names(text: str, value: object) -> bool:
 
 
 def _print(found: Survey, backend: str, device: Device) -> None:
-    click.echo(f"{device.id} of backend {backend}: {standing(device)}")
+    click.echo(f"{device.id} of backend {backend}: {standing(device, found.health(backend, device))}")
     for key, value in sorted(device.attributes.items()):
         click.echo(f"  {key}: {show(value)}")
     for title, claims in (("uses up", device.claims), ("part of", device.part_of)):
@@ -130,18 +130,26 @@ def _print(found: Survey, backend: str, device: Device) -> None:
         click.echo("No resource is configured.")
     for verdict in verdicts:
         mark = "yes" if verdict.taken else "no"
-        click.echo(f"{verdict.resource} (resources[{verdict.entry.index}]): {mark}, {verdict.reason}")
+        click.echo(f"{verdict.resource} (resources[{verdict.entry.index}]): {mark}, {_why(verdict, device)}")
+
+
+def _why(verdict: Verdict, device: Device) -> str:
+    """The reason of a verdict, and why the device is Unhealthy in that resource alone."""
+    health = verdict.entry.condition(device)
+    if not verdict.taken or health.healthy:
+        return verdict.reason
+    return f"{verdict.reason}, and is Unhealthy there: {health.reason}"
 
 
 def _document(found: Survey, backend: str, device: Device) -> dict[str, object]:
     return {
-        **as_json(backend, device),
+        **as_json(backend, device, found.health(backend, device)),
         "verdicts": [
             {
                 "entry": f"resources[{verdict.entry.index}]",
                 "resource": verdict.resource,
                 "taken": verdict.taken,
-                "reason": verdict.reason,
+                "reason": _why(verdict, device),
             }
             for verdict in explain(found.plan, found.settings, backend, device)
         ],
