@@ -226,12 +226,11 @@ def test_a_misspelt_selector_is_ignored_as_there_and_pointed_out() -> None:
 
 def test_what_has_no_counterpart_is_said_at_its_place() -> None:
     text = pools(
-        pool("a", {"drivers": ["z"], "needVhostNet": True, "isRdma": True}, excludeTopology=True),
+        pool("a", {"drivers": ["z"], "needVhostNet": True, "isRdma": True}),
         pool("b", {"drivers": ["x"]}, additionalInfo={"*": {"token": "1"}, "0000:3b:02.1": {"token": "2"}}),
         pool("c", {"drivers": ["y"]}, additionalInfo={"*": {"token": "3", "more": "x"}}),
     )
     done = run(text)
-    assert "# excludeTopology has no counterpart" in done.stdout
     assert "needVhostNet of intel.com/a" in done.stdout
     options = loaded(text).settings.backends["sriov"]
     assert options.vhost_net is True and options.rdma is True  # type: ignore[attr-defined]
@@ -239,6 +238,12 @@ def test_what_has_no_counterpart_is_said_at_its_place() -> None:
         "*": {"token": "1", "more": "x"},
         "0000:3b:02.1": {"token": "2"},
     }
+
+
+def test_a_pool_without_topology_stays_one() -> None:
+    """excludeTopology: the plugin sends no TopologyInfo for the pool."""
+    text = pools(pool("a", {"drivers": ["z"]}, excludeTopology=True), pool("b", {"drivers": ["x"]}))
+    assert [entry.topology for entry in loaded(text).settings.resources] == [False, True]
 
 
 def test_rdma_nodes_are_left_out_where_no_resource_asks_for_them() -> None:

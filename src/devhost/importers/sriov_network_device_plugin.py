@@ -177,6 +177,8 @@ def _written(imports: Sequence[_Import], remarks: Sequence[Remark]) -> Iterator[
             yield f"  # {one.name} {one_line(reason)}, there and here: left out."
         else:
             yield from _entry(one.name, where)
+            if one.resource.exclude_topology:
+                yield "    topology: false"
     yield from _options(imports)
 
 
@@ -228,8 +230,6 @@ def _options(imports: Sequence[_Import]) -> Iterator[str]:
 def _comments(one: _Import) -> Iterator[str]:
     for remark in one.remarks:
         yield f"  # {remark}"
-    if one.resource.exclude_topology:
-        yield "  # excludeTopology has no counterpart: the kubelet hears of NUMA nodes."
 
 
 def _entry(name: str, where: Sequence[Mapping[str, tuple[str, ...]]]) -> Iterator[str]:
