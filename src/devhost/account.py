@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .holding import Held, Holder, Holding, Key, Kubelet, Listing
 from .model import Device
@@ -79,9 +80,9 @@ class Account:
         """Whether the resource shares its devices with no other; true where that is not known."""
         self.vanished: Collection[str] = ()
         """Tokens that are in the kubelet's list only because a container has them."""
-        self.options: dict[str, object] = {}
-        """The options of the resource with which tokens were handed out, the latest last, as far as this run
-        has done it; a backend that takes none leaves no trace."""
+        self.terms: dict[str, Any] = {}
+        """The terms of the resource with which tokens were handed out, the latest last, as far as this run
+        has done it."""
         self._holding = Holding(clock)
         self._devices = Devices() if devices is None else devices
         self._touched = touched
@@ -183,19 +184,19 @@ class Account:
         backend: str,
         given: Mapping[str, Iterable[Device]],
         alone: Collection[str] = (),
-        options: object = None,
+        terms: object = None,
     ) -> None:
         """A container gets these tokens, and with each these devices. Who had them has them no more.
 
         Args:
             alone: those of the tokens whose devices are handed out once only.
-            options: the value of the backend's ``ResourceOptions`` that they are given with.
+            terms: what they are given with, see :class:`devhost.supply.Terms`.
         """
         self._holding.allocated(given)
         for token, devices in given.items():
-            self.options.pop(token, None)
-            if options is not None:
-                self.options[token] = options
+            self.terms.pop(token, None)
+            if terms is not None:
+                self.terms[token] = terms
             self._parts[token] = self._see(backend, devices)
             if token not in self._reserved:
                 self._alone[token] = token in alone
@@ -233,7 +234,7 @@ class Account:
         for token in released:
             self._parts.pop(token, None)
             self._alone.pop(token, None)
-            self.options.pop(token, None)
+            self.terms.pop(token, None)
             self._guessed.discard(token)
 
     def guesses(self) -> list[str]:

@@ -50,7 +50,19 @@ _HOOKS: Mapping[str, tuple[str, ...]] = {
 """The arguments of each hook."""
 
 ENTRY_KEYS = frozenset(
-    {"name", "backend", "where", "share", "prefer", "inject", "exclusive", "whenEmpty"}  # config.language
+    {
+        "name",
+        "backend",
+        "where",
+        "share",
+        "prefer",
+        "inject",
+        "exclusive",
+        "whenEmpty",
+        "topology",
+        "healthyWhile",
+        "permissions",
+    }  # config.language
 )
 """The keys that every entry under ``resources`` has; no backend may call one of its own so."""
 

@@ -97,10 +97,13 @@ class Discovery:
         self.devices: Mapping[str, Device] = {}
         self.ward = Ward()
         self.condition = Condition(since=time.time())
+        self.asked: frozenset[str] = frozenset()
+        """Attribute names that the backend was asked for when it found :attr:`devices`."""
         self.answered = asyncio.Event()
         """Set once there is something to tell: devices, or why there are none."""
         self._found = found
         self._seen: Mapping[str, Device] = {}
+        self._seen_asked: frozenset[str] = frozenset()
         self._looked = asyncio.Event()
         self._listed = False
         self._events: list[Event] = []
@@ -125,6 +128,7 @@ class Discovery:
         So is the backend itself.
         """
         self.devices = self._seen = before.devices
+        self.asked = self._seen_asked = before.asked
         self.ward = before.ward
         self._degraded, self._deaf, self.deaf = before._degraded, before._deaf, before.deaf
         self.condition.refused = before.condition.refused
@@ -252,6 +256,7 @@ class Discovery:
         began = self._clock()
         if full:
             events = [*(event for event in events if event != ANYTHING), ANYTHING]
+        asked = frozenset(self.source.context.wanted)
         try:
             seen = self._validated(await self.source.look(events))
             denied = self.ward.denied
@@ -270,7 +275,7 @@ class Discovery:
         self._metrics.discovered(self.source.name, ended - began)
         for device in restored:
             self.ward.restored(device)
-        self._seen = seen
+        self._seen, self._seen_asked = seen, asked
         if self.source.linkage:
             self.source.linkage.see(seen)
         if self._probing:
@@ -301,8 +306,8 @@ class Discovery:
     def _show(self, event_at: float | None, *, news: bool = False) -> None:
         """Publishes what is known now, if it is another than before."""
         if not self._holds_back():
-            news |= _differ(self.devices, self._seen)
-            self.devices = self._seen
+            news |= _differ(self.devices, self._seen) or self.asked != self._seen_asked
+            self.devices, self.asked = self._seen, self._seen_asked
             self._listed = self.condition.last_look is not None
             self.ward.forget(self.devices)
             if self._probing:

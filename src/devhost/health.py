@@ -1,9 +1,9 @@
 """Verdicts on devices, both ways, with a reason and with hysteresis.
 
-A device is as healthy as its worst witness: the backend's ``discover``, its ``probe``, and the nodes
-an Allocate found missing. Sickness shows at once. Recovery shows at once too, unless the device keeps
-flapping: from the third fall within :data:`WINDOW` on it must stay well for a while that doubles with
-each fall, so that pods do not land on a device that comes and goes.
+A device is as healthy as its worst witness: the backend's ``discover``, its ``probe``, the nodes an
+Allocate found missing, and the conditions of the resource. Sickness shows at once. Recovery shows at once
+too, unless the device keeps flapping: from the third fall within :data:`WINDOW` on it must stay well for a
+while that doubles with each fall, so that pods do not land on a device that comes and goes.
 """
 
 from __future__ import annotations
@@ -56,6 +56,12 @@ def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health
     return sound_health(unhealthy("; ".join(dict.fromkeys(reasons)))) if reasons else health
 
 
+def worst(*verdicts: Health) -> Health:
+    """One verdict of several witnesses: healthy when all say so, else with every reason there is."""
+    reasons = dict.fromkeys(verdict.reason for verdict in verdicts if not verdict.healthy)
+    return sound_health(unhealthy("; ".join(reasons))) if reasons else HEALTHY
+
+
 @dataclass(slots=True)
 class _History:
     healthy: bool = True
@@ -65,6 +71,64 @@ class _History:
     reason: str = ""
 
 
+class Recovery:
+    """Keeps a device Unhealthy for a while that becomes healthy and unhealthy again and again.
+
+    Times are seconds of one monotonic clock. Only devices that were ever unhealthy take memory.
+    """
+
+    def __init__(self) -> None:
+        self._histories: dict[str, _History] = {}
+
+    def settle(self, device: str, raw: Health, now: float) -> Health:
+        """The verdict to show of a device, by its id, of which ``raw`` is the verdict now."""
+        history = self._histories.get(device)
+        if history is None:
+            if raw.healthy:
+                return HEALTHY
+            history = self._histories[device] = _History()
+        return self._settle(history, raw, now)
+
+    def next_change(self, now: float, asked: float) -> float | None:
+        """Seconds until some verdict changes by the passing of time alone; ``None`` if none will.
+
+        Args:
+            asked: when the verdicts of all devices that matter were last asked for. What was over by then
+                and has not been asked for is of a device that no resource offers.
+        """
+        ends = [
+            history.well_since + history.hold
+            for history in self._histories.values()
+            if not history.healthy and history.well_since is not None
+        ]
+        waits = [end - now for end in ends if end > asked]
+        return max(0.0, min(waits)) if waits else None
+
+    def forget(self, known: Container[str]) -> None:
+        """Drops what is remembered of devices that are no longer in ``known``."""
+        for device in [device for device in self._histories if device not in known]:
+            del self._histories[device]
+
+    def _settle(self, history: _History, raw: Health, now: float) -> Health:
+        if not raw.healthy:
+            if history.healthy or history.well_since is not None:
+                history.falls = [fall for fall in history.falls if now - fall < WINDOW] + [now]
+                extra = len(history.falls) - PATIENCE
+                history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
+            history.healthy, history.well_since, history.reason = False, None, raw.reason
+            return raw
+        if history.healthy:
+            return HEALTHY
+        if history.well_since is None:
+            history.well_since = now
+        left = history.well_since + history.hold - now
+        if left > 0:
+            held = "it fails again and again, and must stay well a little longer"
+            return sound_health(unhealthy(f"{held}: {history.reason}"))
+        history.healthy, history.well_since = True, None
+        return HEALTHY
+
+
 class Ward:
     """Health of the devices of one backend. Times are seconds of one monotonic clock.
 
@@ -72,7 +136,7 @@ class Ward:
     """
 
     def __init__(self) -> None:
-        self._histories: dict[str, _History] = {}
+        self._recovery = Recovery()
         self._probed: Mapping[str, Health] = {}
         self._denied: dict[str, tuple[str, ...]] = {}
         self.stale = ""
@@ -99,34 +163,17 @@ class Ward:
 
     def verdict(self, device: Device, now: float) -> Health:
         """The device's health as the kubelet should see it."""
-        raw = self._raw(device)
-        history = self._histories.get(device.id)
-        if history is None:
-            if raw.healthy:
-                return HEALTHY
-            history = self._histories[device.id] = _History()
-        return self._settle(history, raw, now)
+        return self._recovery.settle(device.id, self._raw(device), now)
 
     def next_change(self, now: float, asked: float) -> float | None:
-        """Seconds until some verdict changes by the passing of time alone; ``None`` if none will.
-
-        Args:
-            asked: when the verdicts of all devices that matter were last asked for. What was over by then
-                and has not been asked for is of a device that nobody offers.
-        """
-        ends = [
-            history.well_since + history.hold
-            for history in self._histories.values()
-            if not history.healthy and history.well_since is not None
-        ]
-        waits = [end - now for end in ends if end > asked]
-        return max(0.0, min(waits)) if waits else None
+        """See :meth:`Recovery.next_change`."""
+        return self._recovery.next_change(now, asked)
 
     def forget(self, known: Container[str]) -> None:
         """Drops what is remembered of devices that are not in ``known`` any more."""
-        for book in (self._histories, self._denied):
-            for device in [device for device in book if device not in known]:
-                del book[device]
+        self._recovery.forget(known)
+        for device in [device for device in self._denied if device not in known]:
+            del self._denied[device]
 
     def _raw(self, device: Device) -> Health:
         if self.stale:
@@ -136,22 +183,3 @@ class Ward:
         if missing := self._denied.get(device.id):
             return unhealthy(f"{', '.join(missing)} does not exist on the node: a pod needed it")
         return self._probed.get(device.id, HEALTHY)
-
-    def _settle(self, history: _History, raw: Health, now: float) -> Health:
-        if not raw.healthy:
-            if history.healthy or history.well_since is not None:
-                history.falls = [fall for fall in history.falls if now - fall < WINDOW] + [now]
-                extra = len(history.falls) - PATIENCE
-                history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
-            history.healthy, history.well_since, history.reason = False, None, raw.reason
-            return raw
-        if history.healthy:
-            return HEALTHY
-        if history.well_since is None:
-            history.well_since = now
-        left = history.well_since + history.hold - now
-        if left > 0:
-            held = "it fails again and again, and must stay well a little longer"
-            return sound_health(unhealthy(f"{held}: {history.reason}"))
-        history.healthy, history.well_since = True, None
-        return HEALTHY

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import cdi
+from .backend import NoOptions
 from .cdi import ContainerEdits
 from .errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
 from .model import HEALTHY, Device, Edits, Health, unhealthy
@@ -24,7 +25,7 @@ from .pace import Backoff
 from .plan import Offer
 from .source import Source
 from .specfiles import SpecDirectory
-from .supply import Granted, Supply
+from .supply import Granted, Supply, Terms
 from .telemetry.log import get
 
 log = get(__name__)
@@ -47,13 +48,13 @@ or has let go of, the oldest go first."""
 class _Unit:
     """Something the specification names: the devices it stands for, and what they add to a container.
 
-    ``source`` and ``options`` are who was asked, and with which options of the resource.
+    ``source`` and ``terms`` are who was asked, and with which terms of the resource.
     """
 
     devices: tuple[Device, ...]
     edits: ContainerEdits
     source: Source | None = None
-    options: object = None
+    terms: Terms | None = None
 
 
 class Injection:
@@ -176,7 +177,7 @@ class Injection:
         tokens: Sequence[str],
         devices: Sequence[Device],
         granted: Granted,
-        options: object,
+        terms: Terms,
         deadline: float,
     ) -> Granted:
         """Turns what a container gets into names, and makes sure that the file holds them.
@@ -186,14 +187,14 @@ class Injection:
 
         Args:
             tokens: what the container gets it by; they count as held already.
-            options: the value of the backend's ``ResourceOptions`` that it gets it with.
+            terms: those of the resource that it gets it with.
             deadline: seconds the backend still has.
 
         Raises:
             AllocationError: a device cannot be rendered, or the file cannot be written.
             BackendError: the backend failed or hung.
         """
-        whole, alone = await self._supply.source.serve(deadline, self._parts, devices, granted, options)
+        whole, alone = await self._supply.source.serve(deadline, self._parts, devices, granted, terms)
         if self._unwritten or not self._failures.keys().isdisjoint(alone):
             self._wake.set()  # what the list says of them may be wrong by now
         self._take(alone)
@@ -223,17 +224,17 @@ class Injection:
         return kind == self.kind and all(found.get(name) == edits[name] for name in names)
 
     def _parts(
-        self, devices: Sequence[Device], granted: Granted, options: object
+        self, devices: Sequence[Device], granted: Granted, terms: Terms
     ) -> tuple[_Unit, dict[str, _Unit]]:
         """What devices add together, and what each adds alone. Runs on the backend's thread."""
-        whole = _Unit(tuple(devices), self._rendered(granted), self._supply.source, options)
+        whole = _Unit(tuple(devices), self._rendered(granted), self._supply.source, terms)
         if len(devices) == 1:
             return whole, {devices[0].id: whole}
-        return whole, {device.id: self._alone((device,), options) for device in devices}
+        return whole, {device.id: self._alone((device,), terms) for device in devices}
 
-    def _alone(self, devices: tuple[Device, ...], options: object) -> _Unit:
+    def _alone(self, devices: tuple[Device, ...], terms: Terms) -> _Unit:
         source = self._supply.source
-        return _Unit(devices, self._rendered(self._supply.ask(devices, options)), source, options)
+        return _Unit(devices, self._rendered(self._supply.ask(devices, terms)), source, terms)
 
     def _rendered(self, granted: Granted) -> ContainerEdits:
         look = functools.partial(cdi.host_node, root=self._supply.source.context.root)
@@ -255,47 +256,48 @@ class Injection:
         rendered = set(map(cdi.device_name, self._units))
         self._earlier = {n: e for n, e in found.items() if n not in self._adopted and n not in rendered}
 
-    def _due(self) -> Iterator[tuple[tuple[Device, ...], object]]:
-        """What must be rendered, and with which options of the resource.
+    def _due(self) -> Iterator[tuple[tuple[Device, ...], Terms]]:
+        """What must be rendered, and with which terms of the resource.
 
-        That is all of which a device, or who is asked, is not the same any more. New options are for what no
+        That is all of which a device, or who is asked, is not the same any more. New terms are for what no
         container has: one may start again, and shall find what it was given.
         """
-        source, options = self._supply.source, self._supply.options
+        source, terms = self._supply.source, self._supply.terms
         if not source.started:
             return  # its options were changed; what its forerunner said holds until its first look
         kept = self._kept()
         for name, device in self._wanted.items():
-            unit, given = self._units.get(name), kept.get(name, options)
+            unit, given = self._units.get(name), kept.get(name, terms)
             current = unit is not None and _current(unit, (device,), source, given)
             if not current or name in self._failures:
                 yield (device,), given
         for unit in self._sets.values():
             now = tuple(self._wanted.get(device.id, device) for device in unit.devices)
-            given = next((kept[device.id] for device in now if device.id in kept), options)
+            given = next((kept[device.id] for device in now if device.id in kept), terms)
             if now and not _current(unit, now, source, given):
                 yield now, given
 
-    def _kept(self) -> dict[str, object]:
-        """The options with which containers got devices, by their ids; where several did, the last one's."""
+    def _kept(self) -> dict[str, Terms]:
+        """The terms with which containers got devices, by their ids; where several did, the last one's."""
         account, wanted = self._supply.inventory.account, self._supply.source.kind.ResourceOptions
         return {
-            device: options
-            for token, options in account.options.items()
+            device: terms
+            for token, terms in account.terms.items()
             for _, device in account.in_hands(token)
-            if isinstance(options, wanted)  # else an edited drop-in has another class by now
+            # else an edited drop-in has another class by now
+            if wanted is NoOptions or isinstance(terms.options, wanted)
         }
 
     async def _render_due(self) -> None:
         held = self._supply.inventory.listed()
         hung = ""
-        for devices, options in list(self._due()):
+        for devices, terms in list(self._due()):
             if self._stopping:
                 return
             reason = hung
             try:
                 if not hung:
-                    unit = await self._supply.source.serve(RENDER_DEADLINE, self._alone, devices, options)
+                    unit = await self._supply.source.serve(RENDER_DEADLINE, self._alone, devices, terms)
             except BackendTimeout as error:
                 hung = reason = error.message  # the next device would only wait as long
             except BackendError as error:
@@ -383,6 +385,6 @@ class Injection:
             self._file, self._text, self._on_disk, self._unwritten = file, text, content, ""
 
 
-def _current(unit: _Unit, devices: Sequence[Device], source: Source, options: object) -> bool:
-    same = unit.source is source and unit.options == options
+def _current(unit: _Unit, devices: Sequence[Device], source: Source, terms: Terms) -> bool:
+    same = unit.source is source and unit.terms == terms
     return same and all(map(operator.is_, unit.devices, devices))

@@ -131,12 +131,12 @@ class Inventory:
         self,
         tokens: Iterable[str],
         given: Mapping[str, Iterable[Device]] | None = None,
-        options: object = None,
+        terms: object = None,
     ) -> None:
         """A container got these tokens, and with each the devices that ``given`` says, or all behind it.
 
         Args:
-            options: the value of the backend's ``ResourceOptions`` that they were given with.
+            terms: what they were given with, see :class:`devhost.supply.Terms`.
         """
         entries = self.snapshot.entries
         if given is None:
@@ -145,7 +145,7 @@ class Inventory:
                 for name in tokens
             }
         now: Given = {name: tuple(given[name]) for name in tokens}
-        self.account.allocated(self.backend, now, self._alone(now), options)
+        self.account.allocated(self.backend, now, self._alone(now), terms)
         self._handed_out(now)
         self._held()
 
@@ -202,6 +202,8 @@ class Inventory:
         verdict: Callable[[Device], Health],
         why_gone: Callable[[str], str],
         caused_at: float | None = None,
+        *,
+        topology: bool = True,
     ) -> bool:
         """Takes what the tokens of this resource stand for now; true when that made a new revision.
 
@@ -210,6 +212,9 @@ class Inventory:
             verdict: the health of a device.
             why_gone: the reason to show for a device, by id, whose token is not among the units any more.
             caused_at: monotonic time of the event that led here, if one did.
+            topology: whether the list says of tokens that are not among the units which NUMA nodes they are
+                near. One that does is enough for the kubelet to align the whole resource
+                (``deviceHasTopologyAlignment`` of its device manager).
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
@@ -246,6 +251,8 @@ class Inventory:
             before for name, before in old.items() if name not in entries and not self._outlived(before, now)
         ]
         self._tell(was, became, vanished, entries, why_gone)
+        if not topology:
+            vanished = [replace(before, numa_nodes=()) for before in vanished]
         gone = set()
         for before in self._for_which_there_is_room(vanished, entries):
             entries[before.token] = self._gone(before, why_gone, now, wall)

@@ -36,7 +36,8 @@ class DeviceNode:
     """A device node a container gets.
 
     ``path`` is where the host has it, ``container_path`` where the container sees it (empty: the
-    same). ``permissions`` is any of ``r``, ``w``, ``m`` (cgroup device rules: read, write, mknod).
+    same). ``permissions`` is any of ``r``, ``w``, ``m`` (cgroup device rules: read, write, mknod). A resource
+    may say other permissions; they never widen what is less than ``rw`` here.
     A node that is not ``required`` is left out when the host does not have it.
     """
 

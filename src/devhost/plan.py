@@ -75,27 +75,39 @@ class PlannedResource:
     offers: tuple[Offer, ...] = ()
 
 
-def units(of: Of, offers: Sequence[Offer]) -> list[Unit]:
+def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
     """What the tokens of one resource stand for; none where it has no device.
+
+    Args:
+        topology: whether the kubelet receives the NUMA nodes of devices.
 
     A token for all devices is near no NUMA node: a pod placed by one of them could be far from the rest,
     and devices that come and go would make the kubelet a new list that says nothing else than the old.
     """
     if of is Of.EACH:
         return [
-            Unit(o.device.id, (o.device,), o.replicas, o.replicas > 1, o.device.numa_nodes) for o in offers
+            Unit(device.id, (device,), replicas, replicas > 1, device.numa_nodes if topology else ())
+            for device, replicas in offers
         ]
     if not offers:
         return []
     return [Unit(ALL, tuple(offer.device for offer in offers), offers[0].replicas, numbered=True)]
 
 
-def handed_out(share: Share, replicas: int) -> str:
-    """How a device is handed out, in words; empty where that is once and by itself."""
-    times = f"handed out {replicas} times" if replicas > 1 else "handed out once"
-    if share.of is Of.ALL:
-        return f"{times}, all devices together"
-    return times if replicas > 1 else ""
+def terms(entry: ResourceSettings, replicas: int) -> str:
+    """How an entry hands out a device that it takes, in words; empty where it says nothing of that."""
+    found = []
+    if replicas > 1 or entry.share.of is Of.ALL:
+        found.append(f"handed out {replicas} times" if replicas > 1 else "handed out once")
+    if entry.share.of is Of.ALL:
+        found.append("all devices together")
+    if entry.share.max_per_container is not None:
+        found.append(f"at most {entry.share.max_per_container} per container")
+    if entry.permissions:
+        found.append(f"device nodes with permissions {entry.permissions}")
+    if not entry.topology:
+        found.append("NUMA nodes not sent to the kubelet")
+    return ", ".join(found)
 
 
 class RefusalKind(StrEnum):
@@ -186,7 +198,7 @@ def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tup
             verdict = Verdict(entry, entry.name, False, f"it is for backend {entry.backend}")
         elif name is not None:
             seen = selected(entry.where, device.attributes, device.inherited) or device.attributes
-            how = handed_out(entry.share, replicas_of(entry.share, seen))
+            how = terms(entry, replicas_of(entry.share, seen))
             verdict = Verdict(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
         elif entry.index in refused:
             verdict = Verdict(entry, entry.name, False, refused[entry.index])
@@ -243,7 +255,7 @@ class _Deal:
                 kind = RefusalKind.CLAIMED
             elif self._hands and (reason := self._hands.objection(key, device, name, entry.exclusive)):
                 kind = RefusalKind.HELD
-            elif reason := self._no_room(name, device, entry.share.of, replicas):
+            elif reason := self._no_room(name, device, entry, replicas):
                 kind = RefusalKind.FULL
             else:
                 self._give(name, key, entry, device, replicas)
@@ -287,15 +299,16 @@ class _Deal:
                 conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
         return min(conflicts) if conflicts else ""  # a set has no order, and the plan must not depend on one
 
-    def _no_room(self, name: str, device: Device, of: Of, replicas: int) -> str:
-        if of is Of.ALL and name in self._sizes:
+    def _no_room(self, name: str, device: Device, entry: ResourceSettings, replicas: int) -> str:
+        together = entry.share.of is Of.ALL
+        if together and name in self._sizes:
             return ""  # its tokens are there already, and the device only adds to what they give
         # as units() will make them; not asked of it, for this runs for each device at each event
-        if of is Of.ALL:
+        if together:
             each = listed_bytes(len(ALL) + _numbered(replicas), 0)
         else:
             number = _numbered(replicas) if replicas > 1 else 0
-            each = listed_bytes(len(device.id) + number, len(device.numa_nodes))
+            each = listed_bytes(len(device.id) + number, len(device.numa_nodes) if entry.topology else 0)
         size = self._sizes.get(name, 0) + replicas * each
         if size > LIST_LIMIT:
             return f"the device list of {name} would pass the kubelet's limit of 4 MiB"

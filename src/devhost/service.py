@@ -15,7 +15,7 @@ from .changes import Changes, Chronicle
 from .delivery import delivery
 from .departures import Departures
 from .discovery import Discovery
-from .health import in_resource
+from .health import Recovery, in_resource, worst
 from .inventory import Given, Inventory
 from .kubelet.registration import KubeletSocket, Registration, State
 from .model import Device, Health
@@ -83,13 +83,15 @@ class ResourceService:
             lambda: self.discovery.recheck(),
         )
         self.supply.infos = infos
-        self.supply.options = planned.entry.options
+        self.supply.follow(discovery.source, planned.entry)
         self.supply.vicinity = vicinity or Vicinity()
         if confirm is not None:
             self.supply.confirm = confirm
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, str] = NONE_REFUSED
         self._caused_at: float | None = None
+        self._recovery = Recovery()
+        self._judged_at = 0.0
         self._left = False
         self._delivery = delivery(planned.entry.inject, self.supply, specifications, self._publish)
         self._kubelet = kubelet
@@ -112,15 +114,14 @@ class ResourceService:
         refused: Mapping[str, str] = NONE_REFUSED,
     ) -> None:
         """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
-        self.entry, self._refused = planned.entry, refused
+        self._follow(planned.entry, refused)
         self.discovery = discovery
-        self.supply.follow(discovery.source, planned.entry.prefer, planned.entry.options)
+        self.supply.follow(discovery.source, planned.entry)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:
         """The plan has no device for it at present, for these reasons; it stays, at zero."""
-        self.entry = replace(entry, inject=self.entry.inject)  # the way stays until :meth:`fits` is asked
-        self._refused = refused
+        self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
         self._show((), caused_at)
 
     async def run(self) -> None:
@@ -146,7 +147,8 @@ class ResourceService:
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
-        return self.inventory.next_change()
+        waits = self.inventory.next_change(), self._recovery.next_change(time.monotonic(), self._judged_at)
+        return min((wait for wait in waits if wait is not None), default=None)
 
     @property
     def trouble(self) -> str:
@@ -174,21 +176,42 @@ class ResourceService:
         self._left = True
         self._delivery.stop()
 
+    def _follow(self, entry: ResourceSettings, refused: Mapping[str, str]) -> None:
+        if entry.healthy_while != self.entry.healthy_while:
+            self._recovery = Recovery()  # what failed another condition has no history with this one
+        self.entry, self._refused = entry, refused
+
     def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
         self._offers, self._caused_at = offers, caused_at
         self._delivery.want(offers, self._verdict())
         self._publish()
 
     def _verdict(self) -> Callable[[Device], Health]:
-        ward, now, uses = self.discovery.ward, time.monotonic(), self.entry.uses
-        return lambda device: in_resource(device, ward.verdict(device, now), uses)
+        """The health of a device in this resource: what is known of the device and asked for by the entry."""
+        ward, now = self.discovery.ward, time.monotonic()
+        entry, recovery = self.entry, self._recovery
+
+        def usable(device: Device) -> Health:
+            return in_resource(device, ward.verdict(device, now), entry.uses)
+
+        if not entry.healthy_while or not entry.watched() <= self.discovery.asked:
+            # after an edit the backend may not have read an attribute yet, which says nothing of the device
+            return usable
+        self._judged_at = now
+        recovery.forget(self.discovery.devices)
+
+        def verdict(device: Device) -> Health:
+            return worst(usable(device), recovery.settle(device.id, entry.condition(device), now))
+
+        return verdict
 
     def _publish(self) -> None:
         if self._left or not self._delivery.ready.is_set():
             return
         offers, verdict = self._delivery.listable(self._offers, self._verdict())
-        tokens = units(self.entry.share.of, offers)
-        self.inventory.update(tokens, verdict, self.why_not, self._caused_at)
+        topology = self.entry.topology
+        tokens = units(self.entry.share.of, offers, topology=topology)
+        self.inventory.update(tokens, verdict, self.why_not, self._caused_at, topology=topology)
         self._caused_at = None
         self.departures.settle(self.inventory.snapshot.devices)
         entries = [entry for entry in self.inventory.snapshot.entries.values() if not entry.stands_in]

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from .health import sound_health
+from .model import HEALTHY, Device, Health, unhealthy
 from .naming import fields
-from .where import Where
+from .where import Where, shortfall
 
 MAX_REPLICAS = 100_000
 """More tokens than this do not fit the kubelet's 4 MiB receive limit (about 39 bytes a device)."""
@@ -79,12 +81,14 @@ class ReplicaOverride:
 class Share:
     """How often each device is handed out; the first override that takes the device decides.
 
-    With :attr:`Of.ALL` it is how often all of them together are; there are no overrides then.
+    With :attr:`Of.ALL` it is how often all of them together are; there are no overrides then. A container
+    that asks for more than ``max_per_container`` is refused; ``None``: it may ask for any number.
     """
 
     replicas: int = 1
     overrides: tuple[ReplicaOverride, ...] = ()
     of: Of = Of.EACH
+    max_per_container: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,9 @@ class ResourceSettings:
     """One entry under ``resources``.
 
     ``index`` is its place in the file, from 0; ``name`` may be a template (see ``devhost.naming``).
-    ``options`` is the value of the backend's ``ResourceOptions``; ``None`` where it has none.
+    ``options`` is the value of the backend's ``ResourceOptions``; ``None`` where it has none. With
+    ``topology`` false the kubelet receives no NUMA nodes. ``permissions`` are those of the device nodes in a
+    container; empty: as the backend says.
     """
 
     index: int
@@ -104,6 +110,9 @@ class ResourceSettings:
     inject: Inject = Inject.DIRECT
     exclusive: bool = True
     when_empty: WhenEmpty = WhenEmpty.WAIT
+    topology: bool = True
+    healthy_while: Where = ()
+    permissions: str = ""
     options: object = field(default=None, hash=False)  # a stranger's value need not be hashable
 
     @property
@@ -115,7 +124,16 @@ class ResourceSettings:
         """Every attribute name this entry looks at."""
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
-        return frozenset(fields(self.name)).union(*from_where, *from_share)
+        return frozenset(fields(self.name)).union(*from_where, *from_share, self.watched())
+
+    def watched(self) -> frozenset[str]:
+        """Every attribute name that the health of a device depends on in this entry."""
+        return frozenset().union(*(block.attributes() for block in self.healthy_while))
+
+    def condition(self, device: Device) -> Health:
+        """What ``healthyWhile`` says of a device, whatever its backend says of it."""
+        reason = shortfall(self.healthy_while, device.attributes, "healthyWhile")
+        return sound_health(unhealthy(reason)) if reason else HEALTHY
 
 
 @dataclass(frozen=True, slots=True)

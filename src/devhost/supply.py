@@ -21,7 +21,8 @@ from .errors import AllocationError, BackendError, one_line, words
 from .inventory import Entry, Inventory
 from .model import Device, DeviceNode, Edits, Mount
 from .naming import variable, variable_problem
-from .settings import Prefer
+from .permissions import permitted
+from .settings import Prefer, ResourceSettings
 from .source import Source
 from .telemetry.log import get
 from .vicinity import Vicinity
@@ -52,6 +53,10 @@ class SickDevice(AllocationError):
     """The kubelet asks for a device that is known to be unhealthy."""
 
 
+class TooMany(AllocationError):
+    """A container asks for more of the resource than the configuration lets it have."""
+
+
 class MissingPath(AllocationError):
     """Something a device needs does not exist on the host."""
 
@@ -62,6 +67,18 @@ class Granted:
 
     edits: Edits
     left_out: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """With what the devices of a resource are handed out: what a container got with it, it keeps.
+
+    ``options`` is the value of the backend's ``ResourceOptions``, ``None`` where it has none;
+    ``permissions`` are those of the device nodes, empty where the backend says them.
+    """
+
+    options: object = None
+    permissions: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +102,8 @@ async def _unconfirmed(account: Account, tokens: Sequence[str]) -> None:
     """Where no kubelet can be asked."""
 
 
-Inject = Callable[[Sequence[str], Sequence[Device], Granted, object, float], Awaitable[Granted]]
-"""Turns what a container gets into names: its tokens and devices, that with which options, and how many
+Inject = Callable[[Sequence[str], Sequence[Device], Granted, Terms, float], Awaitable[Granted]]
+"""Turns what a container gets into names: its tokens and devices, that with which terms, and how many
 seconds the backend still has."""
 
 
@@ -97,8 +114,8 @@ class Supply:
     ``denied`` hears of devices (by id) and the host paths they turned out to lack; ``look`` asks the
     backend to look again, after it refused a pod. ``inject``, where there is one, turns what a container
     gets into names of CDI devices. ``infos``, where there is one, tells network plugins of the devices.
-    ``vicinity`` knows the resources beside this one. ``options`` is the value of the backend's
-    ``ResourceOptions``, ``None`` where it has none. ``confirm`` asks the kubelet who holds what.
+    ``vicinity`` knows the resources beside this one. ``terms`` are those of the containers to come, which may
+    have ``most`` tokens each; ``None`` is any number. ``confirm`` asks the kubelet who holds what.
     """
 
     name: str
@@ -110,7 +127,8 @@ class Supply:
     inject: Inject | None = None
     infos: DeviceInfos | None = None
     vicinity: Vicinity = field_of(default_factory=Vicinity)
-    options: object = None
+    terms: Terms = Terms()
+    most: int | None = None
     confirm: Confirm = _unconfirmed
     _before: object = None
     """The options of before a class of them was exchanged."""
@@ -118,13 +136,14 @@ class Supply:
     @property
     def prepares(self) -> bool:
         """Whether PreStartContainer has anything to do."""
-        return self.source.prepares(self.options)
+        return self.source.prepares(self.terms.options)
 
-    def follow(self, source: Source, policy: Prefer, options: object) -> None:
+    def follow(self, source: Source, entry: ResourceSettings) -> None:
         """Goes on with this from now; what containers have was given with what it was then."""
-        if type(options) is not type(self.options):
-            self._before = self.options
-        self.source, self.policy, self.options = source, policy, options
+        if type(entry.options) is not type(self.terms.options):
+            self._before = self.terms.options
+        self.source, self.policy, self.most = source, entry.prefer, entry.share.max_per_container
+        self.terms = Terms(entry.options, entry.permissions)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.affinity.prefer`."""
@@ -141,11 +160,18 @@ class Supply:
 
         Raises:
             UnknownDevice: the tokens are none, unknown or repeated.
+            TooMany: they are more than one container may have.
             SickDevice: a device is unhealthy, or a container holds it and the kubelet has forgotten that.
             MissingPath: something a device needs is missing on the host; it turns unhealthy.
             AllocationError: the backend says a device cannot be used now.
             BackendError: the backend failed, hung, or answered something unusable.
         """
+        if self.most is not None and len(tokens) > self.most:
+            self._entries(tokens)
+            raise TooMany(
+                f"{self.name}: the container asks for {len(tokens)}, and may have at most {self.most} "
+                "(share.maxPerContainer of the node's configuration): lower its limit"
+            )
         await self.confirm(self.inventory.account, tokens)
         wanted = {entry.token: self._healthy(entry) for entry in self._entries(tokens)}
         with self.inventory.reserved(wanted):
@@ -154,15 +180,13 @@ class Supply:
 
     async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
         began = time.monotonic()
-        sets, options = tuple(wanted.values()), self.options
+        sets, terms = tuple(wanted.values()), self.terms
         try:
-            answer, documents = await self.source.serve(
-                ALLOCATE_DEADLINE, self._serve_described, sets, options
-            )
+            answer, documents = await self.source.serve(ALLOCATE_DEADLINE, self._serve_described, sets, terms)
             granted = answer.granted
             if self.inject is not None and answer.devices:
                 left = ALLOCATE_DEADLINE - (time.monotonic() - began)
-                granted = await self.inject(tuple(wanted), answer.devices, granted, options, left)
+                granted = await self.inject(tuple(wanted), answer.devices, granted, terms, left)
         except AllocationError:
             self.look()
             raise
@@ -186,7 +210,7 @@ class Supply:
                 token: tuple(device for device in some if device.id in given)
                 for token, some in wanted.items()
             }
-        self.inventory.allocated(got, got, options)
+        self.inventory.allocated(got, got, terms)
         # for requests to come: the container's answer goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self.vicinity.allocated, self.name, self.inventory, began, tuple(wanted))
@@ -196,15 +220,15 @@ class Supply:
         """Ids of the devices that the container got which holds these tokens, each once."""
         return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
 
-    def ask(self, devices: Sequence[Device], options: object = None) -> Granted:
-        """What a container would get with these devices and options now. Runs on the backend's thread.
+    def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
+        """What a container would get with these devices and terms now. Runs on the backend's thread.
 
         Raises:
             MissingPath: something a device needs is missing on the host.
             AllocationError: the backend says a device cannot be used now.
             BackendError: the backend answered something unusable.
         """
-        granted, missing = self._edits(devices, options)
+        granted, missing = self._edits(devices, terms)
         if missing:
             raise self._lacking(missing)
         return granted
@@ -220,9 +244,10 @@ class Supply:
             BackendError: the backend failed or hung.
         """
         got = [self._got(entry) for entry in self._entries(tokens)]
-        options = self.inventory.account.options.get(tokens[0], self.options)
+        terms = self.inventory.account.terms.get(tokens[0], self.terms)
+        options = terms.options
         if self.source.prepares(options):
-            given = (options, self.options, self._before)
+            given = (options, self.terms.options, self._before)
             await self.source.prepare(PREPARE_DEADLINE, _each_once(got), given)
 
     def _lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
@@ -259,20 +284,20 @@ class Supply:
         return got or well or tuple(member.device for member in entry.members)
 
     def _serve_described(
-        self, wanted: Sequence[Sequence[Device]], options: object
+        self, wanted: Sequence[Sequence[Device]], terms: Terms
     ) -> tuple[_Answer, dict[str, deviceinfo.Document]]:
         """The same as :meth:`_serve`, and what network plugins are told of the devices, by id."""
-        answer = self._serve(wanted, options)
+        answer = self._serve(wanted, terms)
         documents: dict[str, deviceinfo.Document] = {}
         if self.infos is not None and self.infos.wanted and self.source.informs:
             for device in answer.devices:
-                if (document := self.source.device_info(device, (options, self._before))) is not None:
+                if (document := self.source.device_info(device, (terms.options, self._before))) is not None:
                     if wrong := deviceinfo.flaw(document):
                         raise BackendError(f"backend {self.source.name} gave unusable device-info: {wrong}")
                     documents[device.id] = document
         return answer, documents
 
-    def _serve(self, wanted: Sequence[Sequence[Device]], options: object) -> _Answer:
+    def _serve(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> _Answer:
         """Asks for the devices behind some tokens. Runs on the backend's thread.
 
         Where there are more than there must be, those that cannot be used are found out and left out.
@@ -284,24 +309,24 @@ class Supply:
         devices = _each_once(wanted)
         must = all(len(some) == 1 for some in wanted)
         try:
-            granted, lacking = self._edits(devices, options)
+            granted, lacking = self._edits(devices, terms)
         except Exception:  # a stranger's code may raise anything, and one device of many must not fail a pod
             if must:
                 raise
         else:
             if must or not lacking:
                 return _Answer(granted, () if lacking else devices, lacking, {})
-        return self._serve_some(wanted, devices, options)
+        return self._serve_some(wanted, devices, terms)
 
     def _serve_some(
-        self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device], options: object
+        self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device], terms: Terms
     ) -> _Answer:
         left_out: dict[str, str] = {}
         lacking: dict[str, list[str]] = {}
         failed = False
         for device in devices:
             try:
-                _, missing = self._edits([device], options)
+                _, missing = self._edits([device], terms)
             except BackendError as error:
                 left_out[device.id] = words(error) or type(error).__name__
                 failed = failed or not isinstance(error, AllocationError)
@@ -317,19 +342,20 @@ class Supply:
                 return _Answer(Granted(Edits()), (), lacking, {})
             kind = BackendError if failed else AllocationError
             raise kind("; ".join(dict.fromkeys(left_out.values())))
-        granted, missing = self._edits(_each_once(rest), options)
+        granted, missing = self._edits(_each_once(rest), terms)
         return _Answer(granted, () if missing else _each_once(rest), lacking | missing, left_out)
 
-    def _edits(self, devices: Sequence[Device], options: object) -> tuple[Granted, dict[str, list[str]]]:
+    def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
-        edits = self.source.allocate(devices, (options, self._before))
+        edits = self.source.allocate(devices, (terms.options, self._before))
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
         check_edits(edits, self.source.name)
         edits = named(Edits.merge([edits]), self.name)  # what serves several devices a container gets once
+        edits = permitted(edits, terms.permissions)
         absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
         if absent:
-            return Granted(edits), self._blame(devices, options, absent)
+            return Granted(edits), self._blame(devices, terms, absent)
         edits = self._one_each(edits)
         optional = {path for path in _paths(edits, required=False) if not self.source.exists(path)}
         return Granted(edits, frozenset(optional)), {}
@@ -360,13 +386,13 @@ class Supply:
             mounts=tuple(chosen(where, wanted) for where, wanted in mounts.items()),
         )
 
-    def _blame(self, devices: Sequence[Device], options: object, absent: set[str]) -> dict[str, list[str]]:
+    def _blame(self, devices: Sequence[Device], terms: Terms, absent: set[str]) -> dict[str, list[str]]:
         """Which of several devices lacks what: each is asked for alone; all, if none admits it."""
         if len(devices) == 1:
             return {devices[0].id: sorted(absent)}
         blame = {}
         for device in devices:
-            edits = self.source.allocate([device], (options, self._before))
+            edits = self.source.allocate([device], (terms.options, self._before))
             own = set(_paths(edits, required=True)) & absent
             if own:
                 blame[device.id] = sorted(own)

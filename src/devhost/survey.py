@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .discovery import Discovery
+from .health import in_resource, worst
 from .holding import Listing
 from .ledger import Ledger
 from .loading import Loaded
-from .model import Device
+from .model import Device, Health
 from .plan import Plan
-from .settings import Settings
+from .settings import ResourceSettings, Settings
 from .source import Source
 from .sysfs import natural
 from .telemetry.metrics import Metrics
@@ -35,6 +36,15 @@ class Survey:
             for name, discovery in self.discoveries.items()
             for device in sorted(discovery.devices.values(), key=lambda device: natural(device.id))
         ]
+
+    def health(self, backend: str, device: Device) -> Health:
+        """What the backend's look and its probe say of a device."""
+        return self.discoveries[backend].ward.verdict(device, time.monotonic())
+
+    def health_in(self, entry: ResourceSettings, device: Device) -> Health:
+        """The health that a device has in the resources of an entry."""
+        health = in_resource(device, self.health(entry.backend, device), entry.uses)
+        return worst(health, entry.condition(device))
 
 
 async def survey(

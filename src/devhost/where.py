@@ -18,6 +18,9 @@ from .model import AttributeValue
 _GLOB = re.compile(r"[*?\[]")
 _Match = Callable[[str], object]
 
+_LONGEST = 80
+"""Characters of a value that a reason quotes at most: a sysfs file may have 4096."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -101,8 +104,13 @@ class Term:
                 return True
         return False
 
+    @property
+    def wanted(self) -> str:
+        """The patterns in words: ``a or b``."""
+        return " or ".join(map(str, self.patterns))
+
     def __str__(self) -> str:
-        return f"{self.attribute}: {' or '.join(map(str, self.patterns))}"
+        return f"{self.attribute}: {self.wanted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,17 @@ class Block:
         """Those attributes of a device that count for this block."""
         return _own(attributes, inherited) if inherited and self.without else attributes
 
+    def shortfall(self, attributes: Mapping[str, AttributeValue], key: str) -> str:
+        """See :func:`shortfall`."""
+        for term in self.terms:
+            if not term.holds(attributes):
+                return f"{_found(term, attributes)}, {key} wants {term.wanted}"
+        for block in self.refuse:
+            if block.holds(attributes):
+                found = " and ".join(_found(term, attributes) for term in block.terms)
+                return f"{found or 'the device does not meet it'}, {key} refuses {{{block}}}"
+        return ""
+
     def objection(self, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
         """Why this block does not hold, in words; empty when it does."""
         every, attributes = attributes, self.sees(attributes, inherited)
@@ -141,7 +160,7 @@ class Block:
                     return f"{term.attribute} of this device counts only in a block that names {self.without}"
                 value = every.get(term.attribute)
                 has = "it has none" if value is None else f"it is {show(value)}"
-                return f"{term.attribute} must be {' or '.join(map(str, term.patterns))}, {has}"
+                return f"{term.attribute} must be {term.wanted}, {has}"
         for block in self.refuse:
             if block.holds(attributes):
                 return f"refused by not: {{{block}}}"
@@ -205,6 +224,27 @@ def objection(where: Where, attributes: Mapping[str, AttributeValue], inherited:
     return "; ".join(
         f"block {n}: {block.objection(attributes, inherited)}" for n, block in enumerate(where, 1)
     )
+
+
+def shortfall(where: Where, attributes: Mapping[str, AttributeValue], key: str) -> str:
+    """Which attribute has a value that ``where`` does not accept, with both; empty when a block holds.
+
+    Args:
+        key: the configuration key that ``where`` is the value of, named in the text.
+    """
+    if holds(where, attributes):
+        return ""
+    reasons = [block.shortfall(attributes, key) for block in where]
+    return reasons[0] if len(reasons) == 1 else "; ".join(dict.fromkeys(reasons))
+
+
+def _found(term: Term, attributes: Mapping[str, AttributeValue]) -> str:
+    value = attributes.get(term.attribute)
+    if value is None:
+        return f"the device has no {term.attribute}"
+    text = " ".join(show(value).split())
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return f'{term.attribute} is "{text}"' if isinstance(value, str) else f"{term.attribute} is {text}"
 
 
 def covers(wide: Where, narrow: Where) -> bool:

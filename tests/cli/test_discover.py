@@ -43,6 +43,43 @@ def test_discover_and_explain_say_that_devices_are_handed_out_together(toys):
     assert "yes, it takes the device, handed out 100 times, all devices together" in said
 
 
+def test_discover_and_explain_show_health_as_each_entry_sees_it(toys):
+    toys.plug("one=x100", "broken=x200")
+    toys.write(
+        "name: example.com/toy, backend: toy, exclusive: false, healthyWhile: {model: x1*}",
+        "name: example.com/any, backend: toy, exclusive: false",
+    )
+    failed = 'model is "x200", healthyWhile wants x1*'
+    lines = [" ".join(line.split()) for line in toys.devhost("discover").stdout.splitlines()]
+    assert f"example.com/toy broken Unhealthy: it is broken; {failed} - 1" in lines
+    assert "example.com/any broken Unhealthy: it is broken - 1" in lines
+    assert "example.com/toy one Healthy - 1" in lines
+    resources = json.loads(toys.devhost("discover", "--output", "json").stdout)["resources"]
+    reasons = {one["name"]: {d["id"]: d["reason"] for d in one["devices"]} for one in resources}
+    assert reasons["example.com/toy"] == {"one": "", "broken": f"it is broken; {failed}"}
+    assert reasons["example.com/any"] == {"one": "", "broken": "it is broken"}
+    first, *rest = toys.devhost("explain", "broken").stdout.splitlines()
+    assert first == "broken of backend toy: Unhealthy: it is broken"
+    taken = "yes, it takes the device"
+    assert f"example.com/toy (resources[0]): {taken}, and is Unhealthy there: {failed}" in rest
+    assert f"example.com/any (resources[1]): {taken}" in rest
+
+
+def test_discover_and_explain_show_limit_permissions_and_topology(toys):
+    toys.write(
+        "name: example.com/toy, backend: toy, topology: false, permissions: mrw, "
+        "share: {replicas: 4, maxPerContainer: 1}"
+    )
+    rows = [line for line in toys.devhost("discover").stdout.splitlines() if line.startswith("example.com")]
+    assert len(rows) == 2 and all(row.rstrip().endswith("4, at most 1 per container") for row in rows)
+    (resource,) = json.loads(toys.devhost("discover", "--output", "json").stdout)["resources"]
+    assert (resource["topology"], resource["maxPerContainer"], resource["permissions"]) == (False, 1, "mrw")
+    assert (
+        "yes, it takes the device, handed out 4 times, at most 1 per container, device nodes with "
+        "permissions mrw, NUMA nodes not sent to the kubelet"
+    ) in toys.devhost("explain", "one").stdout
+
+
 def test_discover_tells_how_many_devices_match_nothing_and_lists_them_on_request(toys):
     toys.write("name: example.com/big, backend: toy, where: {model: x200}")
     assert "1 device matches no resource" in toys.devhost("discover").stdout

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from devhost.config.difference import Difference, difference
 from devhost.settings import Of, Prefer, ResourceSettings, Settings, Share
+from devhost.where import Block, Term, Text
 
 Read = Callable[[str], Settings]
 
@@ -50,6 +51,16 @@ def test_entries_are_added_removed_and_changed_by_their_name() -> None:
     assert (change.old.prefer, change.new.prefer, change.keys) == (Prefer.TOPOLOGY, Prefer.PACK, ("prefer",))
     assert not found.reordered
     assert str(found) == "added d; removed a; changed c (prefer); 1 unchanged"
+
+
+def test_an_edit_of_what_a_container_may_have_is_shown_by_its_key() -> None:
+    before = entry("a")
+    condition = (Block((Term("status", (Text("ALIVE"),)),)),)
+    after = replace(before, topology=False, healthy_while=condition, permissions="mrw")
+    found = difference(settings(before), settings(after))
+    assert str(found) == "changed a (topology, healthyWhile, permissions); 0 unchanged"
+    found = difference(settings(before), settings(replace(before, share=Share(max_per_container=1))))
+    assert str(found) == "changed a (share); 0 unchanged"
 
 
 def test_sharing_together_instead_of_one_by_one_is_a_change() -> None:

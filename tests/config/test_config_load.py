@@ -155,13 +155,15 @@ leaves = st.builds(Block, some_terms)
 blocks = st.builds(Block, some_terms, st.lists(leaves, max_size=2).map(tuple))
 wheres = st.lists(blocks, max_size=2).map(tuple)
 replicas = st.integers(1, 100_000)
+limits = st.none() | replicas
 shares = st.builds(
     Share,
     replicas,
     st.lists(
         st.builds(ReplicaOverride, st.lists(blocks, min_size=1, max_size=2).map(tuple), replicas), max_size=2
     ).map(tuple),
-) | st.builds(Share, replicas, of=st.just(Of.ALL))
+    max_per_container=limits,
+) | st.builds(Share, replicas, of=st.just(Of.ALL), max_per_container=limits)
 
 
 @st.composite
@@ -177,6 +179,9 @@ def resources(draw: st.DrawFn) -> tuple[ResourceSettings, ...]:
             inject=draw(st.sampled_from(Inject)),
             exclusive=False,
             when_empty=draw(st.sampled_from(WhenEmpty)),
+            topology=draw(st.booleans()),
+            healthy_while=draw(wheres),
+            permissions=draw(st.sampled_from(("", "r", "rw", "mrw", "wm"))),
         )
         for index in range(draw(st.integers(0, 3)))
     ]
@@ -205,6 +210,7 @@ def _yaml(settings: tuple[ResourceSettings, ...]) -> str:
             "backend": entry.backend,
             "where": _yaml_where(entry.where),
             "share": {
+                **({"maxPerContainer": n} if (n := entry.share.max_per_container) else {}),
                 "replicas": entry.share.replicas,
                 "of": entry.share.of.value,
                 "overrides": [
@@ -216,6 +222,9 @@ def _yaml(settings: tuple[ResourceSettings, ...]) -> str:
             "inject": entry.inject.value,
             "exclusive": entry.exclusive,
             "whenEmpty": entry.when_empty.value,
+            "topology": entry.topology,
+            "healthyWhile": _yaml_where(entry.healthy_while),
+            **({"permissions": entry.permissions} if entry.permissions else {}),
         }
         for entry in settings
     ]

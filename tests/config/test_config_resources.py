@@ -32,13 +32,16 @@ def test_an_entry_has_the_documented_defaults(read: Read) -> None:
     assert (found.share.replicas, found.share.overrides) == (1, ())
     assert (found.prefer, found.inject, found.when_empty) == (Prefer.TOPOLOGY, Inject.DIRECT, WhenEmpty.WAIT)
     assert found.exclusive is True
+    assert (found.topology, found.healthy_while, found.permissions) == (True, (), "")
+    assert found.share.max_per_container is None
 
 
 def test_every_key_of_an_entry_is_read(read: Read) -> None:
     text = file(
         "name: 'a.b/{vendor}-{ID_MODEL}', where: {virtual: true}, prefer: distinct, inject: cdi,"
         " exclusive: false, whenEmpty: register,"
-        " share: {replicas: 3, overrides: [{where: {vendor: x}, replicas: 5}]}"
+        " topology: false, healthyWhile: {sysattr.device/status: operational}, permissions: mrw,"
+        " share: {replicas: 3, maxPerContainer: 2, overrides: [{where: {vendor: x}, replicas: 5}]}"
     )
     (found,) = read(text).resources
     assert (found.prefer, found.inject, found.when_empty) == (Prefer.DISTINCT, Inject.CDI, WhenEmpty.REGISTER)
@@ -46,7 +49,10 @@ def test_every_key_of_an_entry_is_read(read: Read) -> None:
     assert found.share.replicas == 3
     (override,) = found.share.overrides
     assert (override.replicas, override.where) == (5, (Block((Term("vendor", (Text("x"),)),)),))
-    assert found.wanted() == {"vendor", "ID_MODEL", "virtual"}
+    assert (found.topology, found.permissions, found.share.max_per_container) == (False, "mrw", 2)
+    operational = Term("sysattr.device/status", (Text("operational"),))
+    assert found.healthy_while == (Block((operational,)),)
+    assert found.wanted() == {"vendor", "ID_MODEL", "virtual", "sysattr.device/status"}
 
 
 def test_devices_are_shared_one_by_one_unless_the_file_says_all(read: Read) -> None:
@@ -183,6 +189,22 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
         ("name: a.b/c, whenEmpty: never", "must be one of wait, register"),
         ("name: a.b/c, when_empty: wait", "(did you mean whenEmpty?)"),
         ("name: a.b/c, exclusive: no", "(write false)"),
+        ("name: a.b/c, topology: no", "topology: must be true or false"),
+        ("name: a.b/c, topolgy: false", "(did you mean topology?)"),
+        ("name: a.b/c, healthywhile: {vendor: x}", "(did you mean healthyWhile?)"),
+        ("name: a.b/c, healthyWhile: operational", "healthyWhile: must be a mapping of attributes"),
+        ("name: a.b/c, healthyWhile: []", "healthyWhile: an empty list can never match"),
+        ("name: a.b/c, healthyWhile: {vender: x}", '"vender" (did you mean vendor?)'),
+        ("name: a.b/c, healthyWhile: {numaNode: x}", 'healthyWhile.numaNode: "x" is not a range'),
+        ("name: a.b/c, permissions: rx", 'permissions: must be r, w or rw, with or without m, not "rx"'),
+        ("name: a.b/c, permissions: m", 'must be r, w or rw, with or without m, not "m"'),
+        ("name: a.b/c, permissions: rwr", 'must be r, w or rw, with or without m, not "rwr"'),
+        ("name: a.b/c, permissions: ''", 'must be r, w or rw, with or without m, not ""'),
+        ("name: a.b/c, permissions: [r, w]", "permissions: must be text, not a list"),
+        ("name: a.b/c, permision: rw", "(did you mean permissions?)"),
+        ("name: a.b/c, share: {maxPerContaner: 1}", "(did you mean maxPerContainer?)"),
+        ("name: a.b/c, share: {maxPerContainer: 0}", "maxPerContainer: must be from 1 to 100000, not 0"),
+        ("name: a.b/c, share: {maxPerContainer: '1'}", "must be a whole number, not the text"),
         ("name: a.b/c, share: 3", "share: must be a mapping, not the number 3"),
         ("name: a.b/c, share: {replicas: 0}", "share.replicas: must be from 1 to 100000, not 0"),
         ("name: a.b/c, share: {replicas: -1}", "must be from 1 to 100000, not -1"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from devhost.backend import Attribute, Backend, Event
 from devhost.discovery import Discovery, State
 from devhost.model import Device, Health
-from devhost.source import Source
+from devhost.source import ServiceContext, Source
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 LIMIT = 10_000
@@ -32,6 +33,7 @@ class FakeSource:
 
     def __init__(self, *, probes: bool) -> None:
         self.probes = probes
+        self.context = ServiceContext("toy", Path("/"))
         self.devices: list[Any] = [Device("d0"), Device("d1")]
         self.error: Exception | None = None
         self.takes = 0.0

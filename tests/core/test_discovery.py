@@ -380,3 +380,28 @@ def test_one_look_without_a_loop_tells_whether_it_went_well(virtual: Any) -> Non
         assert scene.discovery.answered.is_set()
 
     virtual(main())
+
+
+def test_what_a_backend_was_asked_for_is_known_of_the_devices_and_not_of_a_look_that_still_runs(
+    virtual: Any,
+) -> None:
+    async def main() -> None:
+        scene, successor = Scene(probes=False), Scene(probes=False)
+        async with scene.running():
+            assert scene.discovery.asked == frozenset()
+            scene.source.takes = 2.0
+            scene.discovery.look()
+            await asyncio.sleep(1)
+            scene.source.context.wanted = {"status"}
+            scene.discovery.look()
+            await asyncio.sleep(1.5)  # the look that began before has ended
+            assert scene.discovery.asked == frozenset()
+            found = len(scene.found)
+            await asyncio.sleep(4)
+            assert len(scene.source.looks) == 3
+            assert scene.discovery.asked == {"status"}
+            assert len(scene.found) == found + 1  # the same devices may have another verdict now
+        successor.discovery.succeed(scene.discovery)
+        assert successor.discovery.asked == {"status"}
+
+    virtual(main())

@@ -14,6 +14,7 @@ from devhost.health import (
     Ward,
     in_resource,
     sound_health,
+    worst,
 )
 from devhost.model import HEALTHY, Device, Health, unhealthy
 
@@ -188,3 +189,10 @@ def test_a_device_is_unhealthy_in_a_resource_for_the_uses_that_it_hands_out(
     device = Device("d0", unusable_for={"rdma": "no uverbs node", "vhost": "no vhost node"})
     assert in_resource(device, HEALTHY, uses) == (unhealthy(reason) if reason else HEALTHY)
     assert in_resource(device, unhealthy("too hot"), uses) == unhealthy("too hot")
+
+
+def test_of_several_verdicts_the_worst_counts_with_every_reason_once() -> None:
+    hot, dead = unhealthy("too hot"), unhealthy("dead")
+    assert worst(HEALTHY, HEALTHY) is HEALTHY
+    assert worst(HEALTHY, hot) == hot
+    assert worst(hot, dead, hot) == unhealthy("too hot; dead")

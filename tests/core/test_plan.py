@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -200,6 +201,18 @@ def test_devices_together_take_the_room_of_their_tokens_only(
         assert len(plan_of(entry, one=devices).refusals) == count
 
 
+def test_devices_without_topology_take_less_room_in_the_list() -> None:
+    devices = [Device(f"d{number}", numa_nodes=(0, 1, 2)) for number in range(3)]
+    near = ResourceSettings(0, "example.com/a", "one")
+    bare = replace(near, topology=False)
+    sizes = [encoded(plan_of(entry, one=devices).resources["example.com/a"]) for entry in (near, bare)]
+    assert sizes[1] < sizes[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "LIST_LIMIT", plan.listed_bytes(2, 0) * 3)
+        assert not plan_of(bare, one=devices).refusals
+        assert plan_of(near, one=devices).refusals
+
+
 @promise
 @given(found_by(), configurations())
 def test_every_offer_is_behind_tokens_and_no_token_is_a_device_of_another_kind(
@@ -218,7 +231,7 @@ def test_every_offer_is_behind_tokens_and_no_token_is_a_device_of_another_kind(
 def encoded(resource: plan.PlannedResource) -> int:
     """Bytes of the list when every device is unhealthy, which is the longer word."""
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
-    tokens = plan.units(resource.entry.share.of, resource.offers)
+    tokens = plan.units(resource.entry.share.of, resource.offers, topology=resource.entry.topology)
     inventory.update(tokens, lambda device: unhealthy("x"), lambda device: "")
     return wire.device_list(inventory.snapshot).ByteSize()
 

@@ -203,7 +203,42 @@ def test_mps_passes_on_the_directories_of_a_server_that_somebody_else_starts(rea
     assert found.mps_pipe_directory == "/run/mps/nvidia.com/gpu/pipe"
     assert found.mps_shm_directory == "/run/mps/shm"
     assert settings.resources[0].share.replicas == 4
-    assert "starts no MPS server" in text and "failRequestsGreaterThanOne" in text
+    assert "starts no MPS server" in text
+
+
+@pytest.mark.parametrize(
+    ("sharing", "most"),
+    [
+        ("timeSlicing: {resources: [{name: gpu, replicas: 4}]}", None),
+        ("timeSlicing: {failRequestsGreaterThanOne: false, resources: [{name: gpu, replicas: 4}]}", None),
+        ("timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, replicas: 4}]}", 1),
+        ("mps: {resources: [{name: gpu, replicas: 4}]}", 1),
+        ("mps: {failRequestsGreaterThanOne: false, resources: [{name: gpu, replicas: 4}]}", 1),
+    ],
+)
+def test_a_container_may_ask_for_as_many_shares_as_there(read, sharing: str, most: int | None) -> None:
+    """The plugin refuses more than one share if failRequestsGreaterThanOne says so, and always with MPS."""
+    settings, _ = read(f"sharing: {{{sharing}}}")
+    assert [entry.share.max_per_container for entry in settings.resources] == [most]
+
+
+def test_only_resources_that_are_shared_are_limited_to_one(read) -> None:
+    settings, _ = read(
+        "flags: {migStrategy: mixed}\n"
+        "sharing: {timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, replicas: 2}]}}"
+    )
+    assert [entry.share.max_per_container for entry in settings.resources] == [1, None]
+
+
+def test_a_limit_of_one_share_is_kept_where_only_some_devices_are_shared(read) -> None:
+    settings, text = read(
+        "sharing:\n  timeSlicing:\n    failRequestsGreaterThanOne: true\n"
+        "    resources: [{name: gpu, replicas: 2, devices: [0]}]\n",
+        as_written=True,
+    )
+    (entry,) = settings.resources
+    assert (entry.share.max_per_container, len(entry.share.overrides)) == (1, 1)
+    assert "maxPerContainer counts for whole GPUs of this resource as well" in text
 
 
 def test_gpu_feature_discovery_becomes_labels(read) -> None:

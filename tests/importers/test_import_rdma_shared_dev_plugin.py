@@ -130,6 +130,11 @@ def test_the_documented_example_is_kept_whatever_it_comes_in(wrap: Callable[[str
     ]
 
 
+def test_nodes_have_the_permissions_that_the_plugin_gives() -> None:
+    """It gives every node with rwm."""
+    assert {entry.permissions for entry in converted(BY_LINK)} == {"rwm"}
+
+
 def test_every_selector_and_the_prefix_are_kept() -> None:
     assert wheres(converted(BY_LINK)) == {
         "rdma/shared_ib": "vendor: 15b3, linkLayer: infiniband",

@@ -224,11 +224,6 @@ def test_a_misspelt_selector_is_ignored_as_there_and_pointed_out() -> None:
     assert "did you mean pfNames?" in done.stdout
 
 
-def test_what_has_no_counterpart_is_said_at_its_place() -> None:
-    text = pools(pool("a", {"drivers": ["z"]}, excludeTopology=True))
-    assert "# excludeTopology has no counterpart" in run(text).stdout
-
-
 def uses(text: str) -> dict[str, Any]:
     """What each resource says to the backend, by its name without the prefix."""
     return {entry.name.partition("/")[2]: entry.options for entry in loaded(text).settings.resources}
@@ -264,6 +259,12 @@ def test_what_only_some_selectors_of_a_resource_ask_for_is_for_all_of_it_and_sai
     assert uses(ALL_NICS)["nic"].rdma is True
     assert "# isRdma is in some of its selectors; here it is for the whole resource" in run(ALL_NICS).stdout
     assert "in some of its selectors" not in run(QUICK_START).stdout
+
+
+def test_a_pool_without_topology_stays_one() -> None:
+    """excludeTopology: the plugin sends no TopologyInfo for the pool."""
+    text = pools(pool("a", {"drivers": ["z"]}, excludeTopology=True), pool("b", {"drivers": ["x"]}))
+    assert [entry.topology for entry in loaded(text).settings.resources] == [False, True]
 
 
 def test_spellings_that_never_matched_are_pointed_out() -> None:

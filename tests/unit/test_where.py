@@ -79,6 +79,42 @@ def test_the_objection_names_the_term_and_what_the_device_is() -> None:
     assert where.objection((TTY,), {"subsystem": "tty"}) == ""
 
 
+STATUS = Block((Term("sysattr.device/status", (Text("operational"), Text("in use*"))),))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "attributes", "said"),
+    [
+        (
+            (STATUS,),
+            {"sysattr.device/status": "resetting"},
+            'sysattr.device/status is "resetting", key wants operational or in use*',
+        ),
+        ((STATUS,), {}, "the device has no sysattr.device/status, key wants operational or in use*"),
+        ((STATUS,), {"sysattr.device/status": "operational"}, ""),
+        ((Block((Term("n", (Range(0, 3),)),)),), {"n": 7}, "n is 7, key wants 0-3"),
+        ((Block((Term("v", (Flag(True),)),)),), {"v": False}, "v is false, key wants true"),
+        ((Block((), (TTY,)),), {"subsystem": "tty"}, 'subsystem is "tty", key refuses {subsystem: tty}'),
+        (
+            (STATUS, TTY),
+            {"subsystem": "drm"},
+            "the device has no sysattr.device/status, key wants operational or in use*; "
+            'subsystem is "drm", key wants tty',
+        ),
+        (
+            (TTY,),
+            {"subsystem": "x" * 4096},
+            f'subsystem is "{"x" * 79}…", key wants tty',
+        ),
+        ((TTY,), {"subsystem": "two\nlines"}, 'subsystem is "two lines", key wants tty'),
+    ],
+)
+def test_a_shortfall_names_the_attribute_the_value_found_and_what_is_wanted(
+    conditions: where.Where, attributes: dict[str, AttributeValue], said: str
+) -> None:
+    assert where.shortfall(conditions, attributes, "key") == said
+
+
 def test_a_block_knows_every_attribute_it_looks_at() -> None:
     assert Block(TTY.terms, (Block((Term("x", (Flag(True),)),)),)).attributes() == {"subsystem", "x"}
 
@@ -155,6 +191,7 @@ def test_there_is_an_objection_exactly_when_it_does_not_hold(
     conditions: where.Where, attributes: dict[str, AttributeValue]
 ) -> None:
     assert bool(where.objection(conditions, attributes)) != where.holds(conditions, attributes)
+    assert bool(where.shortfall(conditions, attributes, "key")) != where.holds(conditions, attributes)
 
 
 @patient

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Collection
 from pathlib import Path
 
 import click
 
 from devhost.errors import UsageError
 from devhost.files import hostless
-from devhost.health import in_resource
 from devhost.loading import load_or_everything
-from devhost.model import Device
+from devhost.model import Device, Health
 from devhost.plan import Offer, PlannedResource, Refusal
 from devhost.settings import Of
 from devhost.survey import Survey, survey
@@ -72,8 +70,8 @@ def _chosen(found: Survey, resource: str | None) -> list[str]:
 
 def _print(found: Survey, names: list[str], everything: bool) -> None:
     rows = [
-        (name, offer.device.id, *_facts(offer.device, resource.entry.uses), _times(resource, offer))
-        for name, resource in ((name, found.plan.resources[name]) for name in names)
+        (resource.name, offer.device.id, *_shown(found, resource, offer))
+        for resource in (found.plan.resources[name] for name in names)
         for offer in _offers(resource)
     ]
     if found.settings.resources:
@@ -94,7 +92,7 @@ def _print(found: Survey, names: list[str], everything: bool) -> None:
         click.echo(
             table(
                 ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", "ATTRIBUTES"),
-                [(name, device.id, *_facts(device), _attributes(device)) for name, device in left],
+                [(name, device.id, *_unclaimed(found, name, device)) for name, device in left],
             )
         )
     elif left:
@@ -120,24 +118,30 @@ def _unmatched(found: Survey) -> list[tuple[str, Device]]:
     return [item for item in found.devices() if (item[0], item[1].id) not in taken | refused]
 
 
-def _times(resource: PlannedResource, offer: Offer) -> str:
-    together = ", all together" if resource.entry.share.of is Of.ALL else ""
-    return f"{offer.replicas}{together}"
+def _shown(found: Survey, resource: PlannedResource, offer: Offer) -> tuple[str, str, str]:
+    """Health, NUMA nodes and how often it is handed out: a device as one resource has it."""
+    entry, device = resource.entry, offer.device
+    hidden = " (not sent)" if device.numa_nodes and not entry.topology else ""
+    together = ", all together" if entry.share.of is Of.ALL else ""
+    most = entry.share.max_per_container
+    limit = "" if most is None else f", at most {most} per container"
+    health = standing(device, found.health_in(entry, device))
+    return health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
 
 
-def _facts(device: Device, uses: Collection[str] = ()) -> tuple[str, str]:
-    return standing(device, uses), ",".join(map(str, device.numa_nodes))
+def _unclaimed(found: Survey, backend: str, device: Device) -> tuple[str, str, str]:
+    """Health, NUMA nodes and attributes of a device that no resource has."""
+    return standing(device, found.health(backend, device)), _numa(device), _attributes(device)
 
 
-def standing(device: Device, uses: Collection[str] = ()) -> str:
-    """Whether a device can be had, in a few words: its health, or why its backend withholds it.
+def _numa(device: Device) -> str:
+    return ",".join(map(str, device.numa_nodes))
 
-    Args:
-        uses: what the resource hands out in which it is looked at.
-    """
+
+def standing(device: Device, health: Health) -> str:
+    """Whether a device can be had, in a few words: its health, or why its backend withholds it."""
     if device.withheld:
         return f"Withheld: {device.withheld}"
-    health = in_resource(device, device.health, uses)
     return "Healthy" if health.healthy else f"Unhealthy: {health.reason}"
 
 
@@ -154,9 +158,16 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
                 "backend": resource.entry.backend,
                 "entry": f"resources[{resource.entry.index}]",
                 "of": resource.entry.share.of.value,
+                "maxPerContainer": resource.entry.share.max_per_container,
+                "topology": resource.entry.topology,
+                "permissions": resource.entry.permissions or None,
                 "devices": [
                     {
-                        **as_json(resource.entry.backend, offer.device, resource.entry.uses),
+                        **as_json(
+                            resource.entry.backend,
+                            offer.device,
+                            found.health_in(resource.entry, offer.device),
+                        ),
                         "replicas": offer.replicas,
                     }
                     for offer in _offers(resource)
@@ -174,7 +185,9 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
             }
             for refusal in _refusals(found)
         ],
-        "unmatched": [as_json(name, device) for name, device in _unmatched(found)],
+        "unmatched": [
+            as_json(name, device, found.health(name, device)) for name, device in _unmatched(found)
+        ],
         "backends": [
             {
                 "name": name,
@@ -191,9 +204,8 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
     }
 
 
-def as_json(backend: str, device: Device, uses: Collection[str] = ()) -> dict[str, object]:
-    """A device with all that is known of it, for JSON; ``uses`` as for :func:`standing`."""
-    health = in_resource(device, device.health, uses)
+def as_json(backend: str, device: Device, health: Health) -> dict[str, object]:
+    """A device with all that is known of it, as the JSON outputs show it."""
     return {
         "backend": backend,
         "id": device.id,

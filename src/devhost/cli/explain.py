@@ -11,7 +11,7 @@ import click
 
 from devhost.config.selection import declared
 from devhost.errors import DevhostError, UsageError
-from devhost.health import in_resource
+from devhost.health import in_resource, worst
 from devhost.loading import Loaded, load_or_everything
 from devhost.model import HEALTHY, Device
 from devhost.plan import Verdict, explain
@@ -120,7 +120,7 @@ def _names(text: str, value: object) -> bool:
 
 
 def _print(found: Survey, backend: str, device: Device) -> None:
-    click.echo(f"{device.id} of backend {backend}: {standing(device)}")
+    click.echo(f"{device.id} of backend {backend}: {standing(device, found.health(backend, device))}")
     for key, value in sorted(device.attributes.items()):
         click.echo(f"  {key}: {show(value)}")
     for title, claims in (("uses up", device.claims), ("part of", device.part_of)):
@@ -136,7 +136,8 @@ def _print(found: Survey, backend: str, device: Device) -> None:
 
 def _why(verdict: Verdict, device: Device) -> str:
     """The reason of a verdict, and why the device is Unhealthy in that resource alone."""
-    health = in_resource(device, HEALTHY, verdict.entry.uses)
+    entry = verdict.entry
+    health = worst(in_resource(device, HEALTHY, entry.uses), entry.condition(device))
     if not verdict.taken or health.healthy:
         return verdict.reason
     return f"{verdict.reason}, and is Unhealthy there: {health.reason}"
@@ -144,7 +145,7 @@ def _why(verdict: Verdict, device: Device) -> str:
 
 def _document(found: Survey, backend: str, device: Device) -> dict[str, object]:
     return {
-        **as_json(backend, device),
+        **as_json(backend, device, found.health(backend, device)),
         "verdicts": [
             {
                 "entry": f"resources[{verdict.entry.index}]",

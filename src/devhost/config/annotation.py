@@ -39,6 +39,14 @@ class Bounds:
     high: int
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """In ``Annotated[str, …]``: a pattern for the whole text, and how a message describes it."""
+
+    pattern: str
+    words: str
+
+
 def camel(name: str) -> str:
     """The YAML key of a field: ``driver_root`` → ``driverRoot``, ``class_`` → ``class``."""
     first, *rest = name.strip("_").split("_")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
+from devhost.permissions import PERMISSIONS
 from devhost.settings import (
     CDI_DIRECTORY,
     DEVICE_INFO_DIRECTORY,
@@ -22,12 +23,14 @@ from devhost.settings import (
     WhenEmpty,
 )
 
-from .annotation import Bounds, Raw
+from .annotation import Bounds, Form, Raw
 
 MAX_RESOURCES = 1000
 """Each resource is a server with a socket of its own."""
 
 Replicas = Annotated[int, Bounds(1, MAX_REPLICAS)]
+
+Permissions = Annotated[str, Form(PERMISSIONS, "r, w or rw, with or without m")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,9 @@ class Sharing:
     )
     overrides: list[Override] = option(
         [], "Other numbers for some devices; the first one whose `where` takes the device decides."
+    )
+    max_per_container: Replicas = option(
+        None, "How many of the resource one container may ask for; any number if absent.", example=1
     )
 
     def __post_init__(self) -> None:
@@ -87,6 +93,21 @@ class Resource:
     )
     when_empty: WhenEmpty = option(
         WhenEmpty.WAIT, "Whether the resource is registered before its first device has been seen."
+    )
+    topology: bool = option(
+        True, "Whether the kubelet's topology manager receives the NUMA nodes of the devices."
+    )
+    healthy_while: Raw = option(
+        None,
+        "What devices must hold to be healthy, in the language of `where`; those that do not stay listed as "
+        "Unhealthy.",
+        example={"sysattr.status": "ALIVE"},
+    )
+    permissions: Permissions = option(
+        None,
+        "What a container may do with the device nodes: `r`, `w` and `m` (mknod); what the backend says if "
+        "absent.",
+        example="mrw",
     )
 
 

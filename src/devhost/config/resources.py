@@ -81,17 +81,30 @@ def _entry(
         return None
     if name is not None and sound:
         _check_fields(name, backend, node.entries["name"].value, place.key("name"))
-    raw, sharing = values.pop("where", None), values.pop("share", Sharing())
-    where = () if raw is None else read_where(raw, kind, backend.attributes, place.key("where"))
+    sharing = values.pop("share", Sharing())
+    where = _conditions(values.pop("where", None), backend, place.key("where"))
+    healthy_while = _conditions(values.pop("healthy_while", None), backend, place.key("healthyWhile"))
     overrides = [
         ReplicaOverride(_override_where(override, backend, place, n), override.replicas)
         for n, override in enumerate(sharing.overrides)
     ]
-    share = Share(sharing.replicas, tuple(overrides), sharing.of)
+    share = Share(sharing.replicas, tuple(overrides), sharing.of, sharing.max_per_container)
     options = read_resource_options(theirs, backend, where, share, values.get("exclusive", True), node, place)
     return ResourceSettings(
-        index=index, name=name or "", backend=kind, where=where, share=share, options=options, **values
+        index=index,
+        name=name or "",
+        backend=kind,
+        where=where,
+        share=share,
+        healthy_while=healthy_while,
+        options=options,
+        **values,
     )
+
+
+def _conditions(node: Node | None, backend: type[Backend], place: Place) -> Where:
+    """Conditions on attributes; none where the key is absent."""
+    return () if node is None else read_where(node, backend.name, backend.attributes, place)
 
 
 def _override_where(override: Override, backend: type[Backend], place: Place, n: int) -> Where:

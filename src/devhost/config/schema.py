@@ -18,7 +18,7 @@ from devhost.backend import Attribute, Backend, Conditions
 from devhost.catalog import Catalog
 from devhost.settings import Of
 
-from .annotation import LISTS, MAPPINGS, Bounds, Raw, choices, keys, members, required
+from .annotation import LISTS, MAPPINGS, Bounds, Form, Raw, choices, keys, members, required
 from .language import File, Resource
 from .selection import NOT
 
@@ -132,6 +132,8 @@ def _bounds(bounded: Schema, notes: Iterable[Any]) -> Schema:
     for note in notes:
         if isinstance(note, Bounds):
             found |= {low: note.low, high: note.high}
+        if isinstance(note, Form):
+            found |= {"pattern": f"^{note.pattern}$"}
     return found
 
 
@@ -184,6 +186,7 @@ def _by_backend(where: str) -> Schema:
     override = {"properties": {"where": {"$ref": where}}}
     return {
         "where": {"$ref": where},
+        "healthyWhile": {"$ref": where},
         "share": {"properties": {"overrides": {"items": override}}},
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from devhost.backend import Conditions, OptionError
 
-from .annotation import LISTS, MAPPINGS, Bounds, Raw, choices, is_enum, keys, members, required, spelled
+from .annotation import LISTS, MAPPINGS, Bounds, Form, Raw, choices, is_enum, keys, members, required, spelled
 from .complaints import Complaints, Place, one_line, shown, suggest
 from .nodes import Fields, Items, Node, Scalar
 from .scalar import WRONG, read_bool, read_float, read_int, read_path, read_text, refuse
@@ -84,6 +84,9 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
             return read_where(node, note.backend, note.attributes, place)
     value = read(node, wanted, place)
     for bounds in notes:
+        if isinstance(bounds, Form) and value is not WRONG and not re.fullmatch(bounds.pattern, value):
+            place.complain(node, f"must be {bounds.words}, not {shown(value)}")
+            return WRONG
         if value is WRONG or not isinstance(bounds, Bounds):
             continue
         amount, what = (value, "") if isinstance(value, (int, float)) else (len(value), "members")

@@ -187,10 +187,13 @@ class Config:
 
     @property
     def refuses_several(self) -> bool:
-        """Whether a container that asks for two shares is refused; with MPS that is the default."""
-        slicing = self.sharing.time_slicing or self.sharing.mps
-        asked = slicing.fail_requests_greater_than_one if slicing else False
-        return self.sharing.mps is not None if asked is None else asked
+        """Whether a container that asks for two shares is refused.
+
+        With MPS it always is, whatever the key says (``ValidateRequest`` in the plugin's
+        ``internal/rm/rm.go``).
+        """
+        slicing = self.sharing.time_slicing
+        return self.sharing.mps is not None or bool(slicing and slicing.fail_requests_greater_than_one)
 
 
 def pruned(node: Node, wanted: Any, place: Place, remark: Callable[[Remark], None]) -> Node:

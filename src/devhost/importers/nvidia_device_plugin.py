@@ -169,11 +169,14 @@ def _entry(entry: Entry) -> Iterator[str]:
         yield from (f"      - {block}" for block in blocks)
     if entry.overrides:
         yield "    share:"
+        if entry.most:
+            yield f"      maxPerContainer: {entry.most}"
         yield "      overrides:"
         for where, replicas in entry.overrides:
             yield f"        - {{where: {_block(where)}, replicas: {replicas}}}"
     elif entry.replicas > 1:
-        yield f"    share: {{replicas: {entry.replicas}}}"
+        limit = f", maxPerContainer: {entry.most}" if entry.most else ""
+        yield f"    share: {{replicas: {entry.replicas}{limit}}}"
     if entry.prefer:
         yield f"    prefer: {entry.prefer}"
 

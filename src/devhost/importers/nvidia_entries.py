@@ -24,12 +24,16 @@ _BY_STRATEGY = {
 
 @dataclass(slots=True)
 class Entry:
-    """One entry under ``resources`` of the result; ``no`` is refused, ``overrides`` are other replicas."""
+    """One entry under ``resources`` of the result; ``no`` is refused, ``overrides`` are other replicas.
+
+    ``most`` is how many a container may ask for; ``None`` for any number.
+    """
 
     name: str
     where: list[Where]
     replicas: int = 1
     prefer: str = ""
+    most: int | None = None
     overrides: list[tuple[Where, int]] = field(default_factory=list)
     no: Where = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -71,11 +75,6 @@ class Entries:
             for name in self._shares
             if name not in self._served
         ]
-        if self._config.refuses_several:
-            notes.append(
-                "failRequestsGreaterThanOne has no place here: a container that asks for two gets shares of "
-                "two GPUs, as far as there are two."
-            )
 
     def _instances(self, notes: list[str]) -> Iterator[Entry]:
         base: Where = {"vendor": "nvidia", "kind": "mig"}
@@ -104,14 +103,17 @@ class Entries:
         if share.rename and self._as_written:
             renamed = full_name(share.rename)
         some = self._some(share, where, remarks)
+        most = 1 if self._config.refuses_several else None
         if not some:
-            yield Entry(renamed or name, where, share.replicas, self._prefer, remarks=remarks)
+            yield Entry(renamed or name, where, share.replicas, self._prefer, most, remarks=remarks)
         elif renamed:
-            yield Entry(renamed, some, share.replicas, self._prefer, remarks=remarks)
+            yield Entry(renamed, some, share.replicas, self._prefer, most, remarks=remarks)
             yield Entry(name, where)
         else:
             overrides = [(block, share.replicas) for block in some]
-            yield Entry(name, where, 1, self._prefer, overrides, remarks=remarks)
+            if most:
+                remarks.append("maxPerContainer counts for whole GPUs of this resource as well; not there.")
+            yield Entry(name, where, 1, self._prefer, most, overrides, remarks=remarks)
 
     def _some(self, share: Shared, where: list[Where], remarks: list[str]) -> list[Where]:
         """Which devices are shared; empty for all."""

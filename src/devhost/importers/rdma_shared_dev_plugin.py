@@ -215,6 +215,7 @@ def _entry(resource: _Resource, beside: Sequence[str]) -> Iterator[str]:
     yield "    # Each container gets all of these HCAs. For one HCA each, near the container's CPUs, and this"
     yield "    # number for every HCA: remove `of: all`."
     yield f"    share: {{replicas: {resource.rdma_hca_max}, of: all}}"
+    yield "    permissions: rwm"
     if beside:
         few = ", ".join(beside[:3]) + (f" and {len(beside) - 3} more" if len(beside) > 3 else "")
         yield f"    # An HCA may also be selected by {few}: it then serves both, as there."

@@ -184,6 +184,8 @@ def _written(imports: Sequence[_Import], remarks: Sequence[Remark]) -> Iterator[
             yield f"  # {one.name} {one_line(reason)}, there and here: left out."
         else:
             yield from _entry(one, where)
+            if one.resource.exclude_topology:
+                yield "    topology: false"
 
 
 def _kept(
@@ -208,8 +210,6 @@ def _kept(
 def _comments(one: _Import) -> Iterator[str]:
     for remark in one.remarks:
         yield f"  # {remark}"
-    if one.resource.exclude_topology:
-        yield "  # excludeTopology has no counterpart: the kubelet hears of NUMA nodes."
 
 
 def _entry(one: _Import, where: Sequence[Mapping[str, tuple[str, ...]]]) -> Iterator[str]:
