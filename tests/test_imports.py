@@ -54,7 +54,7 @@ LAYERS = (
         "account",
         "hands",
     ),
-    ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks"),
+    ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks", "trusted"),
     ("model", "errors", "pace", "sysfs", "files", "signals", "kubelet.api"),
 )
 """The modules and packages of ``src/devhost`` from the top to the bottom. What stands in one line may not
@@ -105,7 +105,7 @@ IO = {"asyncio", "os", "pathlib", "shutil", "socket", "subprocess", "threading",
 PURE_TYPES = {("settings", "pathlib")}
 """``Settings.backend_paths`` holds paths; nothing there opens one."""
 
-PUBLIC = {"backend", "disks", "errors", "model", "netlink", "observe", "sysfs", "where", "testing"}
+PUBLIC = {"backend", "disks", "errors", "model", "netlink", "observe", "sysfs", "trusted", "where", "testing"}
 """What a plugin package may import of devhost. The rest may change in any release."""
 
 
