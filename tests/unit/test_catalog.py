@@ -148,7 +148,8 @@ def test_a_drop_in_that_others_can_change_is_refused_until_its_mode_is_fixed(tmp
     open_to_all.chmod(0o666)
     found = catalog.load([tmp_path])
     assert set(found.installed) == {"card"}
-    reason = f"{open_to_all} is writable by its group and others, who can change it (run `chmod go-w {open_to_all}`)"
+    fix = f"run `chmod go-w {open_to_all}`"
+    reason = f"{open_to_all} is writable by its group and others, who can change it ({fix})"
     assert found.refused == (catalog.Refusal(str(open_to_all), "", reason, "open"),)
     open_to_all.chmod(0o644)
     assert set(catalog.load([tmp_path]).installed) == {"card", "open"}
