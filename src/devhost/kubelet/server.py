@@ -21,6 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from devhost.descriptors import exhausted
 from devhost.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
 from devhost.kubelet import wire
 from devhost.kubelet.api import MAX_SOCKET_PATH
@@ -133,7 +134,10 @@ class PluginServer:
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError:
-            why = _obstacle(self.path)
+            obstacle = _obstacle(self.path)
+            if obstacle and (lack := exhausted(obstacle)):
+                raise lack from None
+            why = (obstacle.strerror or str(obstacle)) if obstacle else ""
             raise EnvironmentFailure(
                 f"cannot make a socket in {self.path.parent}{why and ': '}{why}",
                 "devhost must be able to write there: run it as root, with the directory mounted writable",
@@ -327,15 +331,15 @@ class PluginServer:
             raise  # abort() raises; this tells the type checker so
 
 
-def _obstacle(path: Path) -> str:
-    """Why a socket cannot be made: gRPC only tells that, and the kernel tells it again. Empty if it can."""
+def _obstacle(path: Path) -> OSError | None:
+    """Why a socket cannot be made: gRPC only tells that, and the kernel tells it again. None if it can."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.bind(os.fsencode(path))
         path.unlink()
     except OSError as error:
-        return error.strerror or str(error)
-    return ""
+        return error
+    return None
 
 
 _STATUS: tuple[tuple[type[DevhostError], grpc.StatusCode, CallFailure], ...] = (
