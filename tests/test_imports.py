@@ -54,7 +54,7 @@ LAYERS = (
         "account",
         "hands",
     ),
-    ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks", "trusted", "descriptors"),
+    ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks", "descriptors", "trusted"),
     ("model", "errors", "pace", "sysfs", "files", "signals", "kubelet.api"),
 )
 """The modules and packages of ``src/devhost`` from the top to the bottom. What stands in one line may not
