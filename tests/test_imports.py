@@ -55,7 +55,7 @@ LAYERS = (
         "hands",
         "permissions",
     ),
-    ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks"),
+    ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks", "descriptors", "trusted"),
     ("model", "errors", "pace", "sysfs", "files", "signals", "kubelet.api"),
 )
 """The modules and packages of ``src/devhost`` from the top to the bottom. What stands in one line may not
@@ -107,7 +107,7 @@ IO = {"asyncio", "os", "pathlib", "shutil", "socket", "subprocess", "threading",
 PURE_TYPES = {("settings", "pathlib")}
 """``Settings.backend_paths`` holds paths; nothing there opens one."""
 
-PUBLIC = {"backend", "disks", "errors", "model", "netlink", "observe", "sysfs", "where", "testing"}
+PUBLIC = {"backend", "disks", "errors", "model", "netlink", "observe", "sysfs", "trusted", "where", "testing"}
 """What a plugin package may import of devhost. The rest may change in any release."""
 
 

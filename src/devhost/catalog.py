@@ -1,8 +1,9 @@
 """Which backends and observers are installed, from where, and which plugins were refused and why.
 
 Plugins are found in two ways and treated alike: distributions with an entry point in group
-``devhost``, and ``.py`` files in the directories of ``backendPaths``. Importing a plugin runs a
-stranger's code, so each one is contained: what it raises makes it a :class:`Refusal`, no more.
+``devhost``, and ``.py`` files in the directories of ``backendPaths``. Importing a plugin runs
+third-party code, so each one is contained: what it raises makes it a :class:`Refusal`, no more. A drop-in
+that others than root and this process's user can change is not imported at all (:mod:`devhost.trusted`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +23,7 @@ from typing import Any
 
 import pluggy
 
+from . import trusted
 from .backend import API_VERSION, Attribute, Backend, Hooks, NoOptions
 from .observe import ObserverHooks
 
@@ -190,7 +191,10 @@ class _Builder:
 
     def add_directory(self, directory: Path) -> None:
         try:
-            names = os.listdir(directory)  # not glob, to which one that may not be read is an empty one
+            names = trusted.names(directory)
+        except trusted.Untrusted as error:
+            self.refused.append(Refusal(str(directory), "", str(error)))
+            return
         except OSError as error:
             self.refused.append(Refusal(str(directory), "", _unread("directory", error)))
             return
@@ -199,7 +203,10 @@ class _Builder:
                 continue
             file = directory / name
             try:
-                text = file.read_bytes()
+                text = trusted.read_bytes(file)
+            except trusted.Untrusted as error:
+                self.refused.append(Refusal(str(file), "", str(error), file.stem))
+                continue
             except OSError as error:
                 self.refused.append(Refusal(str(file), "", _unread("file", error), file.stem))
                 continue
@@ -320,10 +327,17 @@ def _optional(function: object) -> Iterator[str]:
 
 
 class _Uncached(SourceFileLoader):
-    """Compiles a drop-in each time: byte code beside it would hide an edit made within one second."""
+    """Compiles a drop-in each time: byte code beside it would hide an edit made within one second.
+
+    The code is the text that was read when the file was checked, whatever is in the file by now.
+    """
+
+    def __init__(self, fullname: str, path: str, text: bytes) -> None:
+        super().__init__(fullname, path)
+        self._text = text
 
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        code: CodeType = self.source_to_code(self._text, self.path)
         return code
 
 
@@ -337,7 +351,7 @@ def _import_file(file: Path, text: bytes) -> ModuleType:
     name = f"devhost_dropin_{file.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file, loader=_Uncached(name, str(file)))
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Uncached(name, str(file), text))
     if spec is None or spec.loader is None:
         raise ImportError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)

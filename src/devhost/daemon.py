@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from . import descriptors
 from .errors import UsageError
 from .host import Host, on_signals
 from .kubelet.api import PLUGIN_DIRECTORY
+from .kubelet.server import CONNECTIONS
 from .loading import DEFAULT, load
 from .notify import Notify, line
 from .problems import problems
 from .report import holders, status
+from .telemetry.episode import Recurring
 from .telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from .telemetry.log import get
 from .telemetry.status import StatusServer
@@ -60,13 +63,20 @@ async def serve(options: Options) -> None:
     Raises:
         ConfigError: the configuration is wrong.
         UsageError: ``listen`` cannot be read or is missing where it is needed, or options contradict.
-        EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used.
+        EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used, or too few
+            files can be open at a time.
     """
     notify = Notify()
     sys.setswitchinterval(SWITCH)
     listen = parse_listen(options.listen) if options.listen else None
     _check_pods(options)
     loaded = load(options.config)
+    resources = len(loaded.settings.resources)
+    descriptors.provide(
+        descriptors.SERVING + resources * descriptors.RESOURCE,
+        descriptors.SERVING + resources * (descriptors.RESOURCE + CONNECTIONS),
+    )
+    asyncio.get_running_loop().set_exception_handler(_loop_failed())
     metrics, status_page = None, None
     if listen is not None:
         from .telemetry.page.serving import StatusPage
@@ -112,6 +122,23 @@ async def serve(options: Options) -> None:
         telling = notify.run(lambda: host.planned, lambda: _line(host), host.stopped)
         stack.callback(asyncio.create_task(telling).cancel)
         await host.run()
+
+
+def _loop_failed() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """What the event loop does with an error that no task gets: asyncio accepts connections by itself."""
+    recurring = Recurring(60.0)
+
+    def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        lack = descriptors.exhausted(error) if error else None
+        if lack is None:
+            loop.default_exception_handler(context)
+        else:
+            recurring.tell(
+                lambda more: log.error("connections cannot be accepted", reason=str(lack), more=more)
+            )
+
+    return failed
 
 
 def _wrong(host: Host) -> Wrong:

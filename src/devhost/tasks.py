@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 
+from .descriptors import exhausted
 from .pace import Backoff
 from .telemetry.log import get
 
@@ -78,8 +79,11 @@ class Tasks:
             began = self._clock()
             try:
                 await work()
-            except Exception:
-                log.exception("a task failed and is started again", task=name)
+            except Exception as error:
+                if lack := exhausted(error):
+                    log.error("a task waits for file descriptors", task=name, reason=str(lack))
+                else:
+                    log.exception("a task failed and is started again", task=name)
                 if self._clock() - began > LONGEST_PAUSE:
                     backoff.reset()
                 await self._sleep(backoff.delay())

@@ -107,5 +107,26 @@ def test_a_broken_plugin_that_a_resource_needs_is_an_error_with_its_reason(direc
     assert "No module named 'nothing_like_this'" in done.stderr.splitlines()[0]
 
 
+def test_a_drop_in_that_others_can_change_is_an_error_where_a_resource_needs_it(directory: Path) -> None:
+    file = directory / "plugins" / "card.py"
+    file.chmod(0o664)
+    done = check("good.yaml")
+    assert done.exit_code == 2
+    at_fault = file.resolve()
+    fix = f"{at_fault} is writable by its group, who can change it (run `chmod go-w {at_fault}`)"
+    assert fix in done.stderr.splitlines()[0]
+    file.chmod(0o644)
+    assert check("good.yaml").exit_code == 0
+
+
+def test_a_drop_in_that_others_can_change_is_a_warning_where_no_resource_needs_it(directory: Path) -> None:
+    file = directory / "plugins" / "other.py"
+    file.write_text(PLUGIN.replace('"card"', '"other"'))
+    file.chmod(0o646)
+    done = check("good.yaml")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("warning: plugin ") and "chmod go-w" in done.stderr
+
+
 def test_no_file_is_a_usage_error() -> None:
     assert check().exit_code == 2

@@ -115,6 +115,36 @@ async def test_sighup_adopts_an_edit_at_once(toys, tmp_path):
             await until_served(kubelet, 3)
 
 
+async def test_a_drop_in_that_others_can_change_is_refused_at_a_reload_until_its_mode_is_fixed(
+    toys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    fix = f"run `chmod go-w {drop_in}`"
+
+    async def problems() -> str:
+        command = [sys.executable, "-m", "devhost", "status"]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
+        return done.stdout
+
+    async def until(process, wanted: str) -> None:
+        while wanted not in await asyncio.to_thread(process.stderr.readline):
+            assert process.poll() is None
+
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        with running(toys, kubelet.directory) as process:
+            await until_served(kubelet)
+            drop_in.chmod(0o664)
+            process.send_signal(signal.SIGHUP)
+            await until(process, fix)
+            assert fix in await problems()
+            assert kubelet.allocatable()["example.com/toy"] == 2, "what is served goes on"
+            drop_in.chmod(0o644)
+            process.send_signal(signal.SIGHUP)
+            await until(process, "configuration loaded")
+            assert fix not in await problems()
+
+
 async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:

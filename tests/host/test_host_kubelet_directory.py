@@ -120,7 +120,10 @@ async def test_a_directory_that_lets_nobody_make_a_socket_is_told_until_it_does(
         await served(kubelet)
         with monkeypatch.context() as patched:
             patched.setattr(type(grpc.aio.server()), "add_insecure_port", closed)
-            patched.setattr("devhost.kubelet.server._obstacle", lambda path: "Read-only file system")
+            patched.setattr(
+                "devhost.kubelet.server._obstacle",
+                lambda path: OSError(errno.EROFS, "Read-only file system"),
+            )
             kubelet.kill_stream(TOY)
             said = (
                 f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (devhost must be able to"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from devhost import catalog
+from devhost import catalog, trusted
 from devhost.backend import Attribute, Backend, Device, Edits
 
 GOOD = """
@@ -121,7 +121,7 @@ def test_a_directory_that_cannot_be_listed_is_a_refusal_that_says_why(
 def test_a_drop_in_that_cannot_be_read_is_refused_and_the_others_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed, read = drop_in(tmp_path, "closed", good("closed")), Path.read_bytes
+    closed, read = drop_in(tmp_path, "closed", good("closed")), trusted.read_bytes
 
     def refuse(path: Path) -> bytes:
         if path == closed:
@@ -131,7 +131,7 @@ def test_a_drop_in_that_cannot_be_read_is_refused_and_the_others_work(
     drop_in(tmp_path, "card", good("card"))
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "lost.py").symlink_to(tmp_path / "nowhere")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(trusted, "read_bytes", refuse)
     found = catalog.load([tmp_path])
     assert set(found.installed) == {"card"}
     assert [(refusal.backend, refusal.reason) for refusal in found.refused] == [
@@ -140,6 +140,35 @@ def test_a_drop_in_that_cannot_be_read_is_refused_and_the_others_work(
         ("lost", "the file does not exist"),
     ]
     assert found.why_missing("closed") == f"plugin {closed} was refused: it cannot be read: Permission denied"
+
+
+def test_a_drop_in_that_others_can_change_is_refused_until_its_mode_is_fixed(tmp_path: Path) -> None:
+    """Otherwise any user who can write to it runs code as devhost does."""
+    open_to_all, _ = drop_in(tmp_path, "open", good("open")), drop_in(tmp_path, "card", good("card"))
+    open_to_all.chmod(0o666)
+    found = catalog.load([tmp_path])
+    assert set(found.installed) == {"card"}
+    fix = f"run `chmod go-w {open_to_all}`"
+    reason = f"{open_to_all} is writable by its group and others, who can change it ({fix})"
+    assert found.refused == (catalog.Refusal(str(open_to_all), "", reason, "open"),)
+    open_to_all.chmod(0o644)
+    assert set(catalog.load([tmp_path]).installed) == {"card", "open"}
+
+
+def test_nothing_is_imported_from_a_directory_that_others_can_write_to(tmp_path: Path) -> None:
+    drop_in(tmp_path / "inner", "card", good("card"))
+    for at_fault in (tmp_path / "inner", tmp_path):
+        at_fault.chmod(0o775)
+        found = catalog.load([tmp_path / "inner"], {"card"})
+        assert not found.installed
+        assert f"run `chmod go-w {at_fault}`" in found.suspect()
+        at_fault.chmod(0o755)
+    assert set(catalog.load([tmp_path / "inner"]).installed) == {"card"}
+
+
+def test_a_pipe_with_the_name_of_a_drop_in_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "card.py")
+    assert reasons(catalog.load([tmp_path])) == f"{tmp_path}/card.py is not a regular file"
 
 
 def test_a_file_in_place_of_a_directory_is_a_refusal_that_says_so(tmp_path: Path) -> None:

@@ -96,10 +96,23 @@ def test_what_is_no_regular_file_is_refused_and_does_not_block(node: Desk, kind:
     assert "is not a regular file" in why(node, Program(Path("/srv/x.gbs")))
 
 
-def test_a_file_that_anybody_may_change_is_refused(node: Desk) -> None:
+def test_a_file_that_others_can_change_is_refused_with_its_path_on_the_node(node: Desk) -> None:
     program = node.put(gbs())
-    (node.root / BITSTREAM[1:]).chmod(0o666)
-    assert "may be written to by anybody" in why(node, program)
+    for mode, whom in ((0o666, "its group and others"), (0o664, "its group")):
+        (node.root / BITSTREAM[1:]).chmod(mode)
+        assert why(node, program) == (
+            f"{BITSTREAM} is writable by {whom}, who can change it (run `chmod go-w {BITSTREAM}`)"
+        )
+
+
+def test_a_file_in_a_directory_that_others_can_write_to_is_refused(node: Desk) -> None:
+    """They could put another file in its place."""
+    program = node.put(gbs())
+    (node.root / "srv").chmod(0o775)
+    assert why(node, program) == (
+        f"{BITSTREAM} is not trusted: /srv is writable by its group, who can put files into it "
+        "(run `chmod go-w /srv`)"
+    )
 
 
 def test_a_link_is_followed_on_the_node_and_not_out_of_it(

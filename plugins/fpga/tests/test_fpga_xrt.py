@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fpga_xrt
 import pytest
-from devhost_fpga.options import FpgaUse
+from devhost_fpga.options import FpgaOptions, FpgaUse
 from devhost_fpga.xrt import name
 from fpga_xrt import U250_SHELL, XrtTree
 
@@ -85,10 +85,8 @@ def test_other_functions_of_the_same_vendors_are_none_of_its_business(
     assert list(by_id(looking(fpga_xrt.aws_f1(tmp_path / "b")))) == ["0000:00:0f.0", "0000:00:11.0"]
 
 
-def test_the_devices_of_a_u30_have_its_common_name_and_one_serial_number(
-    tmp_path: Path, looking: Looking
-) -> None:
-    devices = by_id(looking(fpga_xrt.alveo_u30(tmp_path)))
+def test_each_fpga_of_a_u30_is_a_device_where_the_option_says_so(tmp_path: Path, looking: Looking) -> None:
+    devices = by_id(looking(fpga_xrt.alveo_u30(tmp_path), FpgaOptions(u30_unit="fpga")))
     assert list(devices) == ["0000:21:00.1", "0000:22:00.1"]
     for device in devices.values():
         assert device.attributes["xilinxName"] == "ama_u30"

@@ -68,12 +68,19 @@ async def test_a_reset_in_a_pod_takes_one_card_for_a_while_and_leaves_its_resour
         await node.offers({XDMA: 1, QDMA: 1}, only=True)
 
 
-async def test_both_fpgas_of_a_card_are_given_together_where_an_entry_says_so(node: Node) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        BY_NAME,
+        "backends: {fpga: {u30Unit: fpga}}\nresources:\n"
+        "- {name: amd.com/ama_u30, backend: fpga, where: {serial: XFL1YV0M20E0}, share: {of: all}}\n",
+    ],
+    ids=["default", "by an entry"],
+)
+async def test_a_pod_of_xilinx_plugin_gets_both_fpgas_of_a_u30(node: Node, text: str) -> None:
+    """`amd.com/ama_u30: 1` is a whole card there (`U30AllocUnit=Card`)."""
     fpga_xrt.alveo_u30(node.root)
-    node.configure(
-        "resources:\n"
-        "- {name: amd.com/ama_u30, backend: fpga, where: {serial: XFL1YV0M20E0}, share: {of: all}}\n"
-    )
+    node.configure(text)
     async with node.served():
         await node.offers({"amd.com/ama_u30": 1})
         started = await node.container({"amd.com/ama_u30": 1})

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from devhost import descriptors
 from devhost.errors import ConfigError, DevhostError
 
 from ._root import OutputFailed, root
@@ -18,6 +19,13 @@ from ._root import OutputFailed, root
 def call() -> NoReturn:
     """Runs the command of ``sys.argv`` and ends the process."""
     try:
+        match sys.argv[1:2]:
+            case ["run"]:
+                pass  # it needs as many, and says so in its log's format
+            case ["kubelet" | "demo"]:
+                descriptors.provide(descriptors.SERVING)
+            case _:
+                descriptors.provide(descriptors.COMMAND)
         sys.exit(root(prog_name="devhost", standalone_mode=False))
     except ConfigError as error:
         for complaint in error.complaints:
@@ -31,6 +39,11 @@ def call() -> NoReturn:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(128 + signal.SIGINT)
+    except OSError as error:
+        if (failed := descriptors.exhausted(error)) is None:
+            raise
+        click.echo(f"devhost: {failed}", err=True)
+        sys.exit(failed.exit_code)
     except OutputFailed as failure:
         # What is still buffered would be written, and fail again, at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

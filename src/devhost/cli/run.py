@@ -8,6 +8,7 @@ from typing import get_args
 
 import click
 
+from devhost import descriptors
 from devhost.errors import ConfigError, DevhostError
 from devhost.telemetry import log as telemetry
 
@@ -88,28 +89,32 @@ def command(
     """
     import_without_openssl()
     telemetry.configure(log_format, log_level)  # before gRPC is imported: it reads its verbosity then
-    import asyncio
-
-    from devhost import daemon
-    from devhost.kubelet.api import PLUGIN_DIRECTORY
-    from devhost.loading import DEFAULT
-
-    options = daemon.Options(
-        config or DEFAULT,
-        kubelet_dir or Path(PLUGIN_DIRECTORY),
-        root,
-        listen,
-        status_socket,
-        pod_resources,
-        pod_metrics,
-        hide_pods,
-    )
     try:
+        descriptors.provide(descriptors.SERVING)
+        import asyncio
+
+        from devhost import daemon
+        from devhost.kubelet.api import PLUGIN_DIRECTORY
+        from devhost.loading import DEFAULT
+
+        options = daemon.Options(
+            config or DEFAULT,
+            kubelet_dir or Path(PLUGIN_DIRECTORY),
+            root,
+            listen,
+            status_socket,
+            pod_resources,
+            pod_metrics,
+            hide_pods,
+        )
         _options.check_root(root)
         asyncio.run(daemon.serve(options))
-    except DevhostError as error:
-        if log_format == "text":
+    except (DevhostError, OSError) as failure:
+        error = failure if isinstance(failure, DevhostError) else descriptors.exhausted(failure)
+        if error is None:
             raise
+        if log_format == "text":
+            raise error from failure
         for reason in error.complaints if isinstance(error, ConfigError) else (error,):
             log.error("cannot start", reason=str(reason))
         sys.exit(error.exit_code)

@@ -15,6 +15,7 @@ The rules, each from a failure seen in the field (``docs/architecture.md`` tells
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -28,6 +29,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from devhost.descriptors import exhausted
 from devhost.errors import DevhostError
 from devhost.events import DirectoryWatch
 from devhost.kubelet import wire
@@ -467,6 +469,8 @@ def _refusal(error: grpc.aio.AioRpcError) -> str:
     code, details = error.code(), " ".join((error.details() or "").split())
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return _unanswered()
+    if code is grpc.StatusCode.UNAVAILABLE and os.strerror(errno.EMFILE) in details:
+        return str(exhausted(OSError(errno.EMFILE, "")))
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):
         return f"nobody answers on the kubelet's socket: {details.rpartition(': ')[2]}"
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_CUT_OFF):
@@ -478,14 +482,14 @@ def _refusal(error: grpc.aio.AioRpcError) -> str:
 
 def refuses(path: Path) -> bool:
     """Whether nobody listens on a socket. Connecting costs the listener no more than an accept."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
             probe.connect(os.fsencode(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False  # absent, not permitted, or its queue is full: somebody's all the same
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # absent, not permitted, its queue is full, no descriptor left: it cannot be told
     return False
 
 

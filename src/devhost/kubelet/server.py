@@ -19,12 +19,15 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError, Message
 
+from devhost.descriptors import exhausted
 from devhost.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
 from devhost.kubelet import wire
 from devhost.kubelet.api import MAX_SOCKET_PATH
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.supply import MissingPath, SickDevice, Supply, UnknownDevice
+from devhost.telemetry.episode import Recurring
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import CallFailure, Metrics
 
@@ -36,10 +39,35 @@ LIST_GAP = 0.1
 STOP_GRACE = 1.0
 """Seconds that calls in progress have to finish when a server stops."""
 
+CONNECTIONS = 16
+"""Connections to one socket at a time; more are closed at once. A kubelet has one, a probe one more."""
+
+HANDSHAKE = 5000
+"""Milliseconds in which a new connection must have become one of HTTP/2, else it is closed."""
+
+IDLE = 10_000
+"""Milliseconds after which a connection without a call is closed. An open list stream is a call."""
+
+STREAMS = 64
+"""Calls in progress on one connection; more wait at the client, so none takes them from the kubelet."""
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_allowed_incoming_connections", CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE),
+    ("grpc.max_connection_idle_ms", IDLE),
+    ("grpc.max_concurrent_streams", STREAMS),
+)
+"""Channel arguments of gRPC (include/grpc/impl/channel_arg_names.h)."""
+
+QUIET = 60.0
+"""Seconds for which further requests of one method that cannot be decoded are counted and not logged."""
+
 SOCKET_PREFIX = "dh-"
 """All sockets devhost makes in the kubelet's directory begin like this."""
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 def socket_name(resource: str) -> str:
@@ -55,6 +83,9 @@ def server_stem(name: str) -> str:
 
 class PluginServer:
     """Serves one resource until stopped.
+
+    Any number of peers may connect and send anything: connections and calls are bounded, and a connection
+    on which nothing is said is closed. The kubelet's, with its list stream, never is.
 
     Args:
         supply: the resource.
@@ -79,6 +110,7 @@ class PluginServer:
         self._sent = asyncio.Event()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._server: grpc.aio.Server | None = None
+        self._undecodable: dict[str, Recurring] = {}
 
     @property
     def streams(self) -> int:
@@ -96,13 +128,16 @@ class PluginServer:
                 f"socket path {self.path} is longer than {MAX_SOCKET_PATH} bytes",
                 "choose a shorter --kubelet-dir",
             )
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers((self._methods(),))
         before = os.umask(0o177)  # bind() gives the socket its mode; a later chmod would leave a gap
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError:
-            why = _obstacle(self.path)
+            obstacle = _obstacle(self.path)
+            if obstacle and (lack := exhausted(obstacle)):
+                raise lack from None
+            why = (obstacle.strerror or str(obstacle)) if obstacle else ""
             raise EnvironmentFailure(
                 f"cannot make a socket in {self.path.parent}{why and ': '}{why}",
                 "devhost must be able to write there: run it as root, with the directory mounted writable",
@@ -151,40 +186,50 @@ class PluginServer:
             stream.set()
 
     def _methods(self) -> grpc.GenericRpcHandler[Any, Any]:
+        # without deserializers: gRPC would log a traceback for each request that cannot be decoded
         unary = grpc.unary_unary_rpc_method_handler
         methods = {
-            "GetDevicePluginOptions": unary(
-                self._options, pb.Empty.FromString, pb.DevicePluginOptions.SerializeToString
-            ),
+            "GetDevicePluginOptions": unary(self._options, None, pb.DevicePluginOptions.SerializeToString),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                self._list_and_watch, pb.Empty.FromString, pb.ListAndWatchResponse.SerializeToString
+                self._list_and_watch, None, pb.ListAndWatchResponse.SerializeToString
             ),
             "GetPreferredAllocation": unary(
-                self._prefer,
-                pb.PreferredAllocationRequest.FromString,
-                pb.PreferredAllocationResponse.SerializeToString,
+                self._prefer, None, pb.PreferredAllocationResponse.SerializeToString
             ),
-            "Allocate": unary(
-                self._allocate, pb.AllocateRequest.FromString, pb.AllocateResponse.SerializeToString
-            ),
-            "PreStartContainer": unary(
-                self._prepare,
-                pb.PreStartContainerRequest.FromString,
-                pb.PreStartContainerResponse.SerializeToString,
-            ),
+            "Allocate": unary(self._allocate, None, pb.AllocateResponse.SerializeToString),
+            "PreStartContainer": unary(self._prepare, None, pb.PreStartContainerResponse.SerializeToString),
         }
         return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
 
-    async def _options(self, _request: pb.Empty, _context: Any) -> pb.DevicePluginOptions:
+    async def _decoded(self, kind: type[M], data: bytes, context: Any, method: str) -> M:
+        """The request in ``data``; where that is none, the call fails with INVALID_ARGUMENT."""
+        try:
+            return kind.FromString(data)
+        except DecodeError as error:
+            wrong = f"the request is not a {kind.DESCRIPTOR.full_name}: {' '.join(str(error).split())}"
+            self._undecodable.setdefault(method, Recurring(QUIET)).tell(
+                lambda more: log.warning(
+                    "request cannot be decoded",
+                    resource=self._supply.name,
+                    method=method,
+                    reason=wrong,
+                    bytes=len(data),
+                    more=more,
+                )
+            )
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self._supply.name} {method}: {wrong}")
+            raise  # abort() raises; this tells the type checker so
+
+    async def _options(self, data: bytes, context: Any) -> pb.DevicePluginOptions:
+        await self._decoded(pb.Empty, data, context, "GetDevicePluginOptions")
         return wire.options(prepares=self._supply.prepares)
 
-    async def _list_and_watch(
-        self, _request: pb.Empty, _context: Any
-    ) -> AsyncIterator[pb.ListAndWatchResponse]:
+    async def _list_and_watch(self, data: bytes, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
         """Each stream remembers what it sent, so streams never steal from each other.
 
         A stream whose reader is slow is held in ``yield``; when it goes on it sees only the newest.
         """
+        await self._decoded(pb.Empty, data, context, "ListAndWatch")
         loop = asyncio.get_running_loop()
         news = asyncio.Event()
         news.set()
@@ -218,11 +263,10 @@ class PluginServer:
             self._sent.set()
             self._changed()
 
-    async def _prefer(
-        self, request: pb.PreferredAllocationRequest, _context: Any
-    ) -> pb.PreferredAllocationResponse:
-        """Never an error: that would fail the pod. An empty answer leaves the choice to the kubelet."""
+    async def _prefer(self, data: bytes, context: Any) -> pb.PreferredAllocationResponse:
+        """Never fails a request, and so the pod. An empty answer leaves the choice to the kubelet."""
         began = time.perf_counter()
+        request = await self._decoded(pb.PreferredAllocationRequest, data, context, "GetPreferredAllocation")
         response = pb.PreferredAllocationResponse()
         for container in request.container_requests:
             try:
@@ -238,7 +282,8 @@ class PluginServer:
         self._metrics.preferred(self._supply.name, time.perf_counter() - began)
         return response
 
-    async def _allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+    async def _allocate(self, data: bytes, context: Any) -> pb.AllocateResponse:
+        request = await self._decoded(pb.AllocateRequest, data, context, "Allocate")
         loop = asyncio.get_running_loop()
         began = time.perf_counter()
 
@@ -260,9 +305,8 @@ class PluginServer:
         given = self._supply.given(tokens)
         log.info("allocated", resource=self._supply.name, devices=",".join(tokens), given=",".join(given))
 
-    async def _prepare(
-        self, request: pb.PreStartContainerRequest, context: Any
-    ) -> pb.PreStartContainerResponse:
+    async def _prepare(self, data: bytes, context: Any) -> pb.PreStartContainerResponse:
+        request = await self._decoded(pb.PreStartContainerRequest, data, context, "PreStartContainer")
         began = time.perf_counter()
 
         def failed(kind: CallFailure) -> None:
@@ -287,15 +331,15 @@ class PluginServer:
             raise  # abort() raises; this tells the type checker so
 
 
-def _obstacle(path: Path) -> str:
-    """Why a socket cannot be made: gRPC only tells that, and the kernel tells it again. Empty if it can."""
+def _obstacle(path: Path) -> OSError | None:
+    """Why a socket cannot be made: gRPC only tells that, and the kernel tells it again. None if it can."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.bind(os.fsencode(path))
         path.unlink()
     except OSError as error:
-        return error.strerror or str(error)
-    return ""
+        return error
+    return None
 
 
 _STATUS: tuple[tuple[type[DevhostError], grpc.StatusCode, CallFailure], ...] = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 MOST = 10
 """Reasons told of one trouble, if nobody says how many: one with ever new numbers must not fill the log."""
 
@@ -34,3 +37,29 @@ class Episode:
         ended = bool(self._told)
         self._told.clear()
         return ended
+
+
+class Recurring:
+    """Incidents without an end that could be noticed: the first is logged, and then one in a while.
+
+    Args:
+        quiet: seconds after a logged incident in which others are only counted.
+        clock: seconds that only go forward.
+    """
+
+    __slots__ = ("_clock", "_more", "_quiet", "_until")
+
+    def __init__(self, quiet: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._quiet = quiet
+        self._clock = clock
+        self._until = float("-inf")
+        self._more = 0
+
+    def tell(self, log: Callable[[int], None]) -> None:
+        """It has happened again: calls ``log``, if it is time, with how many were not logged before."""
+        now = self._clock()
+        if now < self._until:
+            self._more += 1
+            return
+        more, self._more, self._until = self._more, 0, now + self._quiet
+        log(more)

@@ -41,7 +41,7 @@ def edits(sysfs: Sysfs, units: Sequence[Unit], use: FpgaUse, *, is_live: bool) -
             raise AllocationError(f"{unit.device.id}: {error.message}") from error
     env = {NODES: ",".join(paths)}
     for variable, attribute in VARIABLES.items():
-        if text := _joined(unit.device.attributes.get(attribute) for unit in ordered):
+        if text := _joined(value for unit in ordered for value in _values(unit, attribute)):
             env[variable] = text
     if use.program is not None:
         env.pop("FPGA_AFU_{RESOURCE}", None)  # it will be another one when the container starts
@@ -74,6 +74,12 @@ def _places(unit: Unit, use: FpgaUse) -> Iterable[str]:
         if not unit.management:
             raise AllocationError("management: true asks for a management node; it has none here")
         yield from unit.management
+
+
+def _values(unit: Unit, attribute: str) -> Iterable[AttributeValue | None]:
+    if attribute == "pciBusID" and unit.addresses:
+        return unit.addresses
+    return (unit.device.attributes.get(attribute),)
 
 
 def _joined(values: Iterable[AttributeValue | None]) -> str:

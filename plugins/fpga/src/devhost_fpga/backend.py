@@ -135,7 +135,7 @@ class Fpga(Backend):
         """The families whose drivers are here, or were: their modules may be loaded at any time."""
         for name, (is_here, make) in FAMILIES.items():
             if name not in self._families and is_here(self._sysfs):
-                self._families = {**self._families, name: make(self._sysfs)}
+                self._families = {**self._families, name: make(self._sysfs, self.options)}
         return {name: self._families[name] for name in FAMILIES if name in self._families}
 
     def _scan(self, family: Family, taken: Collection[str], names: Collection[str]) -> list[Unit]:

@@ -13,6 +13,7 @@ from .xrt_ids import AMA, ZOCL, ZOCL_NODE
 
 if TYPE_CHECKING:
     from .managers import Managers
+    from .options import FpgaOptions
 
 
 class Rest:
@@ -31,37 +32,37 @@ class Rest:
         return self._managers.scan(self._taken)
 
 
-def _dfl(sysfs: Sysfs) -> Family:
+def _dfl(sysfs: Sysfs, _options: FpgaOptions) -> Family:
     from .dfl import Dfl
 
     return Dfl(sysfs)
 
 
-def _opae(sysfs: Sysfs) -> Family:
+def _opae(sysfs: Sysfs, _options: FpgaOptions) -> Family:
     from .opae import Opae
 
     return Opae(sysfs)
 
 
-def _xrt(sysfs: Sysfs) -> Family:
+def _xrt(sysfs: Sysfs, options: FpgaOptions) -> Family:
     from .xrt import Xrt
 
-    return Xrt(sysfs)
+    return Xrt(sysfs, whole_u30=options.u30_unit == "card")
 
 
-def _embedded(sysfs: Sysfs) -> Family:
+def _embedded(sysfs: Sysfs, _options: FpgaOptions) -> Family:
     from .embedded import Embedded
 
     return Embedded(sysfs)
 
 
-def _ama(sysfs: Sysfs) -> Family:
+def _ama(sysfs: Sysfs, _options: FpgaOptions) -> Family:
     from .ama import Ama
 
     return Ama(sysfs)
 
 
-def _managers(sysfs: Sysfs) -> Family:
+def _managers(sysfs: Sysfs, _options: FpgaOptions) -> Family:
     from .managers import Managers
 
     return Rest(Managers(sysfs))
@@ -86,7 +87,7 @@ def _has_transcoder(sysfs: Sysfs) -> bool:
     return _has_xrt_vendor(sysfs) or any(one.startswith(AMA) for one in sysfs.names("/sys/class/misc"))
 
 
-FAMILIES: Mapping[str, tuple[Callable[[Sysfs], bool], Callable[[Sysfs], Family]]] = {
+FAMILIES: Mapping[str, tuple[Callable[[Sysfs], bool], Callable[[Sysfs, FpgaOptions], Family]]] = {
     "dfl": (_has("fpga_region"), _dfl),
     "opae": (_has("fpga"), _opae),
     "xrt": (_has_xrt_vendor, _xrt),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from devhost.backend import option
 
@@ -12,6 +13,11 @@ from .programming import Program
 @dataclass(frozen=True)
 class FpgaOptions:
     """Options of the backend: the keys below ``backends.fpga``."""
+
+    u30_unit: Literal["card", "fpga"] = option(
+        "card",
+        "What one device of an Alveo U30 is: the card with both of its FPGAs, or each FPGA.",
+    )
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ class Unit:
     """It is being programmed now: the kernel answers EBUSY, or its manager is between two states."""
     hardware: tuple[str, ...] = ()
     """Directories in sysfs that this unit speaks for: other families leave out what is below them."""
+    addresses: tuple[str, ...] = ()
+    """PCI addresses of the functions that a container uses, where they are several."""
     warning: str = ""
     """What somebody should know of it though it can be used: the log has it, each time that it changes."""
 

@@ -3,6 +3,7 @@
 A card has two PCI functions with one address but for the number of the function. Containers use the user
 function's render node; the management function is for whoever owns the machine, and may lie elsewhere: on
 the host of a virtual machine, say. Both together are one device, named by the user function's address.
+An Alveo U30 has two such pairs (:mod:`devhost_fpga.xrt_u30`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from .nodes import node_claims
 from .unit import Kind, Unit
 from .xrt_function import Function, Identity, Role
 from .xrt_health import Condition
+from .xrt_u30 import Cards
 
 _LISTING = "/sys/bus/pci/devices"
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.-]")
 
-_U30, COMMON_U30 = "xilinx_u30", "ama_u30"
+COMMON_U30 = "ama_u30"
 """All shells of the U30 have one name in Xilinx's plugin, unless ``U30NameConvention`` says otherwise."""
 
 
@@ -36,16 +38,21 @@ def name(shell: str, timestamp: str) -> str:
     """
     if not shell:
         return ""
-    if _U30 in shell:
+    if xrt_ids.U30_SHELL in shell:
         return COMMON_U30
     return _ILLEGAL.sub("_", f"{shell}-{timestamp or 0}").strip("_.-")
 
 
 class Xrt:
-    """Finds the cards. Keeps what each said of itself, for while it is being reset it says nothing."""
+    """Finds the cards. Keeps what each said of itself, for while it is being reset it says nothing.
 
-    def __init__(self, sysfs: Sysfs) -> None:
+    Args:
+        whole_u30: whether both FPGAs of a U30 are one device.
+    """
+
+    def __init__(self, sysfs: Sysfs, *, whole_u30: bool = True) -> None:
         self._sysfs = sysfs
+        self._u30 = Cards() if whole_u30 else None
         self._known: Mapping[tuple[str, int], Identity] = {}
 
     def scan(self) -> Iterable[Unit]:
@@ -64,7 +71,7 @@ class Xrt:
         known: dict[tuple[str, int], Identity] = {}
         units = list(self._units(functions, known))
         self._known = known
-        return units
+        return self._u30.joined(units) if self._u30 else units
 
     def _units(
         self, functions: Mapping[str, tuple[Function, int]], known: dict[tuple[str, int], Identity]

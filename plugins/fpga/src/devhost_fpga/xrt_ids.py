@@ -19,6 +19,12 @@ device tree that they are bound to: ``amba:zyxclmm_drm`` or ``axi:zyxclmm_drm``.
 AMA = "ama_transcoder"
 """What the names of the misc devices of transcoders begin with, and their driver."""
 
+U30_SHELL = "xilinx_u30"
+"""What the names of all shells of an Alveo U30 contain."""
+
+U30 = ("10ee", ("513d", "513c"))
+"""Vendor id of the functions of a U30, and the device ids of user and management function."""
+
 VENDORS = frozenset({"10ee", "13fe", "1d0f", "3475"})
 """Xilinx, Advantech, Amazon, Arista: whose functions are looked at more closely."""
 

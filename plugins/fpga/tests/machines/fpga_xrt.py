@@ -28,6 +28,7 @@ F1 = "1d0f:f010"
 V80 = "10ee:50b4"
 MA35D = "10ee:5070"
 
+U30_SHELL = "xilinx_u30_gen3x4_base_1"
 U250_SHELL = "xilinx_u250_gen3x16_xdma_shell_3_1"
 LOGIC = "12c8fafb-0632-499d-b1c0-c6676271b8a6"
 INTERFACE = "d02e4a1e-6b52-4a0d-9c1a-6ab1f2b7ff3a"
@@ -153,14 +154,20 @@ def alveo_u280(root: Path) -> XrtTree:
 
 
 def alveo_u30(root: Path) -> XrtTree:
-    """A U30: two devices on one card, with one serial number."""
+    """A U30: two FPGAs on one card, with one serial number."""
     tree = XrtTree(root)
-    for bus, number in (("21", 8448), ("22", 8704)):
-        manager = tree.function(f"0000:{bus}:00.0", U30_MANAGEMENT, "xclmgmt")
-        user = tree.function(f"0000:{bus}:00.1", U30, "xocl")
-        tree.manager(manager, number, "XFL1YV0M20E0")
-        tree.user(user, "xilinx_u30_gen3x4_base_1", serial="XFL1YV0M20E0", logic="")
+    for bus in ("21", "22"):
+        u30_fpga(tree, bus, "XFL1YV0M20E0")
     return tree
+
+
+def u30_fpga(tree: XrtTree, bus: str, serial: str) -> str:
+    """One FPGA of a U30; the ``sys_path`` of its user function."""
+    manager = tree.function(f"0000:{bus}:00.0", U30_MANAGEMENT, "xclmgmt")
+    user = tree.function(f"0000:{bus}:00.1", U30, "xocl")
+    tree.manager(manager, int(bus, 16) << 8, serial)
+    tree.user(user, U30_SHELL, serial=serial, logic="")
+    return user
 
 
 def vck5000(root: Path) -> XrtTree:

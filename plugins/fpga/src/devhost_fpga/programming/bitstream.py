@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from devhost import trusted
 from devhost.backend import AllocationError
 from devhost.errors import one_line
 
@@ -76,24 +76,21 @@ def opened(prefix: str, program: Program) -> Iterator[Bitstream]:
         AllocationError: it cannot be programmed, whatever the device.
     """
     path = str(program.bitstream)
-    # O_NONBLOCK: what is no regular file, a pipe say, must not keep a pod waiting
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    try:
-        descriptor = os.open(prefix + path, flags)
-    except OSError as error:
-        raise _refused(path, "does not exist on the node" if _is_absent(error) else _why(error)) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(trusted.opened(prefix + path))
+        except trusted.Untrusted as error:
+            raise _untrusted(path, error.below(prefix)) from error
+        except IsADirectoryError as error:
+            raise _refused(path, "is not a regular file") from error
+        except OSError as error:
+            absent = _is_absent(error)
+            raise _refused(path, "does not exist on the node" if absent else _why(error)) from error
         yield _examined(path, descriptor, prefix, program)
-    finally:
-        os.close(descriptor)
 
 
 def _examined(path: str, descriptor: int, prefix: str, program: Program) -> Bitstream:
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise _refused(path, "is not a regular file")
-    if status.st_mode & stat.S_IWOTH:
-        raise _refused(path, "may be written to by anybody on the node: chmod o-w it")
     if prefix and not os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{prefix}/"):  # noqa: PTH115
         raise _refused(path, f"leads out of {prefix}, which stands for the node's /")
     if not status.st_size:
@@ -180,6 +177,11 @@ def _is_absent(error: OSError) -> bool:
 
 def _why(error: OSError) -> str:
     return f"cannot be read: {error.strerror or one_line(error)}"
+
+
+def _untrusted(path: str, error: trusted.Untrusted) -> AllocationError:
+    """A directory on the way to the file may be at fault, or what a link leads to."""
+    return AllocationError(str(error) if error.path == path else f"{path} is not trusted: {error}")
 
 
 def _refused(path: str, why: str) -> AllocationError:

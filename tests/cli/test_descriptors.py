@@ -1,0 +1,131 @@
+"""With few file descriptors every command works, or says so in one line with exit code 3."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+ACCEPT = "connections cannot be accepted"
+
+
+def limited(limit: int, *arguments: str) -> subprocess.Popen[str]:
+    """The program, which can have at most so many files open."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "devhost", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "kubelet").mkdir()
+    file = tmp_path / "devhost.yaml"
+    file.write_text(
+        "version: 1\n"
+        "resources: [{name: example.com/null, backend: udev, where: {subsystem: mem, sysName: 'null'}}]\n"
+    )
+    return file
+
+
+def run(config: Path, *more: str) -> tuple[str, ...]:
+    place = config.parent
+    return (
+        "run",
+        *("--config", str(config), "--kubelet-dir", str(place / "kubelet")),
+        *("--status-socket", str(place / "status.sock"), *more),
+    )
+
+
+@pytest.mark.parametrize("limit", [8, 12, 16, 20, 24, 32, 48, 64])
+def test_a_host_with_too_few_descriptors_is_one_line_that_names_the_limit(config: Path, limit: int) -> None:
+    """gRPC ends the process with a signal where it gets none, and Python with a traceback."""
+    process = limited(limit, *run(config))
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (3, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"devhost: the limit of open files, RLIMIT_NOFILE, is {limit}, and devhost needs ")
+    assert "ulimit -n" in line and "LimitNOFILE=" in line
+
+
+def test_a_host_with_too_few_descriptors_says_so_in_the_format_of_its_log(config: Path) -> None:
+    process = limited(16, *run(config, "--log-format", "json"))
+    _, err = process.communicate(timeout=60)
+    (line,) = err.splitlines()
+    assert process.returncode == 3
+    assert '"message":"cannot start"' in line and "RLIMIT_NOFILE" in line
+
+
+@pytest.mark.parametrize("limit", [8, 12, 16, 20, 24, 32, 48])
+@pytest.mark.parametrize("command", ["check", "discover", "status"])
+def test_other_commands_work_or_are_one_line(config: Path, command: str, limit: int) -> None:
+    arguments = {
+        "check": ("check", str(config)),
+        "discover": ("discover", "--config", str(config)),
+        "status": ("status", "--socket", str(config.parent / "none.sock")),
+    }[command]
+    process = limited(limit, *arguments)
+    _, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert process.returncode in (0, 3)
+    if process.returncode:
+        assert len(err.splitlines()) == 1 and err.startswith("devhost: ")
+    assert (limit >= 20) is not ("RLIMIT_NOFILE" in err)
+
+
+def test_a_soft_limit_is_raised_where_the_hard_one_allows_it(config: Path) -> None:
+    """As systemd means it: DefaultLimitNOFILE has a low soft limit and a high hard one."""
+    process = subprocess.run(
+        [sys.executable, "-m", "devhost", "check", str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (12, 1024)),
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_a_host_that_runs_out_of_descriptors_says_so_once_and_recovers(config: Path) -> None:
+    process = limited(80, *run(config, "--listen", "127.0.0.1:0"))
+    assert process.stderr is not None
+    lines: list[str] = []
+    with process, ExitStack() as stack:
+        stack.callback(process.kill)
+        for line in process.stderr:
+            lines.append(line)
+            if " listening " in line:
+                break
+        port = int(lines[-1].strip().rpartition(":")[2])
+        with ExitStack() as flood:
+            for _ in range(150):
+                one = flood.enter_context(socket.socket())
+                one.settimeout(0.2)
+                with suppress(OSError):
+                    one.connect(("127.0.0.1", port))
+            for line in process.stderr:
+                lines.append(line)
+                if ACCEPT in line:
+                    break
+        for _ in range(100):  # accepting begins again after a second
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+                one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                answer = one.recv(100)
+            if answer.startswith(b"HTTP/1.1"):
+                break
+            time.sleep(0.1)
+        assert answer.startswith(b"HTTP/1.1")
+        process.send_signal(signal.SIGTERM)
+        lines += process.stderr
+    assert process.returncode == 0
+    assert sum(ACCEPT in line for line in lines) == 1
+    assert not [line for line in lines if line.startswith("  |") or "Traceback" in line]
