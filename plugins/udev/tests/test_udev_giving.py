@@ -160,7 +160,7 @@ async def test_a_group_is_selected_and_named_by_attributes_of_its_first_node(
 ) -> None:
     machine.usb_serial("ttyUSB0", "1", "A10B")
     machine.usb_serial("ttyUSB1", "2", "B20C")
-    async with Node(tmp_path / "node", root=machine.root) as node:
+    async with Node(tmp_path / "n", root=machine.root) as node:
         node.configure(
             GROUP + 'resources: [{name: "e.x/{idVendor}-{sysattr.device/port_number}", backend: udev, '
             "where: {group: modem, serial: A10B}}]"
@@ -172,7 +172,7 @@ async def test_a_group_is_selected_and_named_by_attributes_of_its_first_node(
 async def test_an_entry_for_single_nodes_selects_no_group(machine: Any, tmp_path: Path) -> None:
     """As before groups had attributes of their nodes: otherwise the entry would take the group's claim."""
     machine.usb_serial("ttyUSB0", "1", "A10B")
-    async with Node(tmp_path / "node", root=machine.root) as node:
+    async with Node(tmp_path / "n", root=machine.root) as node:
         node.configure(GROUP + "resources: [{name: e.x/tty, backend: udev, where: {subsystem: tty}}]")
         async with node.served():
             await node.offers({"e.x/tty": 1}, only=True)
@@ -185,7 +185,7 @@ async def test_kubevirt_gets_a_usb_device_by_owner_and_variable(machine: Any, tm
     require_chown()
     machine.usb_serial("ttyUSB0", "1", "A10B")
     entry = "backend: udev, where: {devType: usb_device, serial: A10B}, kubevirt: true"
-    async with Node(tmp_path / "node", root=machine.root) as node:
+    async with Node(tmp_path / "n", root=machine.root) as node:
         node.configure(f"resources: [{{name: kubevirt.io/usb-tty, {entry}}}]")
         async with node.served():
             await node.offers({"kubevirt.io/usb-tty": 1})
@@ -234,7 +234,7 @@ async def test_a_node_whose_owner_cannot_be_changed_refuses_the_pod_with_the_rea
     # not even root may change the owner of these files
     (machine.root / "dev/bus/usb/001").symlink_to("/proc/sys/kernel")
     machine.device("pci0000:00/usb1/1-1", "usb", "bus/usb/001/ostype", "189:1", DEVTYPE="usb_device")
-    async with Node(tmp_path / "node", root=machine.root) as node:
+    async with Node(tmp_path / "n", root=machine.root) as node:
         node.configure(
             "resources: [{name: e.x/usb, backend: udev, where: {devType: usb_device}, kubevirt: true}]"
         )
@@ -252,7 +252,7 @@ async def test_index_and_owner_are_the_same_by_cdi(machine: Any, tmp_path: Path)
         machine.usb_serial(f"ttyUSB{n}", str(n), f"S{n}")
     groups = '{name: modem, usb: [{idVendor: "1a86", idProduct: "7523"}], env: {"MODEM{index}": "{serial}"}}'
     entry = "{name: e.x/modem, backend: udev, where: {group: modem}, kubevirt: true, inject: cdi}"
-    async with Node(tmp_path / "node", root=machine.root) as node:
+    async with Node(tmp_path / "n", root=machine.root) as node:
         node.configure(f"backends: {{udev: {{groups: [{groups}]}}}}\nresources: [{entry}]")
         async with node.served():
             await node.offers({"e.x/modem": 2})
