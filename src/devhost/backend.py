@@ -172,6 +172,13 @@ class Context(Protocol):
         ``"*"`` in it asks for everything (``devhost discover`` and ``explain`` do).
         """
 
+    @property
+    def entries(self) -> Collection[object]:
+        """What the entries of the file say to this backend: the values of its ``ResourceOptions``.
+
+        Another file may bring others while the backend object stays; it is then asked to look again.
+        """
+
     def held(self) -> frozenset[str] | None:
         """What containers use now: every claim and ``part_of`` of the devices they have, of all backends.
 
@@ -242,14 +249,24 @@ class Backend:
     A backend that has one is called with its value as second argument, which needs a default that the core
     never uses: ``allocate(self, devices, use: Use = Use())``, and ``prepare`` the same. Editing the keys
     changes the resource in place: what a container has stays as it is, also when it starts again, as long as
-    this process lives. No field may be called as a key that every entry has. Two members of the class mean
-    something to the core, each a field or a property:
+    this process lives. No field may be called as a key that every entry has. Some members
+    of the class mean something to the core, each a field or a property, the last a method:
 
     ``prepares: bool``
         Whether ``prepare`` is wanted for such a resource at all; without it, wherever the backend has one.
     ``why_alone: str``
         Why no two containers may have a device of such a resource at once, as one clause that ends a line:
         then ``share`` with more than one replica is refused in the file. Empty where they may.
+    ``def named(self, resource: str) -> ResourceOptions``
+        The value for an entry with this name, a template where it has braces: where what a container gets
+        depends on the name. Called once, when the file is read. May raise :class:`OptionError`.
+    """
+
+    takes_shares: ClassVar[bool] = False
+    """Whether ``allocate`` takes one more argument, by its name: ``shares: Mapping[str, Fraction] = {}``.
+
+    It says how much of each device the container asks for, by the device's id: two of the four times that it
+    is handed out are ``Fraction(2, 4)``. A device that is not in it is given as a whole.
     """
 
     attributes: ClassVar[Mapping[str, Attribute]] = {}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as field_of
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from . import deviceinfo
@@ -77,8 +78,20 @@ class _Answer:
     left_out: Mapping[str, str]
 
 
-Inject = Callable[[Sequence[str], Sequence[Device], Granted, object, float], Awaitable[Granted]]
-"""Turns what a container gets into names: its tokens and devices, that with which options, and how many
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms a container gets devices.
+
+    ``options`` is the value of the backend's ``ResourceOptions``, ``shares`` how much it asks for of each
+    device, by id; empty where the backend does not want to know.
+    """
+
+    options: object = None
+    shares: Mapping[str, Fraction] = field_of(default_factory=dict)
+
+
+Inject = Callable[[Sequence[str], Sequence[Device], Granted, Terms, float], Awaitable[Granted]]
+"""Turns what a container gets into names: its tokens and devices, that on which terms, and how many
 seconds the backend still has."""
 
 
@@ -143,15 +156,13 @@ class Supply:
 
     async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
         began = time.monotonic()
-        sets, options = tuple(wanted.values()), self.options
+        sets, terms = tuple(wanted.values()), Terms(self.options, self._shares(wanted))
         try:
-            answer, documents = await self.source.serve(
-                ALLOCATE_DEADLINE, self._serve_described, sets, options
-            )
+            answer, documents = await self.source.serve(ALLOCATE_DEADLINE, self._serve_described, sets, terms)
             granted = answer.granted
             if self.inject is not None and answer.devices:
                 left = ALLOCATE_DEADLINE - (time.monotonic() - began)
-                granted = await self.inject(tuple(wanted), answer.devices, granted, options, left)
+                granted = await self.inject(tuple(wanted), answer.devices, granted, terms, left)
         except AllocationError:
             self.look()
             raise
@@ -175,7 +186,7 @@ class Supply:
                 token: tuple(device for device in some if device.id in given)
                 for token, some in wanted.items()
             }
-        self.inventory.allocated(got, got, options)
+        self.inventory.allocated(got, got, terms.options)
         # for requests to come: the container's answer goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self.vicinity.allocated, self.name, self.inventory, began, tuple(wanted))
@@ -185,15 +196,27 @@ class Supply:
         """Ids of the devices that the container got which holds these tokens, each once."""
         return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
 
-    def ask(self, devices: Sequence[Device], options: object = None) -> Granted:
-        """What a container would get with these devices and options now. Runs on the backend's thread.
+    def _shares(self, wanted: Mapping[str, Sequence[Device]]) -> Mapping[str, Fraction]:
+        """How much of each device, by id, these tokens give."""
+        if not self.source.takes_shares:
+            return {}
+        found: dict[str, Fraction] = {}
+        entries = self.inventory.snapshot.entries
+        for token, devices in wanted.items():
+            part = Fraction(1, self.inventory.replicas(entries[token].unit))
+            for device in devices:
+                found[device.id] = found.get(device.id, Fraction(0)) + part
+        return found
+
+    def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
+        """What a container would get with these devices on these terms now. Runs on the backend's thread.
 
         Raises:
             MissingPath: something a device needs is missing on the host.
             AllocationError: the backend says a device cannot be used now.
             BackendError: the backend answered something unusable.
         """
-        granted, missing = self._edits(devices, options)
+        granted, missing = self._edits(devices, terms)
         if missing:
             raise self._lacking(missing)
         return granted
@@ -246,10 +269,10 @@ class Supply:
         return got or well or tuple(member.device for member in entry.members)
 
     def _serve_described(
-        self, wanted: Sequence[Sequence[Device]], options: object
+        self, wanted: Sequence[Sequence[Device]], terms: Terms
     ) -> tuple[_Answer, dict[str, deviceinfo.Document]]:
         """The same as :meth:`_serve`, and what network plugins are told of the devices, by id."""
-        answer = self._serve(wanted, options)
+        answer = self._serve(wanted, terms)
         documents: dict[str, deviceinfo.Document] = {}
         if self.infos is not None and self.infos.wanted and self.source.informs:
             backend = self.source.serving
@@ -261,7 +284,7 @@ class Supply:
                     documents[device.id] = document
         return answer, documents
 
-    def _serve(self, wanted: Sequence[Sequence[Device]], options: object) -> _Answer:
+    def _serve(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> _Answer:
         """Asks for the devices behind some tokens. Runs on the backend's thread.
 
         Where there are more than there must be, those that cannot be used are found out and left out.
@@ -273,24 +296,24 @@ class Supply:
         devices = _each_once(wanted)
         must = all(len(some) == 1 for some in wanted)
         try:
-            granted, lacking = self._edits(devices, options)
+            granted, lacking = self._edits(devices, terms)
         except Exception:  # a stranger's code may raise anything, and one device of many must not fail a pod
             if must:
                 raise
         else:
             if must or not lacking:
                 return _Answer(granted, () if lacking else devices, lacking, {})
-        return self._serve_some(wanted, devices, options)
+        return self._serve_some(wanted, devices, terms)
 
     def _serve_some(
-        self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device], options: object
+        self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device], terms: Terms
     ) -> _Answer:
         left_out: dict[str, str] = {}
         lacking: dict[str, list[str]] = {}
         failed = False
         for device in devices:
             try:
-                _, missing = self._edits([device], options)
+                _, missing = self._edits([device], terms)
             except BackendError as error:
                 left_out[device.id] = words(error) or type(error).__name__
                 failed = failed or not isinstance(error, AllocationError)
@@ -306,22 +329,25 @@ class Supply:
                 return _Answer(Granted(Edits()), (), lacking, {})
             kind = BackendError if failed else AllocationError
             raise kind("; ".join(dict.fromkeys(left_out.values())))
-        granted, missing = self._edits(_each_once(rest), options)
+        granted, missing = self._edits(_each_once(rest), terms)
         return _Answer(granted, () if missing else _each_once(rest), lacking | missing, left_out)
 
-    def _edits(self, devices: Sequence[Device], options: object) -> tuple[Granted, dict[str, list[str]]]:
+    def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
-        edits = self.source.allocate(devices, (options, self._before))
+        edits = self._asked(devices, terms)
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
         check_edits(edits, self.source.name)
         edits = named(Edits.merge([edits]), self.name)  # what serves several devices a container gets once
         absent = {path for path in _paths(edits, required=True) if not self.source.exists(path)}
         if absent:
-            return Granted(edits), self._blame(devices, options, absent)
+            return Granted(edits), self._blame(devices, terms, absent)
         edits = self._one_each(edits)
         optional = {path for path in _paths(edits, required=False) if not self.source.exists(path)}
         return Granted(edits, frozenset(optional)), {}
+
+    def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
+        return self.source.allocate(devices, (terms.options, self._before), terms.shares)
 
     def _one_each(self, edits: Edits) -> Edits:
         """The same with one thing at each container path: what is required, else the first that there is.
@@ -349,13 +375,13 @@ class Supply:
             mounts=tuple(chosen(where, wanted) for where, wanted in mounts.items()),
         )
 
-    def _blame(self, devices: Sequence[Device], options: object, absent: set[str]) -> dict[str, list[str]]:
+    def _blame(self, devices: Sequence[Device], terms: Terms, absent: set[str]) -> dict[str, list[str]]:
         """Which of several devices lacks what: each is asked for alone; all, if none admits it."""
         if len(devices) == 1:
             return {devices[0].id: sorted(absent)}
         blame = {}
         for device in devices:
-            edits = self.source.allocate([device], (options, self._before))
+            edits = self._asked([device], terms)
             own = set(_paths(edits, required=True)) & absent
             if own:
                 blame[device.id] = sorted(own)

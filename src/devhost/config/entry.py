@@ -19,7 +19,7 @@ from .complaints import Located, Place, one_line, shown, suggest
 from .language import Resource
 from .nodes import Entry, Fields, Node, Scalar
 from .scalar import WRONG
-from .shape import read_dataclass
+from .shape import agreed, read_dataclass
 
 BACKEND = "backend"
 """The key that says whose the other keys are."""
@@ -62,18 +62,27 @@ def _known(node: Fields, catalog: Catalog) -> Collection[str] | None:
 
 
 def read_resource_options(
-    theirs: Fields, backend: type[Backend], share: Share, exclusive: bool, node: Fields, place: Place
+    theirs: Fields,
+    backend: type[Backend],
+    name: str,
+    share: Share,
+    exclusive: bool,
+    node: Fields,
+    place: Place,
 ) -> Any:
     """The value of a backend's ``ResourceOptions``; ``None`` where it has none, WRONG after complaining.
 
     Args:
         theirs: the backend's keys of the entry ``node``.
+        name: what the entry calls its resources.
         share, exclusive: what the entry says of sharing, which the options may have something against.
     """
     if backend.ResourceOptions is NoOptions:
         return None
     what = f"the resource options of backend {backend.name}"
     options = read_strangers(theirs, backend.ResourceOptions, what, place)
+    if options is not WRONG and (named := getattr(options, "named", None)):
+        options = guarded(lambda: agreed(lambda: named(name), node, what, place), node, what, place)
     if options is WRONG:
         return WRONG
     guarded(lambda: bool(getattr(options, "prepares", True)), node, what, place)

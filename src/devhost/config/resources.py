@@ -88,7 +88,8 @@ def _entry(
         for n, override in enumerate(sharing.overrides)
     ]
     share = Share(sharing.replicas, tuple(overrides), sharing.of)
-    options = read_resource_options(theirs, backend, share, values.get("exclusive", True), node, place)
+    exclusive = values.get("exclusive", True)
+    options = read_resource_options(theirs, backend, name or "", share, exclusive, node, place)
     return ResourceSettings(
         index=index, name=name or "", backend=kind, where=where, share=share, options=options, **values
     )

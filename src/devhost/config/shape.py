@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +171,18 @@ def read_dataclass(node: Node, cls: type, place: Place) -> Any:
     values = read_fields(node, cls, place)
     if len(place.complaints.found) > before:
         return WRONG
+    return agreed(lambda: cls(**values), node, cls.__name__, place)
+
+
+def agreed(call: Callable[[], Any], node: Node, who: str, place: Place) -> Any:
+    """What a call gives that may raise OptionError, which is then a complaint at its key; else WRONG."""
     try:
-        return cls(**values)
+        return call()
     except OptionError as error:
         at, where = _find(node, error.key, place)
         where.complain(at, error.message, error.hint)
     except ValueError as error:
-        place.complain(node, str(error) or f"is refused by {cls.__name__}")
+        place.complain(node, str(error) or f"is refused by {who}")
     return WRONG
 
 
