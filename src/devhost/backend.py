@@ -223,7 +223,8 @@ class Backend:
     ``def device_info(self, device: Device) -> Mapping[str, object] | None``
         What network plugins (Multus, CNI) are told of a device that a container gets: a document of the
         NPWG device information specification 1.1.0, which the core writes where they read it; ``None`` for
-        a device that is none of their business. Called right after ``allocate``, on the same thread.
+        a device that is none of their business. Called right after ``allocate``, on the same thread. With
+        :attr:`ResourceOptions`, it takes the value that ``allocate`` was given.
     ``def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]``
         Labels for the node, where the configuration wants them: names, with the vendor's domain before a
         slash, to values. ``devices`` are all that exist. Values are made legal, names must be. Called after
@@ -247,9 +248,9 @@ class Backend:
     """A frozen dataclass; its fields, in camelCase, are further keys of an entry under ``resources``.
 
     A backend that has one is called with its value as second argument, which needs a default that the core
-    never uses: ``allocate(self, devices, use: Use = Use())``, and ``prepare`` the same. Editing the keys
-    changes the resource in place: what a container has stays as it is, also when it starts again, as long as
-    this process lives. No field may be called as a key that every entry has. Some members
+    never uses: ``allocate(self, devices, use: Use = Use())``, and ``prepare`` and ``device_info`` the same.
+    Editing the keys changes the resource in place: what a container has stays as it is, also when it starts
+    again, as long as this process lives. No field may be called as a key that every entry has. Some members
     of the class mean something to the core, each a field or a property, the last a method:
 
     ``prepares: bool``
@@ -257,6 +258,9 @@ class Backend:
     ``why_alone: str``
         Why no two containers may have a device of such a resource at once, as one clause that ends a line:
         then ``share`` with more than one replica is refused in the file. Empty where they may.
+    ``uses: Collection[str]``
+        What such a resource hands out beside the device itself, in the words of ``Device.unusable_for``: a
+        device is Unhealthy in the resource while it is unusable for one of them. Without it, nothing.
     ``def named(self, resource: str) -> ResourceOptions``
         The value for an entry with this name, a template where it has braces: where what a container gets
         depends on the name. Called once, when the file is read. May raise :class:`OptionError`.

@@ -385,7 +385,7 @@ def _resource_flaws(backend: type[Backend]) -> Iterator[str]:
     for one in fields(wanted):
         if key := taken.get(one.name.replace("_", "").lower()):
             yield f"ResourceOptions has the field {one.name}, and {key} is a key of every entry"
-    for method in ("allocate", "prepare"):
+    for method in ("allocate", "prepare", "device_info"):
         function = getattr(backend, method, None)
         bare = isinstance(inspect.getattr_static(backend, method, None), (staticmethod, classmethod))
         if callable(function) and not _takes(function, *([] if bare else [backend]), (), None):

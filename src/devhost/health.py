@@ -8,7 +8,7 @@ each fall, so that pods do not land on a device that comes and goes.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .model import HEALTHY, Device, Health, unhealthy
@@ -41,6 +41,19 @@ def sound_health(health: Health) -> Health:
     if not health.reason.strip():
         return unhealthy(NO_REASON)
     return unhealthy(health.reason[: MAX_REASON - 1] + "…") if len(health.reason) > MAX_REASON else health
+
+
+def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health:
+    """The verdict on a device in one resource.
+
+    Args:
+        health: the verdict on the device itself.
+        uses: what the resource hands out, in the words of :attr:`Device.unusable_for`.
+    """
+    if not health.healthy or not device.unusable_for:
+        return health
+    reasons = [reason for use, reason in device.unusable_for.items() if use in uses]
+    return sound_health(unhealthy("; ".join(dict.fromkeys(reasons)))) if reasons else health
 
 
 @dataclass(slots=True)

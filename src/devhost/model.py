@@ -121,6 +121,10 @@ class Device:
     ``withheld``
         Why this device is not offered at all though it exists, as one sentence for a user (the node's own
         traffic runs over it); empty: it is offered. It then takes no claim from any other device.
+    ``unusable_for``
+        Uses for which this device is unhealthy, each with the reason a user reads:
+        ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in the resources that hand out such a use
+        (``uses`` of their ``ResourceOptions``), and as ``health`` says in all others.
     """
 
     id: str
@@ -131,3 +135,4 @@ class Device:
     pcie_path: tuple[str, ...] = ()
     health: Health = HEALTHY
     withheld: str = ""
+    unusable_for: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from .changes import Changes, Chronicle
 from .delivery import delivery
 from .departures import Departures
 from .discovery import Discovery
+from .health import in_resource
 from .inventory import Given, Inventory
 from .kubelet.registration import KubeletSocket, Registration, State
 from .model import Device, Health
@@ -175,8 +176,8 @@ class ResourceService:
         self._publish()
 
     def _verdict(self) -> Callable[[Device], Health]:
-        ward, now = self.discovery.ward, time.monotonic()
-        return lambda device: ward.verdict(device, now)
+        ward, now, uses = self.discovery.ward, time.monotonic(), self.entry.uses
+        return lambda device: in_resource(device, ward.verdict(device, now), uses)
 
     def _publish(self) -> None:
         if self._left or not self._delivery.ready.is_set():

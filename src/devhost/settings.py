@@ -106,6 +106,11 @@ class ResourceSettings:
     when_empty: WhenEmpty = WhenEmpty.WAIT
     options: object = field(default=None, hash=False)  # a stranger's value need not be hashable
 
+    @property
+    def uses(self) -> frozenset[str]:
+        """What the resource hands out beside the device itself, in the words of its backend."""
+        return frozenset(getattr(self.options, "uses", ()))
+
     def wanted(self) -> frozenset[str]:
         """Every attribute name this entry looks at."""
         from_where = (block.attributes() for block in self.where)

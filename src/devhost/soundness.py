@@ -14,7 +14,7 @@ from typing import Any
 from .backend import Attribute
 from .errors import one_line
 from .health import is_health, sound_health
-from .model import MAX_DEVICE_ID, Device
+from .model import MAX_DEVICE_ID, Device, unhealthy
 
 NUMA_LIMIT = 1024
 """NUMA node ids are below this (``CONFIG_NODES_SHIFT`` of Linux is at most 10)."""
@@ -60,6 +60,9 @@ def _canonical(device: Device, before: Device | None) -> Device:
         return device
     if (health := sound_health(device.health)) is not device.health:
         device = replace(device, health=health)
+    reasons = {use: sound_health(unhealthy(why)).reason for use, why in device.unusable_for.items()}
+    if reasons != device.unusable_for:
+        device = replace(device, unusable_for=reasons)
     if any(node < 0 for node in device.numa_nodes):
         # The kernel's -1 means "no node"; the kubelet would take it as a node of its own.
         device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
@@ -107,6 +110,10 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return "its pcie_path is not a tuple of strings"
     if not isinstance(given.withheld, str):
         return "its withheld is not a string"
+    if not isinstance(given.unusable_for, Mapping) or not all(
+        isinstance(text, str) for pair in given.unusable_for.items() for text in pair
+    ):
+        return "its unusable_for is not a mapping of strings to strings"
     for name, value in given.attributes.items():
         if flaw := _attribute_flaw(name, value, declared):
             return flaw

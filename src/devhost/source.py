@@ -47,10 +47,11 @@ HeldClaims = Callable[[], frozenset[str] | None]
 """Tells what containers use, see :meth:`devhost.backend.Context.held`; from any thread."""
 
 
-def arguments(backend: object, devices: Sequence[Device], options: Sequence[object]) -> Any:
-    """What ``allocate`` and ``prepare`` of a backend are called with.
+def arguments(backend: object, subject: object, options: Sequence[object]) -> Any:
+    """What ``allocate``, ``prepare`` and ``device_info`` of a backend are called with.
 
     Args:
+        subject: the devices, or the one device, that the call is about.
         options: values of ``ResourceOptions``, the right one first. When a drop-in was edited, the object
             that still serves is the one of before: it takes the first value that is of its own class.
 
@@ -59,10 +60,10 @@ def arguments(backend: object, devices: Sequence[Device], options: Sequence[obje
     """
     wanted = getattr(type(backend), "ResourceOptions", NoOptions)
     if wanted is NoOptions:
-        return (devices,)
+        return (subject,)
     for value in options:
         if isinstance(value, wanted):
-            return devices, value
+            return subject, value
     raise BackendError(f"backend {getattr(backend, 'name', '')} was not given its options for the resource")
 
 
@@ -251,6 +252,17 @@ class Source:
         backend = self.serving
         told: dict[str, Any] = {"shares": shares or {}} if backend.takes_shares else {}
         return backend.allocate(*arguments(backend, devices, options), **told)
+
+    def device_info(self, device: Device, options: Sequence[object] = ()) -> Mapping[str, object] | None:
+        """What network plugins are told of a device; ``None`` for nothing. Call it through :meth:`serve`.
+
+        Args:
+            options: see :func:`arguments`.
+        """
+        backend = self.serving
+        if not isinstance(backend, CanInform):
+            return None
+        return backend.device_info(*arguments(backend, device, options))
 
     async def _closeness(self, pairs: Sequence[Pair]) -> Sequence[int]:
         """How closely each of some pairs of devices is joined.

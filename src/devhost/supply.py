@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from . import deviceinfo
 from .announcing import DeviceInfos
-from .backend import CanInform
 from .errors import AllocationError, BackendError, one_line, words
 from .inventory import Entry, Inventory
 from .model import Device, DeviceNode, Edits, Mount
@@ -275,10 +274,8 @@ class Supply:
         answer = self._serve(wanted, terms)
         documents: dict[str, deviceinfo.Document] = {}
         if self.infos is not None and self.infos.wanted and self.source.informs:
-            backend = self.source.serving
-            assert isinstance(backend, CanInform)
             for device in answer.devices:
-                if (document := backend.device_info(device)) is not None:
+                if (document := self.source.device_info(device, (terms.options, self._before))) is not None:
                     if wrong := deviceinfo.flaw(document):
                         raise BackendError(f"backend {self.source.name} gave unusable device-info: {wrong}")
                     documents[device.id] = document

@@ -160,3 +160,57 @@ def test_a_root_with_nothing_of_a_host_is_told_where_no_device_is_found(toys):
     (toys.root / "sys").rmdir()
     toys.plug("one=x100")
     assert toys.devhost("discover").stderr == ""
+
+
+VERBS = """
+from dataclasses import dataclass
+from devhost.backend import Backend, Device, Edits, hookimpl, option
+
+
+@dataclass(frozen=True)
+class Use:
+    rdma: bool = option(False, "Whether RDMA nodes are handed out.")
+
+    @property
+    def uses(self):
+        return {"rdma"} if self.rdma else ()
+
+
+class Verbs(Backend):
+    name = "verbs"
+    ResourceOptions = Use
+
+    def discover(self):
+        return [Device("f0", unusable_for={"rdma": "it has no uverbs node"})]
+
+    def allocate(self, devices, use=Use()):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Verbs]
+"""
+
+
+def test_discover_and_explain_show_a_device_unhealthy_only_where_its_use_is_handed_out(toys):
+    (toys.config.parent / "backends/verbs.py").write_text(VERBS)
+    toys.write(
+        "name: example.com/net, backend: verbs, exclusive: false",
+        "name: example.com/rdma, backend: verbs, exclusive: false, rdma: true",
+    )
+    rows = [line.split()[:3] for line in toys.devhost("discover").stdout.splitlines()]
+    assert ["example.com/net", "f0", "Healthy"] in rows
+    assert "example.com/rdma  f0      Unhealthy: it has no uverbs node" in toys.devhost("discover").stdout
+    document = json.loads(toys.devhost("discover", "--output", "json").stdout)
+    found = {one["name"]: one["devices"][0] for one in document["resources"]}
+    assert [(one["health"], one["reason"]) for one in found.values()] == [
+        ("Healthy", ""),
+        ("Unhealthy", "it has no uverbs node"),
+    ]
+    assert found["example.com/net"]["unusableFor"] == {"rdma": "it has no uverbs node"}
+    said = toys.devhost("explain", "f0").stdout
+    assert said.startswith("f0 of backend verbs: Healthy\n")
+    assert "example.com/net (resources[0]): yes, it takes the device\n" in said
+    reason = "yes, it takes the device, and is Unhealthy there: it has no uverbs node"
+    assert f"example.com/rdma (resources[1]): {reason}\n" in said

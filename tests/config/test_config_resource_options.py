@@ -37,6 +37,12 @@ class RegionUse:
     fault: str = option("", "What goes wrong.")
 
     @property
+    def uses(self) -> object:
+        if self.fault == "word":
+            return "fast"
+        return [7] if self.fault == "seven" else ["fast"]
+
+    @property
     def why_alone(self) -> str:
         if self.fault == "alone":
             raise RuntimeError("no\nidea")
@@ -152,6 +158,35 @@ def test_what_is_wrong_is_said_with_its_place(body: str, complaint: str) -> None
     assert said(body) == [complaint]
 
 
+@dataclass(frozen=True)
+class Speed:
+    speed: int = option(1, "Of all of them.")
+
+
+class Quick(Region):
+    name = "quick"
+    Options = Speed
+
+
+def test_a_key_of_an_entry_that_the_backend_is_given_is_refused_with_where_it_goes() -> None:
+    text = "version: 1\nbackends:\n  quick:\n    speed: 2\n    development: true\nresources: []\n"
+    catalog = Catalog({"quick": Installed(Quick, "tests", "1.0", ())})
+    with pytest.raises(ConfigError) as caught:
+        loads(text, "f.yaml", lambda _paths, _wanted: catalog)
+    assert [str(one) for one in caught.value.complaints] == [
+        'f.yaml:5:5: backends.quick: "development" is a key of an entry, not of the backend '
+        "(put it into each entry under resources that needs it, beside backend: quick)"
+    ]
+
+
+def test_an_option_of_the_backend_in_an_entry_is_refused_with_where_it_goes() -> None:
+    catalog = Catalog({"quick": Installed(Quick, "tests", "1.0", ())})
+    (complaint,) = refused("backend: quick; speed: 2", catalog)
+    assert str(complaint) == (
+        'f.yaml:5:3: resources[0]: unknown key "speed" (it is an option of the backend: backends.quick.speed)'
+    )
+
+
 def test_everything_wrong_comes_at_once_in_the_order_of_the_file() -> None:
     lines = said("backend: region; development: maybe; whree: {}; prefer: packed; linkSpeed: 11")
     assert [line.split(": ")[0] for line in lines] == [
@@ -207,7 +242,13 @@ def test_what_may_be_shared_is() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "text"),
-    [("made", "RuntimeError: boom"), ("alone", "no\\nidea"), ("typed", "why_alone is int, not text")],
+    [
+        ("made", "RuntimeError: boom"),
+        ("alone", "no\\nidea"),
+        ("typed", "why_alone is int, not text"),
+        ("word", "uses is str, not a collection of texts"),
+        ("seven", "uses has 7 in it, which is not text"),
+    ],
 )
 def test_a_class_that_fails_is_its_authors_fault_in_one_line(fault: str, text: str) -> None:
     (line,) = said(f"backend: region; fault: {fault}")
@@ -255,6 +296,10 @@ class Collides:
         (
             {"prepare": lambda self, devices: None},
             "it has ResourceOptions, and prepare() takes no second argument to be given them",
+        ),
+        (
+            {"device_info": lambda self, device: None},
+            "it has ResourceOptions, and device_info() takes no second argument to be given them",
         ),
     ],
 )

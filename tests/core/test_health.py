@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.health import LONGEST_HOLD, MAX_REASON, NO_REASON, WINDOW, Ward, sound_health
+from devhost.health import (
+    LONGEST_HOLD,
+    MAX_REASON,
+    NO_REASON,
+    WINDOW,
+    Ward,
+    in_resource,
+    sound_health,
+)
 from devhost.model import HEALTHY, Device, Health, unhealthy
 
 GOOD = Device("d0")
@@ -163,3 +171,20 @@ def test_every_sickness_has_a_reason_that_can_be_shown() -> None:
     assert len(long) == MAX_REASON and long.endswith("x…")
     for verdict in (HEALTHY, unhealthy("too hot")):
         assert sound_health(verdict) is verdict
+
+
+@pytest.mark.parametrize(
+    ("uses", "reason"),
+    [
+        ((), ""),
+        (("other",), ""),
+        (("rdma",), "no uverbs node"),
+        (("vhost", "rdma"), "no uverbs node; no vhost node"),
+    ],
+)
+def test_a_device_is_unhealthy_in_a_resource_for_the_uses_that_it_hands_out(
+    uses: tuple[str, ...], reason: str
+) -> None:
+    device = Device("d0", unusable_for={"rdma": "no uverbs node", "vhost": "no vhost node"})
+    assert in_resource(device, HEALTHY, uses) == (unhealthy(reason) if reason else HEALTHY)
+    assert in_resource(device, unhealthy("too hot"), uses) == unhealthy("too hot")

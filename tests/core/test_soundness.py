@@ -9,7 +9,7 @@ import pytest
 
 from devhost.backend import Attribute
 from devhost.model import Device, unhealthy
-from devhost.soundness import name_of, unsound
+from devhost.soundness import name_of, sound_devices, unsound
 
 DECLARED = {
     "model": Attribute(str, "model", "x"),
@@ -44,6 +44,7 @@ class Broken(Mapping[str, Any]):
         Device("x" * 63),
         Device("d", {"model": "", "index": -1, "flag": False, "links": (), "sysattr.a/b": "1"}),
         Device("d", {"kind": "pf", "modes": ("b", "a")}),
+        Device("d", unusable_for={"rdma": "no node"}),
         Device("d", numa_nodes=(-1,), pcie_path=("0000:00:01.0",), health=unhealthy("hot")),
     ],
 )
@@ -78,6 +79,9 @@ def bad(**fields: Any) -> Device:
         (bad(numa_nodes=(2**70,)), "its numa_nodes are not a tuple of whole numbers below 1024"),
         (bad(pcie_path=None), "its pcie_path is not a tuple of strings"),
         (bad(pcie_path=(1,)), "its pcie_path is not a tuple of strings"),
+        (bad(unusable_for=("rdma",)), "its unusable_for is not a mapping of strings to strings"),
+        (bad(unusable_for={"rdma": None}), "its unusable_for is not a mapping of strings to strings"),
+        (bad(unusable_for=Broken()), "looking at it failed: OSError: device is gone"),
         (bad(attributes={7: "x"}), "attribute name 7 is not a string"),
         (bad(attributes={"colour": "red"}), "attribute 'colour' is not declared by the backend"),
         (bad(attributes={"model": 1}), "attribute 'model' is int, declared as str"),
@@ -96,6 +100,15 @@ def bad(**fields: Any) -> Device:
 def test_an_unsound_device_is_named_with_what_is_wrong(device: Any, reason: str) -> None:
     assert reason in unsound(device, DECLARED)
     assert "\n" not in unsound(device, DECLARED)
+
+
+def test_a_device_that_is_unusable_for_the_same_as_before_stays_the_same_object() -> None:
+    """Everything later compares by identity."""
+    first, _ = sound_devices([Device("d", unusable_for={"rdma": "no node"})], DECLARED, {})
+    same, _ = sound_devices([Device("d", unusable_for={"rdma": "no node"})], DECLARED, first)
+    assert same["d"] is first["d"]
+    other, _ = sound_devices([Device("d", unusable_for={"rdma": "another"})], DECLARED, first)
+    assert other["d"].unusable_for == {"rdma": "another"}
 
 
 def test_anything_has_a_name_of_bearable_length() -> None:

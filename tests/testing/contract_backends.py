@@ -6,7 +6,7 @@ import itertools
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -275,8 +275,17 @@ class Unsure:
 
 
 @dataclass(frozen=True)
+class Wordy:
+    uses: str = option("lost", "a word, and no collection of words")
+
+
+@dataclass(frozen=True)
 class Use:
     lost: bool = option(False, "whether nothing comes of it")
+
+    @property
+    def uses(self) -> Sequence[str]:
+        return ["lost"] if self.lost else []
 
 
 class Used(Good):
@@ -289,6 +298,18 @@ class Used(Good):
 
     def prepare(self, devices: Sequence[Device], use: Use = Use()) -> None:
         return
+
+    def device_info(self, device: Device, use: Use = Use()) -> Any:
+        return super().device_info(device)
+
+
+class Lame(Used):
+    """Unusable for what its entry asks for."""
+
+    def discover(self) -> Any:
+        return [
+            replace(device, unusable_for={"lost": "nothing comes of it"}) for device in super().discover()
+        ]
 
 
 class Clueless(Used):

@@ -22,6 +22,7 @@ from contract_backends import (
     GoodOptions,
     Greedy,
     Index,
+    Lame,
     Loose,
     Narrow,
     Racing,
@@ -33,6 +34,7 @@ from contract_backends import (
     Unsure,
     Use,
     Used,
+    Wordy,
     Writing,
     cards,
     returning,
@@ -87,6 +89,7 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
     ("the_class_is_a_sound_backend", with_(ResourceOptions=Use), "allocate() takes no second argument"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Loose), "Loose is not frozen"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Unsure), "why_alone of"),
+    ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Wordy), "not a collection of str"),
     ("what_an_entry_says_to_it_is_a_value", Clueless, "give resource_options, as there is no default"),
     (
         "every_device_is_one_the_core_accepts",
@@ -218,6 +221,15 @@ def test_each_of_the_options_an_entry_may_have_is_tried(tmp_path: Path) -> None:
     Contract.resource_options = (Use(), Use(lost=True))
     with pytest.raises(AssertionError, match="the host has no /dev/lost"):
         Contract().test_a_healthy_device_can_be_allocated_as_it_is(made(tmp_path, "second"))
+
+
+def test_a_device_is_not_allocated_for_what_it_is_unusable_for(tmp_path: Path) -> None:
+    class Contract(TestGood):
+        backend = Lame
+        resource_options = (Use(), Use(lost=True))
+
+    Contract().test_a_healthy_device_can_be_allocated_as_it_is(made(tmp_path, "first"))
+    Contract().test_allocating_again_gives_the_same_answer(made(tmp_path, "second"))
 
 
 def test_a_backend_that_may_write_says_where(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import click
 
 from devhost.errors import UsageError
 from devhost.files import hostless
+from devhost.health import in_resource
 from devhost.loading import load_or_everything
 from devhost.model import Device
 from devhost.plan import Offer, PlannedResource, Refusal
@@ -70,9 +72,9 @@ def _chosen(found: Survey, resource: str | None) -> list[str]:
 
 def _print(found: Survey, names: list[str], everything: bool) -> None:
     rows = [
-        (name, offer.device.id, *_facts(offer.device), _times(found.plan.resources[name], offer))
-        for name in names
-        for offer in _offers(found.plan.resources[name])
+        (name, offer.device.id, *_facts(offer.device, resource.entry.uses), _times(resource, offer))
+        for name, resource in ((name, found.plan.resources[name]) for name in names)
+        for offer in _offers(resource)
     ]
     if found.settings.resources:
         click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT"), rows))
@@ -123,15 +125,20 @@ def _times(resource: PlannedResource, offer: Offer) -> str:
     return f"{offer.replicas}{together}"
 
 
-def _facts(device: Device) -> tuple[str, str]:
-    return standing(device), ",".join(map(str, device.numa_nodes))
+def _facts(device: Device, uses: Collection[str] = ()) -> tuple[str, str]:
+    return standing(device, uses), ",".join(map(str, device.numa_nodes))
 
 
-def standing(device: Device) -> str:
-    """Whether a device can be had, in a few words: its health, or why its backend withholds it."""
+def standing(device: Device, uses: Collection[str] = ()) -> str:
+    """Whether a device can be had, in a few words: its health, or why its backend withholds it.
+
+    Args:
+        uses: what the resource hands out in which it is looked at.
+    """
     if device.withheld:
         return f"Withheld: {device.withheld}"
-    return "Healthy" if device.health.healthy else f"Unhealthy: {device.health.reason}"
+    health = in_resource(device, device.health, uses)
+    return "Healthy" if health.healthy else f"Unhealthy: {health.reason}"
 
 
 def _attributes(device: Device) -> str:
@@ -148,7 +155,10 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
                 "entry": f"resources[{resource.entry.index}]",
                 "of": resource.entry.share.of.value,
                 "devices": [
-                    {**as_json(resource.entry.backend, offer.device), "replicas": offer.replicas}
+                    {
+                        **as_json(resource.entry.backend, offer.device, resource.entry.uses),
+                        "replicas": offer.replicas,
+                    }
                     for offer in _offers(resource)
                 ],
             }
@@ -181,13 +191,15 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
     }
 
 
-def as_json(backend: str, device: Device) -> dict[str, object]:
-    """A device with all that is known of it, as the JSON outputs show it."""
+def as_json(backend: str, device: Device, uses: Collection[str] = ()) -> dict[str, object]:
+    """A device with all that is known of it, for JSON; ``uses`` as for :func:`standing`."""
+    health = in_resource(device, device.health, uses)
     return {
         "backend": backend,
         "id": device.id,
-        "health": "Healthy" if device.health.healthy else "Unhealthy",
-        "reason": device.health.reason,
+        "health": "Healthy" if health.healthy else "Unhealthy",
+        "reason": health.reason,
+        "unusableFor": dict(device.unusable_for),
         "withheld": device.withheld,
         "numaNodes": list(device.numa_nodes),
         "pciePath": list(device.pcie_path),

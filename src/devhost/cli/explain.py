@@ -11,9 +11,10 @@ import click
 
 from devhost.config.selection import declared
 from devhost.errors import DevhostError, UsageError
+from devhost.health import in_resource
 from devhost.loading import Loaded, load_or_everything
-from devhost.model import Device
-from devhost.plan import explain
+from devhost.model import HEALTHY, Device
+from devhost.plan import Verdict, explain
 from devhost.survey import Survey, survey
 from devhost.sysfs import natural
 from devhost.where import show
@@ -130,7 +131,15 @@ def _print(found: Survey, backend: str, device: Device) -> None:
         click.echo("No resource is configured.")
     for verdict in verdicts:
         mark = "yes" if verdict.taken else "no"
-        click.echo(f"{verdict.resource} (resources[{verdict.entry.index}]): {mark}, {verdict.reason}")
+        click.echo(f"{verdict.resource} (resources[{verdict.entry.index}]): {mark}, {_why(verdict, device)}")
+
+
+def _why(verdict: Verdict, device: Device) -> str:
+    """The reason of a verdict, and why the device is Unhealthy in that resource alone."""
+    health = in_resource(device, HEALTHY, verdict.entry.uses)
+    if not verdict.taken or health.healthy:
+        return verdict.reason
+    return f"{verdict.reason}, and is Unhealthy there: {health.reason}"
 
 
 def _document(found: Survey, backend: str, device: Device) -> dict[str, object]:
@@ -141,7 +150,7 @@ def _document(found: Survey, backend: str, device: Device) -> dict[str, object]:
                 "entry": f"resources[{verdict.entry.index}]",
                 "resource": verdict.resource,
                 "taken": verdict.taken,
-                "reason": verdict.reason,
+                "reason": _why(verdict, device),
             }
             for verdict in explain(found.plan, found.settings, backend, device)
         ],

@@ -17,7 +17,7 @@ from devhost.settings import Settings
 
 from .complaints import Complaints, Place
 from .document import parse, read_file
-from .entry import read_strangers
+from .entry import read_options
 from .language import Cdi, DeviceInfo, File, Labels
 from .nodes import Fields, Node
 from .resources import Placed, backend_of, read_resources, spoken_of
@@ -105,7 +105,7 @@ def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> di
         here = place.key(name)
         backend = backend_of(name, node, catalog, here)
         if backend is not None:
-            value = _options(node, backend, here)
+            value = read_options(node, backend, here)
             if value is not WRONG:
                 options[name] = value
     return options
@@ -114,8 +114,4 @@ def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> di
 def _default_options(entry: Placed, backend: type[Backend]) -> Any:
     """The options of a backend that some entry needs and the file does not speak of."""
     here = Place(entry.place.complaints, f"backends.{backend.name}")
-    return _options(Fields(entry.mark), backend, here)
-
-
-def _options(node: Node, backend: type[Backend], place: Place) -> Any:
-    return read_strangers(node, backend.Options, f"the options of backend {backend.name}", place)
+    return read_options(Fields(entry.mark), backend, here)

@@ -32,7 +32,8 @@ def halves(node: Fields, catalog: Catalog, place: Place) -> tuple[Fields, Fields
     installed, any may be its own; and where no backend is named, all but the misspelt ones of the language.
     """
     language = keys(Resource)
-    known = _known(node, catalog)
+    backend = _named(node, catalog)
+    known = None if backend is None else _keys(backend.ResourceOptions)
     mine: dict[str, Entry] = {}
     theirs: dict[str, Entry] = {}
     for key, entry in node.entries.items():
@@ -43,22 +44,42 @@ def halves(node: Fields, catalog: Catalog, place: Place) -> tuple[Fields, Fields
         if known is None and BACKEND in node.entries:
             continue
         hint = suggest(key, {*language, *(known or ())}, "keys")
+        if backend is not None and key in (_keys(backend.Options) or ()):
+            hint = f"it is an option of the backend: backends.{backend.name}.{key}"
         if (known is not None and key not in known) or (known is None and hint.startswith("did")):
             place.complaints.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
             del theirs[key]
     return Fields(node.mark, mine), Fields(node.mark, theirs)
 
 
-def _known(node: Fields, catalog: Catalog) -> Collection[str] | None:
-    """The keys of the backend that an entry names; ``None`` where nobody knows them."""
+def _named(node: Fields, catalog: Catalog) -> type[Backend] | None:
+    """The backend that an entry names; ``None`` where it names none that is installed."""
     named = node.entries.get(BACKEND)
-    backend = catalog.get(named.value.text) if named and isinstance(named.value, Scalar) else None
-    if backend is None:
-        return None
+    return catalog.get(named.value.text) if named and isinstance(named.value, Scalar) else None
+
+
+def _keys(cls: type) -> Collection[str] | None:
+    """The keys of a backend's dataclass; ``None`` where nobody knows them."""
     try:
-        return keys(backend.ResourceOptions)
+        return keys(cls)
     except Exception:  # noqa: BLE001 - a stranger's annotations; reading the options tells of it
         return None
+
+
+def read_options(node: Node, backend: type[Backend], place: Place) -> Any:
+    """The value of a backend's ``Options``; WRONG after complaining.
+
+    A key that belongs to the entries of the backend is refused with the place it goes to.
+    """
+    what = f"the options of backend {backend.name}"
+    if isinstance(node, Fields):
+        misplaced = set(_keys(backend.ResourceOptions) or ()) - set(_keys(backend.Options) or ())
+        for key in misplaced & node.entries.keys():
+            hint = f"put it into each entry under resources that needs it, beside backend: {backend.name}"
+            message = f"{shown(key)} is a key of an entry, not of the backend"
+            place.complaints.add(node.entries[key].mark, place.path, message, hint)
+        node = Fields(node.mark, {key: one for key, one in node.entries.items() if key not in misplaced})
+    return read_strangers(node, backend.Options, what, place)
 
 
 def read_resource_options(
@@ -86,6 +107,7 @@ def read_resource_options(
     if options is WRONG:
         return WRONG
     guarded(lambda: bool(getattr(options, "prepares", True)), node, what, place)
+    guarded(lambda: _check_uses(options), node, what, place)
     reason = guarded(lambda: _why_alone(options), node, what, place)
     if reason is not WRONG and reason:
         _check_alone(one_line(reason, 300), share, exclusive, node, place)
@@ -106,6 +128,14 @@ def _why_alone(options: object) -> str:
     if not isinstance(reason, str):
         raise TypeError(f"why_alone is {type(reason).__name__}, not text")
     return reason
+
+
+def _check_uses(options: object) -> None:
+    uses = getattr(options, "uses", ())
+    if isinstance(uses, str) or not isinstance(uses, Collection):
+        raise TypeError(f"uses is {type(uses).__name__}, not a collection of texts")
+    if odd := [use for use in uses if not isinstance(use, str)]:
+        raise TypeError(f"uses has {odd[0]!r} in it, which is not text")
 
 
 def read_strangers(node: Node, cls: type, what: str, place: Place) -> Any:

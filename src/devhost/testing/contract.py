@@ -35,6 +35,7 @@ from devhost import catalog
 from devhost.backend import Backend, CanInform, CanLabel, CanNotice, CanProbe, CanWatch, Event
 from devhost.deviceinfo import flaw
 from devhost.errors import AllocationError, typed
+from devhost.health import in_resource
 from devhost.labels import sorted_out
 from devhost.model import Device, Edits, Health, unhealthy
 from devhost.soundness import unsound
@@ -103,6 +104,11 @@ class BackendContract:
             prepares, why_alone = getattr(use, "prepares", True), getattr(use, "why_alone", "")
             assert type(prepares) is bool, f"prepares of {use!r} is {prepares!r}, not a bool"
             assert isinstance(why_alone, str), f"why_alone of {use!r} is {why_alone!r}, not a str"
+            uses = getattr(use, "uses", ())
+            are_words = isinstance(uses, Collection) and not isinstance(uses, str)
+            assert are_words and all(isinstance(word, str) for word in uses), (
+                f"uses of {use!r} is {uses!r}, not a collection of str"
+            )
 
     # What it finds
 
@@ -141,8 +147,9 @@ class BackendContract:
         assert bare.keys() == full.keys(), "asking for no attribute gives other ids"
         for name, device in bare.items():
             known = full[name]
-            assert (device.health, device.claims, device.part_of) == (
+            assert (device.health, device.unusable_for, device.claims, device.part_of) == (
                 known.health,
+                known.unusable_for,
                 known.claims,
                 known.part_of,
             ), f"{name} changes its health or claims with what is wanted"
@@ -195,7 +202,7 @@ class BackendContract:
         """Paths are absolute, nothing is of a wrong type, and whatever is required is on the host."""
         root = self._machine(tmp_path)
         backend = self._made(root)
-        for device, use in product(self._healthy(_look(backend)), self._uses()):
+        for device, use in self._usable(_look(backend)):
             edits = self._edits(backend, [device], use)
             paths = [node.path for node in edits.nodes if node.required]
             paths += [mount.host_path for mount in edits.mounts if mount.required]
@@ -209,7 +216,7 @@ class BackendContract:
         devices = self._healthy(_look(backend))
         restarted = self._made(root)
         _look(restarted)
-        for asked, use in product((devices, *([device] for device in devices)), self._uses()):
+        for asked, use in self._asked(devices, *([device] for device in devices)):
             first = self._edits(backend, asked, use)
             assert self._edits(backend, asked, use) == first, "the same devices, another answer"
             assert self._edits(restarted, asked, use) == first, "another answer after a restart"
@@ -218,9 +225,9 @@ class BackendContract:
         """A container with two devices can use both; in whichever order they are named."""
         backend = self._made(self._machine(tmp_path))
         devices = self._healthy(_look(backend))
-        for asked, use in product((devices, devices[::-1]), self._uses()):
+        for asked, use in self._asked(devices, devices[::-1]):
             together = _paths(self._edits(backend, asked, use))
-            for device in devices:
+            for device in asked:
                 lost = _paths(self._edits(backend, [device], use)) - together
                 assert not lost, f"{device.id} loses {sorted(lost)} when it is not alone"
 
@@ -232,8 +239,8 @@ class BackendContract:
         devices = _look(backend)
         if isinstance(backend, CanProbe):
             backend.probe(devices)
-        for use in self._uses():
-            self._edits(backend, self._healthy(devices), use)
+        for asked, use in self._asked(self._healthy(devices)):
+            self._edits(backend, asked, use)
         after = mischief.contents(root)
         changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
         changed = [path for path in changed if not any(fnmatch(path, glob) for glob in self.may_write)]
@@ -258,10 +265,11 @@ class BackendContract:
         backend = self._made(self._machine(tmp_path))
         devices = self._healthy(_look(backend))
         if isinstance(backend, CanInform):
-            for device in devices:
-                document = backend.device_info(device)
+            for device, use in self._usable(devices):
+                told = arguments(backend, device, (use,))
+                document = backend.device_info(*told)
                 assert document is None or not flaw(document), f"{device.id}: {flaw(document)}"
-                assert backend.device_info(device) == document, f"{device.id}: told differently the next time"
+                assert backend.device_info(*told) == document, f"{device.id}: told differently the next time"
 
     def test_its_labels_are_legal_and_do_not_change_with_health(self, tmp_path: Path) -> None:
         """Holds for backends that have ``labels``: pods are placed by them."""
@@ -349,6 +357,18 @@ class BackendContract:
             return (self.backend.ResourceOptions(),)
         except TypeError as error:
             raise AssertionError(f"{error}: give resource_options, as there is no default") from error
+
+    def _asked(self, *sets: Sequence[Device]) -> Iterator[tuple[list[Device], object]]:
+        """Sets of devices with each use: of a set those that are healthy for it."""
+        for devices, use in product(sets, self._uses()):
+            uses = getattr(use, "uses", ())
+            if some := [device for device in devices if in_resource(device, device.health, uses).healthy]:
+                yield some, use
+
+    def _usable(self, devices: Sequence[Device]) -> Iterator[tuple[Device, object]]:
+        """Each device with each use that it is healthy for."""
+        for (device,), use in self._asked(*([device] for device in self._healthy(devices))):
+            yield device, use
 
     def _edits(self, backend: Backend, devices: Sequence[Device], use: object = None) -> Edits:
         given = self._uses() if use is None else (use,)
