@@ -242,7 +242,11 @@ class Backend:
     """The :data:`API_VERSION` this backend was written for."""
 
     Options: ClassVar[type] = NoOptions
-    """A frozen dataclass; its fields, in camelCase, are the keys under ``backends.<name>``."""
+    """A frozen dataclass; its fields, in camelCase, are the keys under ``backends.<name>``.
+
+    A class variable ``former_keys: Mapping[str, str]`` of it, or of any dataclass of options, has what to say
+    of keys that earlier versions had.
+    """
 
     ResourceOptions: ClassVar[type] = NoOptions
     """A frozen dataclass; its fields, in camelCase, are further keys of an entry under ``resources``.

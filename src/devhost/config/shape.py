@@ -118,6 +118,9 @@ def _empty_mapping(node: Node) -> str:
 
 def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
     """The first member that takes the node; if none does, the complaints of the one that came nearest."""
+    others = [member for member in wanted if member is not type(None)]
+    if len(others) == 1 and not (isinstance(node, Scalar) and node.kind == "null"):
+        return read(node, others[0], place)  # there is nothing to choose between
     nearest: Complaints | None = None
     hint = ""
     for member in wanted:
@@ -149,9 +152,8 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, entry in node.entries.items():
         if key not in known:
-            place.complaints.add(
-                entry.mark, place.path, f"unknown key {shown(key)}", suggest(key, known, "keys")
-            )
+            hint = getattr(cls, "former_keys", {}).get(key, "") or suggest(key, known, "keys")
+            place.complaints.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
             continue
         field, wanted = known[key]
         value = read(entry.value, wanted, place.key(key))
