@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from devhost_gpu import toolkit, writing
 from devhost_gpu.adapter import Adapter
-from devhost_gpu.allocation import edits
+from devhost_gpu.allocation import Request, edits
 from devhost_gpu.card import NVIDIA, Card
 from devhost_gpu.nvml.facts import NvidiaFacts
 from devhost_gpu.options import GpuOptions
@@ -168,7 +168,7 @@ async def test_cards_are_ill_until_nvidia_ctk_has_named_them(place: Place) -> No
     (call,) = place.calls
     assert call[:2] == ["cdi", "generate"]
     assert {"--format=json", "--device-name-strategy=uuid", "--driver-root=/", "--dev-root=/"} <= set(call)
-    given = edits(place.specified.scan(()), place.options, Sysfs(place.root))
+    given = edits(place.specified.scan(()), Request(place.options, Sysfs(place.root)))
     assert given.cdi_devices == (own(A)[0], own(B)[0])
     assert not given.nodes and not given.env and not given.mounts
 

@@ -26,10 +26,10 @@ THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """What a client reads of its server, and of its own limits (NVIDIA's MPS documentation)."""
 
-USUAL = "/tmp/nvidia-mps"  # noqa: S108 - where clients look unless they are told otherwise
+USUAL = "/tmp/nvidia-mps"
 """The directory of pipes that CUDA takes without a variable."""
 
-SHM = "/dev/shm"  # noqa: S108 - the path in the container
+SHM = "/dev/shm"
 """Where a client expects the memory that it shares with the server."""
 
 CONTROL = "control"

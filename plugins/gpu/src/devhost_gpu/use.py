@@ -92,3 +92,7 @@ class GpuUse:
     def mps_use(self) -> str:
         """What the MPS server of this resource is called there."""
         return f"mps:{self.resource}"
+
+
+PLAIN = GpuUse()
+"""What an entry says that has none of the keys."""
