@@ -51,7 +51,7 @@ def edits(cards: Sequence[NvidiaFacts], options: GivingOptions, exists: Callable
     if "volume-mounts" in options.strategies:
         mounts = tuple(Mount("/dev/null", f"{VOLUMES}/{_id(card, options)}") for card in ordered)
         parts.append(Edits(mounts=mounts, env={VISIBLE: VOLUMES}))
-    if options.tells_runtime:
+    if options.tells_runtime or "cdi" in options.strategies:
         parts.append(Edits(env=dict.fromkeys(_extras(options), "enabled")))
     root = dev_root(options, exists)
     parts.append(_channels(options, root, exists))
@@ -62,7 +62,9 @@ def edits(cards: Sequence[NvidiaFacts], options: GivingOptions, exists: Callable
         nodes += [_node(root, f"/dev/{name}", required=needed and alone) for name, needed in CONTROL.items()]
         parts.append(Edits(tuple(nodes), _driver(options)))
     if "cdi" in options.strategies:
-        parts.append(Edits(cdi_devices=tuple(_specified(card) for card in ordered)))
+        names = [_specified(card) for card in ordered]
+        names += [name for card in ordered for name in card.cdi_extras]
+        parts.append(Edits(cdi_devices=tuple(names)))
     return Edits.merge(parts)
 
 

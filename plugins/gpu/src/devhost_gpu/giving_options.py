@@ -55,16 +55,19 @@ class GivingOptions:
         example="/opt/nvidia",
     )
     gds_enabled: bool = option(
-        False, "Whether NVIDIA's container runtime is asked for GPUDirect Storage (`NVIDIA_GDS`)."
+        False,
+        "Whether containers get GPUDirect Storage: NVIDIA's container runtime is asked for it "
+        "(`NVIDIA_GDS`), and with `cdi` the name `…/gds=all` is given.",
     )
     mofed_enabled: bool = option(
-        False, "Whether it is asked for the devices of NVIDIA's network driver (`NVIDIA_MOFED`)."
+        False,
+        "The same for the devices of NVIDIA's network driver (`NVIDIA_MOFED`, `…/mofed=all`).",
     )
-    gdrcopy_enabled: bool = option(False, "Whether it is asked for GDRCopy (`NVIDIA_GDRCOPY`).")
+    gdrcopy_enabled: bool = option(False, "The same for GDRCopy (`NVIDIA_GDRCOPY`, `…/gdrcopy=all`).")
     imex_channel_IDs: tuple[int, ...] = option(
         (),
         "Channels for memory shared between nodes (IMEX) that each container with NVIDIA GPUs gets, those of "
-        "them that the node has; not with `cdi`.",
+        "them that the node has; with `cdi` as `…/imex-channel=<number>`.",
         example=[0],
     )
     nvidia_CTK_path: str = option(
@@ -125,10 +128,9 @@ class GivingOptions:
         if strategies >= FOR_RUNTIME:
             raise OptionError("envvar and volume-mounts set the same variable: leave one out", key=key)
         needs = {
-            "gdsEnabled": (self.gds_enabled, FOR_RUNTIME),
-            "mofedEnabled": (self.mofed_enabled, FOR_RUNTIME),
-            "gdrcopyEnabled": (self.gdrcopy_enabled, FOR_RUNTIME),
-            "imexChannelIDs": (self.imex_channel_IDs, FOR_RUNTIME | {"device-specs"}),
+            "gdsEnabled": (self.gds_enabled, FOR_RUNTIME | {"cdi"}),
+            "mofedEnabled": (self.mofed_enabled, FOR_RUNTIME | {"cdi"}),
+            "gdrcopyEnabled": (self.gdrcopy_enabled, FOR_RUNTIME | {"cdi"}),
             "driverDirectory": (self.driver_directory, frozenset({"device-specs"})),
         }
         for name, (value, one_of) in needs.items():
