@@ -48,6 +48,7 @@ def entry(name: str, more: str = "", where: str = "kind: gpu") -> str:
     return f'{{name: "{name}", backend: gpu, where: {{vendor: nvidia, {where}}}{more}}}'
 
 
+EXAMPLE = Path(__file__).parents[3] / "config/examples/gpu-gke.yaml"
 NVIDIAS = ", mps: {root: /run/nvidia/mps}"
 GOOGLES = ", mps: {pipeDirectory: /tmp/nvidia-mps}"
 FOUR = ", share: {replicas: 4}"
@@ -172,6 +173,30 @@ async def test_gpus_wait_for_their_server_in_resources_that_share_them_through_i
         control.unlink()
         await node.until(lambda: node.kubelet.allocatable().get(SHARED, 0) == 0)
         assert node.kubelet.allocatable()[GPU] == 1
+
+
+async def test_the_example_for_gke_gives_what_google_s_plugin_gives(
+    tmp_path: Path, nvidia: NvidiaMachine
+) -> None:
+    nvidia.gpu(DGX[0], memory_mib=MEMORY)
+    for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/home/kubernetes/bin/nvidia/lib64/libcuda.so"):
+        nvidia.tree.file(path, "")
+    text = EXAMPLE.read_text()
+    async with MpsNode(tmp_path) as node:
+        node.configure(text.partition("version: 1\n")[2])
+        async with node.served():
+            await node.offers({GPU: 1})
+            started = await node.container({GPU: 1})
+            assert sorted(one.container_path for one in started.devices) == [
+                "/dev/nvidia-uvm",
+                "/dev/nvidia0",
+                "/dev/nvidiactl",
+            ]
+            assert mounts(started) == {"/usr/local/nvidia": "/home/kubernetes/bin/nvidia"}
+            assert not started.envs
+            nvidia.nvml.event(nvidia.uuids[DGX[0]], 63)
+            nvidia.nvml.event(nvidia.uuids[DGX[0]], 48)
+            await node.until(lambda: node.kubelet.allocatable().get(GPU) == 0)
 
 
 def refused(tmp_path: Path, text: str) -> str:

@@ -265,7 +265,7 @@ async def test_distinct_means_different_physical_gpus_for_partitions(node: GpuNo
 async def test_a_missing_nvidia_uvm_stops_no_pod_whose_runtime_makes_it(
     station: GpuNode, nvidia: NvidiaMachine
 ) -> None:
-    """After boot nobody has made it yet: NVIDIA's plugin leaves it out, and NVIDIA's runtime makes it."""
+    """After boot it may not exist yet: NVIDIA's plugin leaves it out, and NVIDIA's runtime creates it."""
     (station.root / "dev/nvidia-uvm").unlink()
     async with station.serving("{deviceListStrategy: [envvar, device-specs]}", GPUS):
         await station.offers({"nvidia.com/gpu": 2})
