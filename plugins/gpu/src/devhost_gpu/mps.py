@@ -111,7 +111,8 @@ class Servers:
         """An event when a server has come or gone."""
         while True:
             await asyncio.sleep(TICK)
-            if await self._context.run_blocking(self._silent) != self._shown:
+            named = uses(self._context.entries)
+            if named and await self._context.run_blocking(self._silent) != self._shown:
                 yield Event("nvidia", "change")
 
     def _silent(self) -> dict[str, str]:
