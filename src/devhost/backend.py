@@ -198,6 +198,13 @@ class Context(Protocol):
         ``"*"`` in it asks for everything (``devhost discover`` and ``explain`` do).
         """
 
+    @property
+    def entries(self) -> Collection[object]:
+        """What the entries of the file say to this backend: the values of its ``ResourceOptions``.
+
+        Another file may bring others while the backend object stays; it is then asked to look again.
+        """
+
     def held(self) -> frozenset[str] | None:
         """What containers use now: every claim and ``part_of`` of the devices they have, of all backends.
 
@@ -261,7 +268,11 @@ class Backend:
     """The :data:`API_VERSION` this backend was written for."""
 
     Options: ClassVar[type] = NoOptions
-    """A frozen dataclass; its fields, in camelCase, are the keys under ``backends.<name>``."""
+    """A frozen dataclass; its fields, in camelCase, are the keys under ``backends.<name>``.
+
+    A class variable ``former_keys: Mapping[str, str]`` of it, or of any dataclass of options, has what to say
+    of keys that earlier versions had.
+    """
 
     ResourceOptions: ClassVar[type] = NoOptions
     """A frozen dataclass; its fields, in camelCase, are further keys of an entry under ``resources``.
@@ -269,8 +280,8 @@ class Backend:
     A backend that has one is called with its value as second argument, which needs a default that the core
     never uses: ``allocate(self, devices, use: Use = Use())``, and ``prepare`` and ``device_info`` the same.
     Editing the keys changes the resource in place: what a container has stays as it is, also when it starts
-    again, as long as this process lives. No field may be called as a key that every entry has. Three members
-    of the class mean something to the core, each a field or a property:
+    again, as long as this process lives. No field may be called as a key that every entry has. Some members
+    of the class mean something to the core, each a field or a property, the last a method:
 
     ``prepares: bool``
         Whether ``prepare`` is wanted for such a resource at all; without it, wherever the backend has one.
@@ -280,6 +291,16 @@ class Backend:
     ``uses: Collection[str]``
         What such a resource hands out beside the device itself, in the words of ``Device.unusable_for``: a
         device is Unhealthy in the resource while it is unusable for one of them. Without it, nothing.
+    ``def named(self, resource: str) -> ResourceOptions``
+        The value for an entry with this name, a template where it has braces: where what a container gets
+        depends on the name. Called once, when the file is read. May raise :class:`OptionError`.
+    """
+
+    takes_shares: ClassVar[bool] = False
+    """Whether ``allocate`` takes one more argument, by its name: ``shares: Mapping[str, Fraction] = {}``.
+
+    It says how much of each device the container asks for, by the device's id: two of the four times that it
+    is handed out are ``Fraction(2, 4)``. A device that is not in it is given as a whole.
     """
 
     attributes: ClassVar[Mapping[str, Attribute]] = {}

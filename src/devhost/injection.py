@@ -13,7 +13,8 @@ import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 
 from . import cdi
@@ -48,13 +49,13 @@ or has let go of, the oldest go first."""
 class _Unit:
     """Something the specification names: the devices it stands for, and what they add to a container.
 
-    ``source`` and ``terms`` are who was asked, and with which terms of the resource.
+    ``source`` and ``terms`` are who was asked, and on which terms a container gets the devices.
     """
 
     devices: tuple[Device, ...]
     edits: ContainerEdits
     source: Source | None = None
-    terms: Terms | None = None
+    terms: Terms = field(default_factory=Terms)
 
 
 class Injection:
@@ -75,6 +76,8 @@ class Injection:
         self._settled = settled
         self._wanted: Mapping[str, Device] = {}
         self._sick: Collection[str] = ()
+        self._parts_of: Mapping[str, Fraction] = {}
+        """How much of each device one token gives, where the backend wants to know."""
         self._units: dict[str, _Unit] = {}
         self._sets: dict[str, _Unit] = {}
         self._told: dict[str, str] = {}
@@ -100,6 +103,8 @@ class Injection:
         devices = {offer.device.id: offer.device for offer in offers}
         self._wanted = {name: device for name, device in devices.items() if verdict(device).healthy}
         self._sick = devices.keys() - self._wanted.keys()
+        if self._supply.source.takes_shares:
+            self._parts_of = {offer.device.id: Fraction(1, offer.replicas) for offer in offers}
         self._wake.set()
 
     def listable(
@@ -183,11 +188,12 @@ class Injection:
         """Turns what a container gets into names, and makes sure that the file holds them.
 
         Several devices are named one by one where that gives the container the same as they get together.
-        Where it does not (a variable that lists them all), a name of their own stands for the set.
+        Where it does not (a variable that lists them all, or that tells how much of them it has), a name of
+        their own stands for the set.
 
         Args:
             tokens: what the container gets it by; they count as held already.
-            terms: those of the resource that it gets it with.
+            terms: on which it gets it.
             deadline: seconds the backend still has.
 
         Raises:
@@ -198,11 +204,12 @@ class Injection:
         if self._unwritten or not self._failures.keys().isdisjoint(alone):
             self._wake.set()  # what the list says of them may be wrong by now
         self._take(alone)
+        name = cdi.set_name(self._told_apart(device, terms.shares.get(device)) for device in alone)
         if cdi.applied([unit.edits for unit in alone.values()]) == cdi.applied([whole.edits]):
             names = [cdi.device_name(device) for device, unit in alone.items() if unit.edits]
             self._told |= dict.fromkeys(tokens, "")
         else:
-            names = [name := cdi.set_name(alone)]
+            names = [name]
             self._sets.pop(name, None)
             self._sets[name] = whole  # last, as the youngest
             self._told |= dict.fromkeys(tokens, name)
@@ -210,7 +217,7 @@ class Injection:
             await self._write()
         except EnvironmentFailure as error:
             edits = {cdi.device_name(device): unit.edits for device, unit in alone.items()}
-            if not await self._lie_there(edits | {cdi.set_name(alone): whole.edits}, names):
+            if not await self._lie_there(edits | {name: whole.edits}, names):
                 raise AllocationError(f"{self._supply.name}: {error}") from error
         qualified = tuple(f"{self.kind}={name}" for name in names) + granted.edits.cdi_devices
         return Granted(Edits(annotations=granted.edits.annotations, cdi_devices=qualified))
@@ -228,13 +235,23 @@ class Injection:
     ) -> tuple[_Unit, dict[str, _Unit]]:
         """What devices add together, and what each adds alone. Runs on the backend's thread."""
         whole = _Unit(tuple(devices), self._rendered(granted), self._supply.source, terms)
-        if len(devices) == 1:
+        by_one = {device.id: self._by_one_token(device.id, terms) for device in devices}
+        if len(devices) == 1 and terms == by_one[devices[0].id]:
             return whole, {devices[0].id: whole}
-        return whole, {device.id: self._alone((device,), terms) for device in devices}
+        return whole, {device.id: self._alone((device,), by_one[device.id]) for device in devices}
 
     def _alone(self, devices: tuple[Device, ...], terms: Terms) -> _Unit:
         source = self._supply.source
         return _Unit(devices, self._rendered(self._supply.ask(devices, terms)), source, terms)
+
+    def _by_one_token(self, device: str, terms: Terms) -> Terms:
+        """The terms on which a container gets a device by one token."""
+        part = self._parts_of.get(device)
+        return replace(terms, shares={} if part is None else {device: part})
+
+    def _told_apart(self, device: str, share: Fraction | None) -> str:
+        """What a device goes by in the name of a set, where a container may have more or less of it."""
+        return device if share in (None, self._parts_of.get(device)) else f"{device}*{share}"
 
     def _rendered(self, granted: Granted) -> ContainerEdits:
         look = functools.partial(cdi.host_node, root=self._supply.source.context.root)
@@ -256,8 +273,8 @@ class Injection:
         rendered = set(map(cdi.device_name, self._units))
         self._earlier = {n: e for n, e in found.items() if n not in self._adopted and n not in rendered}
 
-    def _due(self) -> Iterator[tuple[tuple[Device, ...], Terms]]:
-        """What must be rendered, and with which terms of the resource.
+    def _due(self) -> Iterator[tuple[str, tuple[Device, ...], Terms]]:
+        """What must be rendered, and on which terms; with its name where that is a set.
 
         That is all of which a device, or who is asked, is not the same any more. New terms are for what no
         container has: one may start again, and shall find what it was given.
@@ -267,15 +284,16 @@ class Injection:
             return  # its options were changed; what its forerunner said holds until its first look
         kept = self._kept()
         for name, device in self._wanted.items():
-            unit, given = self._units.get(name), kept.get(name, terms)
+            unit, given = self._units.get(name), self._by_one_token(name, kept.get(name, terms))
             current = unit is not None and _current(unit, (device,), source, given)
             if not current or name in self._failures:
-                yield (device,), given
-        for unit in self._sets.values():
+                yield "", (device,), given
+        for set_name, unit in self._sets.items():
             now = tuple(self._wanted.get(device.id, device) for device in unit.devices)
-            given = next((kept[device.id] for device in now if device.id in kept), terms)
+            last = next((kept[device.id] for device in now if device.id in kept), terms)
+            given = replace(last, shares=unit.terms.shares)
             if now and not _current(unit, now, source, given):
-                yield now, given
+                yield set_name, now, given
 
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
@@ -291,7 +309,7 @@ class Injection:
     async def _render_due(self) -> None:
         held = self._supply.inventory.listed()
         hung = ""
-        for devices, terms in list(self._due()):
+        for set_name, devices, terms in list(self._due()):
             if self._stopping:
                 return
             reason = hung
@@ -302,9 +320,9 @@ class Injection:
                 hung = reason = error.message  # the next device would only wait as long
             except BackendError as error:
                 reason = error.message
-            if len(devices) > 1:
+            if set_name:
                 if not reason:
-                    self._sets[cdi.set_name(device.id for device in devices)] = unit
+                    self._sets[set_name] = unit
             elif reason:
                 self._fail(devices[0].id, reason, held=held.get(devices[0].id, False))
             else:

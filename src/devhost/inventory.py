@@ -262,6 +262,13 @@ class Inventory:
             self._held()
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
+    def replicas(self, unit: str) -> int:
+        """How many tokens are listed that are named after ``unit``."""
+        entries, count = self.snapshot.entries, 0
+        while (entry := entries.get(numbered(unit, count))) is not None and entry.gone_at is None:
+            count += 1
+        return count or 1
+
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
         self._vanished = self.account.vanished = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ RESYNC = 60.0
 """Seconds after which all is done again: the net under files that somebody else has removed."""
 
 
-_Basis = tuple[FeatureDirectory, list[Device], Offered]
+_Basis = tuple[FeatureDirectory, list[Device], Offered, Collection[object]]
 """What a file is made of, and where it lies: as long as it is the same, there is nothing to do."""
 
 
@@ -165,7 +165,7 @@ class Labelling:
     async def _label(self, name: str, discovery: Discovery, offered: Offered) -> bool:
         """Writes the labels of one backend; false if that failed."""
         place, devices = self._place, list(discovery.devices.values())
-        basis = (place, devices, offered)
+        basis = (place, devices, offered, discovery.source.context.entries)
         if self._told.get(name) == basis:
             return True
         try:

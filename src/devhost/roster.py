@@ -56,16 +56,17 @@ class Roster:
             self._tasks.cancel(f"provision {name}")
         for name in needed:
             backend, options = catalog.get(name), settings.backends.get(name)
-            wanted = settings.wanted(name)
+            wanted, entries = settings.wanted(name), settings.said_to(name)
             running = self.discoveries.get(name)
             if backend is None:
                 continue  # config.load refuses a file that needs a missing backend
             if running and running.source.kind is backend and running.source.options == options:
-                if running.source.context.wanted != wanted:
-                    running.source.context.wanted = wanted
+                context = running.source.context
+                if (context.wanted, context.entries) != (wanted, entries):
+                    context.wanted, context.entries = wanted, entries
                     running.look(ANYTHING)
                 continue
-            source = Source(backend, options, self._root, wanted, self._held)
+            source = Source(backend, options, self._root, wanted, self._held, entries)
             discovery = Discovery(source, self._metrics, self._found)
             if running:
                 source.succeed(running.source)

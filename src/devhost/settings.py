@@ -160,3 +160,7 @@ class Settings:
         """Every attribute name that some resource of ``backend`` looks at."""
         entries = (r.wanted() for r in self.resources if r.backend == backend)
         return frozenset().union(*entries)
+
+    def said_to(self, backend: str) -> tuple[object, ...]:
+        """What the entries of ``backend`` say to it: the values of its ``ResourceOptions``, in file order."""
+        return tuple(r.options for r in self.resources if r.backend == backend and r.options is not None)

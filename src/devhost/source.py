@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -70,11 +71,17 @@ class ServiceContext:
     """The context a running backend gets (see :class:`devhost.backend.Context`)."""
 
     def __init__(
-        self, name: str, root: Path, wanted: Collection[str] = (), held: HeldClaims = lambda: None
+        self,
+        name: str,
+        root: Path,
+        wanted: Collection[str] = (),
+        held: HeldClaims = lambda: None,
+        entries: Collection[object] = (),
     ) -> None:
         self.log = logging.getLogger(f"devhost.backend.{name}")
         self.root = root
         self.wanted: Collection[str] = wanted
+        self.entries: Collection[object] = entries
         self._held = held
         self._lane = Lane(f"{name}-watch", f"backend {name}", "when waiting for events")
 
@@ -105,11 +112,12 @@ class Source:
         root: Path,
         wanted: Collection[str] = (),
         held: HeldClaims = lambda: None,
+        entries: Collection[object] = (),
     ) -> None:
         self.name = kind.name
         self.kind = kind
         self.options = options
-        self.context = ServiceContext(kind.name, root, wanted, held)
+        self.context = ServiceContext(kind.name, root, wanted, held, entries)
         who = f"backend {kind.name}"
         self._looking = Lane(f"{kind.name}-look", who, "when looking for devices")
         self._probing = Lane(f"{kind.name}-probe", who, "when probing devices")
@@ -179,6 +187,11 @@ class Source:
         return issubclass(self.kind, CanLabel)
 
     @property
+    def takes_shares(self) -> bool:
+        """Whether the backend is told how much of each device a container asks for."""
+        return self.kind.takes_shares
+
+    @property
     def hung(self) -> int:
         """Threads left behind in calls that never returned."""
         return sum(lane.abandoned for lane in self._lanes)
@@ -224,14 +237,21 @@ class Source:
                 self._serving, deadline, lambda: backend.prepare(*arguments(backend, devices, options))
             )
 
-    def allocate(self, devices: Sequence[Device], options: Sequence[object] = ()) -> Edits:
+    def allocate(
+        self,
+        devices: Sequence[Device],
+        options: Sequence[object] = (),
+        shares: Mapping[str, Fraction] | None = None,
+    ) -> Edits:
         """What a container needs to use these devices. Call it through :meth:`serve`.
 
         Args:
             options: see :func:`arguments`.
+            shares: see :attr:`Backend.takes_shares`.
         """
         backend = self.serving
-        return backend.allocate(*arguments(backend, devices, options))
+        told: dict[str, Any] = {"shares": shares or {}} if backend.takes_shares else {}
+        return backend.allocate(*arguments(backend, devices, options), **told)
 
     def device_info(self, device: Device, options: Sequence[object] = ()) -> Mapping[str, object] | None:
         """What network plugins are told of a device; ``None`` for nothing. Call it through :meth:`serve`.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as field_of
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from . import deviceinfo
@@ -74,11 +75,13 @@ class Terms:
     """With what the devices of a resource are handed out: what a container got with it, it keeps.
 
     ``options`` is the value of the backend's ``ResourceOptions``, ``None`` where it has none;
-    ``permissions`` are those of the device nodes, empty where the backend says them.
+    ``permissions`` are those of the device nodes, empty where the backend says them; ``shares`` is how much
+    the container asks for of each device, by id, empty where the backend does not want to know.
     """
 
     options: object = None
     permissions: str = ""
+    shares: Mapping[str, Fraction] = field_of(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ async def _unconfirmed(account: Account, tokens: Sequence[str]) -> None:
 
 
 Inject = Callable[[Sequence[str], Sequence[Device], Granted, Terms, float], Awaitable[Granted]]
-"""Turns what a container gets into names: its tokens and devices, that with which terms, and how many
+"""Turns what a container gets into names: its tokens and devices, that on which terms, and how many
 seconds the backend still has."""
 
 
@@ -180,7 +183,7 @@ class Supply:
 
     async def _hand_out(self, wanted: Mapping[str, Sequence[Device]]) -> Granted:
         began = time.monotonic()
-        sets, terms = tuple(wanted.values()), self.terms
+        sets, terms = tuple(wanted.values()), replace(self.terms, shares=self._shares(wanted))
         try:
             answer, documents = await self.source.serve(ALLOCATE_DEADLINE, self._serve_described, sets, terms)
             granted = answer.granted
@@ -210,7 +213,7 @@ class Supply:
                 token: tuple(device for device in some if device.id in given)
                 for token, some in wanted.items()
             }
-        self.inventory.allocated(got, got, terms)
+        self.inventory.allocated(got, got, replace(terms, shares={}))
         # for requests to come: the container's answer goes first
         loop = asyncio.get_running_loop()
         loop.call_soon(self.vicinity.allocated, self.name, self.inventory, began, tuple(wanted))
@@ -220,8 +223,19 @@ class Supply:
         """Ids of the devices that the container got which holds these tokens, each once."""
         return list(dict.fromkeys(device for token in tokens for device in self.inventory.given(token)))
 
+    def _shares(self, wanted: Mapping[str, Sequence[Device]]) -> Mapping[str, Fraction]:
+        """How much of each device, by id, these tokens give."""
+        if not self.source.takes_shares:
+            return {}
+        found: dict[str, Fraction] = {}
+        for entry in self._entries(tuple(wanted)):
+            part = Fraction(1, self.inventory.replicas(entry.unit))
+            for device in wanted[entry.token]:
+                found[device.id] = found.get(device.id, Fraction(0)) + part
+        return found
+
     def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
-        """What a container would get with these devices and terms now. Runs on the backend's thread.
+        """What a container would get with these devices on these terms now. Runs on the backend's thread.
 
         Raises:
             MissingPath: something a device needs is missing on the host.
@@ -347,7 +361,7 @@ class Supply:
 
     def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
-        edits = self.source.allocate(devices, (terms.options, self._before))
+        edits = self._asked(devices, terms)
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.source.name} answered {type(edits).__name__}, not Edits")
         check_edits(edits, self.source.name)
@@ -359,6 +373,9 @@ class Supply:
         edits = self._one_each(edits)
         optional = {path for path in _paths(edits, required=False) if not self.source.exists(path)}
         return Granted(edits, frozenset(optional)), {}
+
+    def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
+        return self.source.allocate(devices, (terms.options, self._before), terms.shares)
 
     def _one_each(self, edits: Edits) -> Edits:
         """The same with one thing at each container path: what is required, else the first that there is.
@@ -392,7 +409,7 @@ class Supply:
             return {devices[0].id: sorted(absent)}
         blame = {}
         for device in devices:
-            edits = self.source.allocate([device], (terms.options, self._before))
+            edits = self._asked([device], terms)
             own = set(_paths(edits, required=True)) & absent
             if own:
                 blame[device.id] = sorted(own)

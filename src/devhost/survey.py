@@ -63,7 +63,8 @@ async def survey(
     for name in settings.backend_names() or loaded.catalog.installed:
         if backend := loaded.catalog.get(name):
             wanted = settings.wanted(name) | ({"*"} if everything else set())
-            source = Source(backend, settings.backends.get(name), root, wanted)
+            entries = settings.said_to(name)
+            source = Source(backend, settings.backends.get(name), root, wanted, entries=entries)
             discoveries[name] = Discovery(source, Metrics(), lambda caused_at: None)
     await asyncio.gather(*map(_ask, discoveries.values()))
     found = {name: discovery.devices for name, discovery in discoveries.items()}

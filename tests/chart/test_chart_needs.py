@@ -127,8 +127,6 @@ def test_virtual_functions_are_made_in_a_writable_sys_and_noted_on_the_node(char
         ({"driverRoot": "/run/nvidia/driver/", "devRoot": "/run/nvidia"}, {"/host/run/nvidia"}),
         ({"driverRoot": "/run/nvidia/driver", "devRoot": "/"}, {"/host/run/nvidia/driver"}),
         ({"driverDirectory": "/srv/nvidia"}, {"/host/usr", "/host/srv/nvidia"}),
-        ({"mpsPipeDirectory": "/run/mps/pipe", "mpsShmDirectory": "/run/mps/shm"},
-         {"/host/usr", "/host/run/mps/pipe", "/host/run/mps/shm"}),
         ({"driverDirectory": "/usr/local/nvidia"}, {"/host/usr"}),
     ],
 )  # fmt: skip
@@ -140,6 +138,22 @@ def test_gpus_need_the_files_of_nvidias_driver(
     assert writable(rendered) == WRITABLE
     for path in directories:  # a driver's container mounts it later
         assert rendered.mounts[path]["mountPropagation"] == "HostToContainer"
+
+
+@pytest.mark.parametrize(
+    ("mps", "directories"),
+    [
+        ({"root": "/run/nvidia/mps"}, {"/host/usr", "/host/run/nvidia/mps"}),
+        ({"pipeDirectory": "/tmp/nvidia-mps", "shmDirectory": "/run/shm"},
+         {"/host/usr", "/host/tmp/nvidia-mps", "/host/run/shm"}),
+    ],
+)  # fmt: skip
+def test_gpus_that_are_shared_through_mps_need_the_files_of_the_server(
+    chart: Chart, mps: dict[str, str], directories: set[str]
+) -> None:
+    rendered = chart.render(configured({**GPU, "mps": mps}))
+    assert more(rendered) == directories
+    assert rendered.mounts[max(directories)]["mountPropagation"] == "HostToContainer"
 
 
 def test_a_specification_by_nvidia_ctk_takes_the_whole_root(chart: Chart) -> None:

@@ -98,7 +98,9 @@ RELATIVE = {
     ),
     "backends.gpu.driverRoot": configured(backends={"gpu": {"driverRoot": ""}}),
     "backends.gpu.devRoot": configured(backends={"gpu": {"devRoot": "run/nv"}}),
-    "backends.gpu.mpsPipeDirectory": configured(backends={"gpu": {"mpsPipeDirectory": "mps"}}),
+    "resources[0].mps.root": configured(
+        {"name": "a.b/c", "backend": "gpu", "mps": {"root": "run/nvidia/mps"}}
+    ),
     "backends.gpu.cdiDirectories[1]": configured(backends={"gpu": {"cdiDirectories": ["/etc/cdi", "run"]}}),
     "backends.udev.groups[0].members[0].path": configured(
         backends={"udev": {"groups": [{"members": [{"path": "dev/ttyS0"}]}]}}

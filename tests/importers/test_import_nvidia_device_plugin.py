@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from devhost_gpu.use import GpuUse, Mps
 
 from devhost import catalog
 from devhost.cli.import_ import command
@@ -139,25 +140,23 @@ def test_strategies_come_down_to_what_has_an_effect_there(
     assert words in text
 
 
-def test_with_cdi_alone_what_the_runtime_would_be_asked_for_is_left_out_with_a_word(read) -> None:
-    settings, text = read("flags: {gdsEnabled: true, plugin: {deviceListStrategy: cdi-cri}}")
-    assert not options(settings).gds_enabled
-    assert "gdsEnabled has no place here" in text
+@pytest.mark.parametrize("strategy", ["envvar", "cdi-cri", "cdi-annotations"])
+def test_what_goes_with_gpus_is_asked_for_with_any_strategy(read, strategy: str) -> None:
+    """The plugin sets the variables with CDI alone as well, and adds names."""
+    flags = "gdsEnabled: true, mofedEnabled: true, gdrcopyEnabled: true"
+    settings, text = read(f"flags: {{{flags}, plugin: {{deviceListStrategy: {strategy}}}}}")
+    found = options(settings)
+    assert found.gds_enabled and found.mofed_enabled and found.gdrcopy_enabled
+    assert "has no place here" not in text
 
 
-@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "[cdi-cri, envvar]"])
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "[cdi-cri, envvar]", "cdi-cri"])
 def test_imex_channels_are_passed_on(read, strategy: str) -> None:
     settings, text = read(
         f"{{imex: {{channelIDs: [0]}}, flags: {{plugin: {{deviceListStrategy: {strategy}}}}}}}"
     )
     assert options(settings).imex_channel_IDs == (0,)
     assert "has no place here" not in text
-
-
-def test_imex_channels_are_not_asked_for_with_cdi_alone_and_that_is_said(read) -> None:
-    settings, text = read("{imex: {channelIDs: [0]}, flags: {plugin: {deviceListStrategy: cdi-cri}}}")
-    assert options(settings).imex_channel_IDs == ()
-    assert "imex has no place here with CDI" in text
 
 
 def test_instances_are_gpus_with_single_and_have_names_with_mixed(read) -> None:
@@ -195,15 +194,32 @@ def test_a_shared_profile_stands_before_the_others(read) -> None:
     assert rest.share.replicas == 1
 
 
-def test_mps_passes_on_the_directories_of_a_server_that_somebody_else_starts(read) -> None:
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("renameByDefault: true", "nvidia.com/gpu.shared"), ("renameByDefault: false", "nvidia.com/gpu")],
+)
+def test_mps_is_that_of_the_plugin_s_own_daemon_for_the_resource_that_is_shared(
+    read, key: str, name: str
+) -> None:
     settings, text = read(
-        "flags: {mpsRoot: /run/mps}\nsharing: {mps: {resources: [{name: gpu, replicas: 4}]}}"
+        f"flags: {{mpsRoot: /run/mps/}}\nsharing: {{mps: {{{key}, resources: [{{name: gpu, replicas: 4}}]}}}}"
     )
-    found = options(settings)
-    assert found.mps_pipe_directory == "/run/mps/nvidia.com/gpu/pipe"
-    assert found.mps_shm_directory == "/run/mps/shm"
-    assert settings.resources[0].share.replicas == 4
+    (entry,) = settings.resources
+    assert (entry.name, entry.share.replicas) == (name, 4)
+    assert entry.options == GpuUse(mps=Mps(root="/run/mps")).named(name)
     assert "starts no MPS server" in text
+
+
+def test_mps_without_a_root_is_where_the_plugin_s_chart_has_it(read) -> None:
+    settings, _ = read("sharing: {mps: {resources: [{name: gpu, replicas: 4}]}}")
+    assert settings.resources[0].options.mps == Mps(root="/run/nvidia/mps")
+
+
+def test_time_slices_and_instances_have_no_mps(read) -> None:
+    assert read(SLICED % "")[0].resources[0].options.mps is None
+    both = "flags: {migStrategy: mixed}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
+    gpus, instances = read(both)[0].resources
+    assert gpus.options.mps and instances.options.mps is None
 
 
 @pytest.mark.parametrize(

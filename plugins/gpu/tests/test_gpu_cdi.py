@@ -8,12 +8,13 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from devhost_gpu import toolkit, writing
 from devhost_gpu.adapter import Adapter
-from devhost_gpu.allocation import edits
+from devhost_gpu.allocation import Request, edits
 from devhost_gpu.card import NVIDIA, Card
 from devhost_gpu.nvml.facts import NvidiaFacts
 from devhost_gpu.options import GpuOptions
@@ -168,7 +169,7 @@ async def test_cards_are_ill_until_nvidia_ctk_has_named_them(place: Place) -> No
     (call,) = place.calls
     assert call[:2] == ["cdi", "generate"]
     assert {"--format=json", "--device-name-strategy=uuid", "--driver-root=/", "--dev-root=/"} <= set(call)
-    given = edits(place.specified.scan(()), place.options, Sysfs(place.root))
+    given = edits(place.specified.scan(()), Request(place.options, Sysfs(place.root)))
     assert given.cdi_devices == (own(A)[0], own(B)[0])
     assert not given.nodes and not given.env and not given.mounts
 
@@ -330,6 +331,133 @@ async def test_the_file_goes_with_the_last_card_when_no_container_has_one(
         assert place.written.exists()
         place.held = frozenset()
         await place.until(lambda: not place.written.exists())
+
+
+# What goes with GPUs
+
+OWN = "toolkit.devhost.nvidia.com"
+CHANNEL = "dev/nvidia-caps-imex-channels/channel"
+EXTRAS = {
+    "gds": {"names": ["all"], "node": "/dev/nvidia-fs0"},
+    "mofed": {"names": ["all"], "node": "/dev/infiniband/uverbs0"},
+    "gdrcopy": {"names": ["all"], "node": "/dev/gdrdrv"},
+    "imex": {"names": ["0", "1"], "node": f"/{CHANNEL}0"},
+}
+EVERYTHING = {
+    "gds_enabled": True,
+    "mofed_enabled": True,
+    "gdrcopy_enabled": True,
+    "imex_channel_IDs": (0, 7),
+}
+
+
+@pytest.fixture
+def asking(place: Place) -> Place:
+    """One that is asked for all that goes with GPUs, and has it."""
+    for path in ("dev/nvidia-fs0", "dev/infiniband/uverbs0", "dev/gdrdrv", f"{CHANNEL}0", f"{CHANNEL}1"):
+        place.file(path)
+    place.options = replace(place.options, **EVERYTHING)
+    place.specified = place.begun()
+    return place
+
+
+def extra(place: Place, mode: str) -> Path:
+    return place.own / f"toolkit.devhost-nvidia-{mode}.json"
+
+
+async def test_what_goes_with_gpus_is_named_beside_them_and_the_runtime_is_told(asking: Place) -> None:
+    """NVIDIA's plugin does the same with CDI, and sets the variables as with any other strategy."""
+    asking.install(modes=EXTRAS)
+    assert asking.look()[A] == ("", "its CDI specification is not written yet")
+    async with asking.watched():
+        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+    given = edits(asking.specified.scan(()), Request(asking.options, Sysfs(asking.root)))
+    assert given.cdi_devices == (
+        own(A)[0],
+        own(B)[0],
+        f"{OWN}/imex-channel=0",
+        f"{OWN}/gdrcopy=all",
+        f"{OWN}/gds=all",
+        f"{OWN}/mofed=all",
+    )
+    assert given.env == {"NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled", "NVIDIA_GDRCOPY": "enabled"}
+    modes = {word for call in asking.calls for word in call if word.startswith("--mode=")}
+    assert modes == {"--mode=gds", "--mode=mofed", "--mode=gdrcopy", "--mode=imex"}
+    assert all(extra(asking, mode).exists() for mode in EXTRAS)
+
+
+async def test_an_option_whose_files_cannot_be_named_makes_cards_unhealthy_and_says_which(
+    asking: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    asking.install(modes=EXTRAS | {"gds": {"fails": "no permission"}})
+    async with asking.watched():
+        await asking.until(lambda: "gdsEnabled" in asking.look()[A][1])
+        reason = asking.look()[A][1]
+        await asking.until(lambda: bool(caplog.records))
+    assert reason.startswith("gdsEnabled: nvidia-ctk cdi generate --mode=gds: ")
+    assert reason.endswith("nvidia-ctk failed: no permission")
+    assert extra(asking, "mofed").exists() and not extra(asking, "gds").exists()
+
+
+async def test_a_node_that_has_nothing_of_a_kind_offers_its_gpus_without(
+    asking: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NVIDIA's plugin leaves out what it finds nothing of, too."""
+    asking.install(modes={name: what for name, what in EXTRAS.items() if name != "gds"})
+    async with asking.watched():
+        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+    given = edits(asking.specified.scan(()), Request(asking.options, Sysfs(asking.root)))
+    assert f"{OWN}/gds=all" not in given.cdi_devices and f"{OWN}/mofed=all" in given.cdi_devices
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("gdsEnabled: nvidia-ctk cdi generate --mode=gds found nothing")
+
+
+async def test_a_channel_that_appears_later_is_named_then(asking: Place) -> None:
+    (asking.root / f"{CHANNEL}0").unlink()
+    asking.install(modes=EXTRAS)
+    async with asking.watched():
+        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+        assert not extra(asking, "imex").exists()
+        asking.file(f"{CHANNEL}0")
+        assert asking.look()[A][1] == "its CDI specification is not written yet"
+        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+    assert extra(asking, "imex").exists()
+
+
+async def test_files_of_options_that_are_off_go_when_no_container_has_a_gpu(
+    asking: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CHECK", 0.02)
+    asking.install(modes=EXTRAS)
+    async with asking.watched():
+        await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
+    asking.options = replace(asking.options, gds_enabled=False)
+    asking.held = frozenset({f"device:gpu/{A}"})
+    asking.specified = asking.begun()
+    async with asking.watched():
+        await asyncio.sleep(0.2)
+        assert extra(asking, "gds").exists()
+        asking.held = frozenset()
+        await asking.until(lambda: not extra(asking, "gds").exists())
+        assert extra(asking, "mofed").exists()
+
+
+async def test_without_nvidia_ctk_what_goes_with_gpus_may_be_named_by_others(asking: Place) -> None:
+    asking.file("etc/cdi/gpu.json", specification(THEIRS, [A, B]))
+    for name, devices in {"gds": ["all"], "mofed": ["all"], "imex-channel": ["0"]}.items():
+        asking.file(f"etc/cdi/{name}.json", specification(f"nvidia.com/{name}", devices))
+    async with asking.watched():
+        await asking.until(lambda: "gdrcopyEnabled" in asking.look()[A][1])
+        assert "nvidia.com/gdrcopy=all" in asking.look()[A][1]
+        asking.file("etc/cdi/gdrcopy.json", specification("nvidia.com/gdrcopy", ["all"]))
+        await asking.until(lambda: asking.look()[A] == (f"{THEIRS}={A}", ""))
+    given = edits(asking.specified.scan(()), Request(asking.options, Sysfs(asking.root)))
+    assert given.cdi_devices[2:] == (
+        "nvidia.com/imex-channel=0",
+        "nvidia.com/gdrcopy=all",
+        "nvidia.com/gds=all",
+        "nvidia.com/mofed=all",
+    )
 
 
 def test_files_that_are_no_specifications_do_no_harm(tmp_path: Path) -> None:

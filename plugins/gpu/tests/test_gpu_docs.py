@@ -9,16 +9,21 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
+import yaml
 from devhost_gpu import card
 from gpu_tree import GpuTree
 
 from devhost import catalog
 from devhost.config import load
 from devhost.plan import make_plan
+from devhost.settings import Settings
 from devhost.testing.looking import Looking
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/gpu.md").read_text()
+EXAMPLE = ROOT / "config/examples/gpu.yaml"
+OVERLAYS = [ROOT / f"deploy/kustomize/overlays/{name}/devhost.yaml" for name in ("gpu", "full")]
+PROFILES = [ROOT / f"deploy/helm/devhost/profiles/{name}.yaml" for name in ("gpu", "full")]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_the_page_names_each_vendor_and_kind(word: str) -> None:
     [
         (gpu_amd.mi210, {"amd.com/gpu": 4}),
         (gpu_amd.mi300x, {"amd.com/gpu": 8}),
-        (lambda root: gpu_amd.mi300x(root, "CPX", "NPS4"), {"amd.com/cpx_nps4": 64}),
+        (lambda root: gpu_amd.mi300x(root, "CPX", "NPS4"), {"amd.com/gpu": 64}),
         (gpu_intel.arc, {"gpu.intel.com/i915": 1, "gpu.intel.com/xe": 1}),
         (gpu_intel.flex, {"gpu.intel.com/i915": 3}),
         (gpu_intel.max1550, {"gpu.intel.com/xe": 4}),
@@ -43,9 +48,38 @@ def test_the_page_names_each_vendor_and_kind(word: str) -> None:
 def test_the_ready_configuration_offers_what_there_is(
     looking: Looking, tmp_path: Path, machine: Callable[[Path], GpuTree], expected: dict[str, int]
 ) -> None:
-    example = ROOT / "config/examples/gpu.yaml"
-    assert example.read_text().startswith("# ")
-    settings = load(example, catalog.load)
-    backend = looking(machine(tmp_path), settings.backends["gpu"], tuple(settings.wanted("gpu")))
+    assert EXAMPLE.read_text().startswith("# ")
+    assert offered(looking, machine(tmp_path), load(EXAMPLE, catalog.load)) == expected
+
+
+@pytest.mark.parametrize(
+    "file", [EXAMPLE, *OVERLAYS, *PROFILES], ids=lambda file: f"{file.parts[-2]}/{file.name}"
+)
+def test_partitions_are_plain_amd_gpus_in_every_file_that_is_shipped(
+    looking: Looking, tmp_path: Path, file: Path
+) -> None:
+    """ROCm's plugin names them so unless it is started with ``-resource_naming_strategy mixed``."""
+    text = file.read_text()
+    if file in PROFILES:
+        text = yaml.safe_dump(yaml.safe_load(text)["config"])
+    config = tmp_path / "devhost.yaml"
+    config.write_text(text)
+    machine = gpu_amd.mi300x(tmp_path / "root", "CPX", "NPS1")
+    assert offered(looking, machine, load(config, catalog.load)) == {"amd.com/gpu": 64}
+
+
+def test_the_example_keeps_the_names_by_partition_mode_as_a_comment(looking: Looking, tmp_path: Path) -> None:
+    """What the comment gives is what ROCm's plugin calls them with ``-resource_naming_strategy mixed``."""
+    text = EXAMPLE.read_text()
+    mixed = "".join(line.replace("# ", "", 1) for line in text.splitlines(True) if line.startswith("  # "))
+    config = tmp_path / "devhost.yaml"
+    config.write_text("version: 1\nresources:\n" + mixed.partition("\n")[2])
+    machine = gpu_amd.mi300x(tmp_path / "root", "CPX", "NPS1")
+    assert offered(looking, machine, load(config, catalog.load)) == {"amd.com/cpx_nps1": 64}
+
+
+def offered(looking: Looking, machine: GpuTree, settings: Settings) -> dict[str, int]:
+    """How many devices each resource of backend gpu has on a machine."""
+    backend = looking(machine, settings.backends["gpu"], tuple(settings.wanted("gpu")))
     plan = make_plan({"gpu": backend.discover()}, settings)
-    assert {name: len(resource.offers) for name, resource in plan.resources.items()} == expected
+    return {name: len(resource.offers) for name, resource in plan.resources.items()}

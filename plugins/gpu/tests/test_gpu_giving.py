@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_gpu.allocation import edits
+from devhost_gpu.allocation import Request, edits
 from devhost_gpu.card import NVIDIA, Card
 from devhost_gpu.nvml.facts import NvidiaFacts
 from devhost_gpu.options import GpuOptions
@@ -32,7 +33,7 @@ def mig(uuid: str, parent: str, minor: int, capabilities: tuple[int, ...], index
 
 
 def given(cards: list[Card], root: Path = Path("/nowhere"), **options: object) -> Edits:
-    return edits(cards, GpuOptions(**options), Sysfs(root))  # type: ignore[arg-type]
+    return edits(cards, Request(GpuOptions(**options), Sysfs(root)))  # type: ignore[arg-type]
 
 
 def nodes(given: Edits) -> dict[str, str]:
@@ -119,15 +120,20 @@ def test_several_strategies_add_up() -> None:
     assert "/dev/nvidia0" in nodes(got)
 
 
-def test_an_mps_server_is_passed_on_whatever_the_strategy() -> None:
-    pipes, memory = "/run/nvidia/mps/gpu/pipe", "/run/nvidia/mps/shm"
-    for strategy in ("envvar", "device-specs"):
-        got = given(
-            [gpu(A, 0)], device_list_strategy=strategy, mps_pipe_directory=pipes, mps_shm_directory=memory
-        )
-        assert got.env["CUDA_MPS_PIPE_DIRECTORY"] == pipes
-        assert Mount(pipes, pipes, read_only=False) in got.mounts
-        assert Mount(memory, "/dev/shm", read_only=False) in got.mounts
+@pytest.mark.parametrize("other", ["envvar", "volume-mounts", "cdi"])
+def test_control_nodes_may_be_missing_where_the_runtime_makes_them(other: str) -> None:
+    """NVIDIA's plugin skips control nodes that do not exist; its runtime creates them for the container."""
+    card = gpu(A, 0)
+    named = replace(card, facts=replace(card.facts, cdi=f"nvidia.com/gpu={A}"))  # type: ignore[type-var]
+    got = given([named], device_list_strategy=(other, "device-specs"))
+    required = {node.container_path: node.required for node in got.nodes}
+    assert required == {
+        "/dev/nvidia0": True,
+        "/dev/nvidiactl": False,
+        "/dev/nvidia-uvm": False,
+        "/dev/nvidia-uvm-tools": False,
+        "/dev/nvidia-modeset": False,
+    }
 
 
 def test_what_goes_with_gpus_is_asked_for_by_name() -> None:
@@ -183,8 +189,11 @@ def test_what_cannot_be_given_is_refused_in_words(card: Card, options: dict[str,
         ({"dev_root": "dev"}, "devRoot", '"dev" is not absolute'),
         ({"driver_root": ""}, "driverRoot", "must be a path"),
         ({"driver_directory": "/opt/nvidia"}, "driverDirectory", "without deviceListStrategy device-specs"),
-        ({"gds_enabled": True, "device_list_strategy": "cdi"}, "gdsEnabled", "envvar or volume-mounts"),
-        ({"mps_shm_directory": "/shm"}, "mpsShmDirectory", "without mpsPipeDirectory"),
+        (
+            {"gds_enabled": True, "device_list_strategy": "device-specs"},
+            "gdsEnabled",
+            "without deviceListStrategy cdi or envvar or volume-mounts",
+        ),
         ({"device_list_strategy": "cdi", "cdi_directories": ()}, "cdiDirectories", "must have a member"),
         ({"cdi_directories": ("/etc/cdi", "cdi")}, "cdiDirectories[1]", '"cdi" is not absolute'),
         ({"imex_channel_IDs": (0, 2048)}, "imexChannelIDs", "from 0 to 2047"),
@@ -211,8 +220,6 @@ backends:
     deviceListStrategy: [volume-mounts, device-specs]
     deviceIDStrategy: index
     driverDirectory: /opt/nvidia
-    mpsPipeDirectory: /mps/pipe
-    mpsShmDirectory: /mps/shm
     gdsEnabled: true
     mofedEnabled: true
     gdrcopyEnabled: true

@@ -9,6 +9,7 @@ import gpu_intel
 import gpu_others
 import pytest
 from devhost_gpu.options import GpuOptions
+from devhost_gpu.use import GpuUse
 
 from devhost.backend import AllocationError, Device, Edits, Mount
 from devhost.testing.looking import Looking, by_id
@@ -37,11 +38,18 @@ def test_names_by_path_are_those_that_were_asked_for(
     assert got.mounts == tuple(Mount(path, path, required=False) for path in mounts)
 
 
-def test_nodes_for_firmware_are_given_where_they_exist_and_never_waited_for(
+def test_an_intel_card_comes_without_its_firmware_interface(tmp_path: Path, looking: Looking) -> None:
+    """Intel's plugin gives ``/dev/mei*`` with its monitoring resource alone."""
+    backend = looking(gpu_intel.arc(tmp_path))
+    got = nodes(backend.allocate([by_id(backend)[ARC]]))
+    assert got == {"/dev/dri/card1": True, "/dev/dri/renderD129": True}
+
+
+def test_an_entry_that_asks_for_firmware_gets_its_nodes_where_they_exist(
     tmp_path: Path, looking: Looking
 ) -> None:
     backend = looking(gpu_intel.arc(tmp_path))
-    got = nodes(backend.allocate([by_id(backend)[ARC]]))
+    got = nodes(backend.allocate([by_id(backend)[ARC]], GpuUse(firmware=True)))
     assert got == {"/dev/dri/card1": True, "/dev/dri/renderD129": True, "/dev/mei1": False}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import gpu_amd
@@ -46,12 +46,13 @@ def said(
     *,
     machine: str = "DGXA100",
     pci_class: str = "030200",
+    mps: Collection[str] = (),
 ) -> dict[str, str]:
     """What devhost would write: every label must be one."""
     once = {device.id: {"nvidia.com/gpu": 1} for device in devices}
     classes = {str(device.attributes["pciBusID"]): pci_class for device in devices}
     shapes = {device.id: SHAPE for device in devices if device.attributes["kind"] == "mig"}
-    found = nvidia_labels(devices, once if offered is None else offered, shapes, machine, classes)
+    found = nvidia_labels(devices, once if offered is None else offered, shapes, machine, classes, mps)
     return checked(found)
 
 
@@ -137,6 +138,32 @@ def test_sharing_shows_and_the_product_tells_of_it_where_the_name_does_not(
 ) -> None:
     found = under(said([gpu(0, T4)], {"GPU-0": resources}), "nvidia.com/gpu.")
     assert (found["product"], found["replicas"], found["sharing-strategy"]) == (product, replicas, strategy)
+
+
+@pytest.mark.parametrize(
+    ("resources", "product", "strategy", "capable"),
+    [
+        ({"nvidia.com/gpu": 4}, "Tesla-T4-SHARED", "mps", "true"),
+        ({"nvidia.com/gpu.shared": 4}, "Tesla-T4", "time-slicing", "false"),
+        ({"nvidia.com/gpu": 1}, "Tesla-T4", "none", "true"),
+        ({}, "Tesla-T4", "none", "false"),
+    ],
+)
+def test_a_node_that_shares_gpus_through_mps_is_one_that_nvidia_s_daemon_runs_on(
+    resources: dict[str, int], product: str, strategy: str, capable: str
+) -> None:
+    """NVIDIA's mps-control-daemon selects nodes by ``mps.capable``, which GPU feature discovery sets."""
+    found = said([gpu(0, T4)], {"GPU-0": resources}, mps=["nvidia.com/gpu"])
+    assert found["nvidia.com/mps.capable"] == capable
+    mine = under(found, "nvidia.com/gpu.")
+    assert (mine["product"], mine["sharing-strategy"]) == (product, strategy)
+
+
+def test_mig_instances_are_not_shared_through_mps() -> None:
+    devices = [gpu(0), mig(0, 0)]
+    found = said(devices, {devices[1].id: {"nvidia.com/gpu": 4}}, mps=["nvidia.com/gpu"])
+    assert found["nvidia.com/mps.capable"] == "false"
+    assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
 
 
 def test_instances_with_names_of_their_own_have_a_block_for_each_profile() -> None:

@@ -144,7 +144,7 @@ def test_an_answer_that_comes_late_is_not_lost(station: NvidiaMachine, at: Open)
 
 
 def test_a_late_check_says_nothing_of_what_happened_after_it_began() -> None:
-    care = Care(cast("Keeper", None), XidRule(), lambda: 100.0, lambda: None)
+    care = Care(cast("Keeper", None), XidRule(), lambda: 100.0, lambda: None, {"xid"})
     care.take({FIRST: Check("GPU-1", recovery=0)}, 90.0)
     care.hear({"event": "xid", "gpu": FIRST, "data": 94})
     care.take({FIRST: Check("GPU-1", recovery=0, age=8.0)}, 115.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from devhost_gpu import nvidia as family
@@ -11,6 +12,8 @@ from devhost_gpu import nvidia_care, nvidia_health
 from devhost_gpu.options import GpuOptions
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
+
+from devhost.backend import OptionError
 
 A, B = DGX[:2]
 Open = Callable[..., NvidiaDesk]
@@ -151,3 +154,55 @@ def test_a_restart_of_devhost_forgets_no_illness_that_the_gpu_still_tells_of(
             uuid: "it must be drained and reset, says its driver",
             other: "memory with uncorrectable errors waits for a reset to be replaced",
         }
+
+
+@pytest.mark.parametrize(
+    ("checks", "ill"),
+    [
+        ("all", {"recovery", "remap"}),
+        ("none", set()),
+        (("recovery",), {"recovery"}),
+        (("xid", "remap"), {"remap"}),
+    ],
+)
+def test_signs_that_do_not_count_leave_a_gpu_healthy(
+    nvidia: NvidiaMachine, at: Open, checks: Any, ill: set[str]
+) -> None:
+    """NVIDIA's plugin looks for Xids alone, and for none with ``DP_DISABLE_HEALTHCHECKS=all``."""
+    uuids = {"recovery": nvidia.gpu(A, field230=4), "remap": nvidia.gpu(B, remapped="0,1,1,0")}
+    desk = at(nvidia, GpuOptions(health_checks=checks))
+    assert desk.probe().keys() == {uuids[sign] for sign in ill}
+
+
+async def test_where_no_sign_counts_events_make_no_gpu_ill_and_a_lost_one_is(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    uuid, other = nvidia.gpu(A), nvidia.gpu(B)
+    desk = at(nvidia, GpuOptions(health_checks="none"))
+    desk.look()
+    async with desk.watched() as rung:
+        nvidia.nvml.event(uuid, 79)
+        nvidia.nvml.event(uuid, 0, kind=2)
+        nvidia.lose(B)
+        nvidia.nvml.event(other, 0, kind=0x8000)  # it is asked about, and then lost
+        while other not in desk.reasons():
+            await asyncio.wait_for(rung.wait(), PATIENCE)
+            rung.clear()
+        assert desk.reasons().keys() == {other}
+
+
+def test_a_gpu_that_is_drained_stays_healthy_where_draining_does_not_count(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    uuid = nvidia.gpu(A)
+    desks = {checks: at(nvidia, GpuOptions(health_checks=checks)) for checks in ("all", "none")}
+    assert not any(desk.reasons() for desk in desks.values())
+    nvidia.drain(A)
+    assert "drained" in desks["all"].probe()[uuid]
+    assert desks["none"].probe() == {} and desks["none"].reasons() == {}
+
+
+def test_xids_to_heed_are_refused_where_no_xid_counts() -> None:
+    with pytest.raises(OptionError) as refused:
+        GpuOptions(health_checks=("ecc",), heed_xids=(79,))
+    assert refused.value.key == "heedXids"

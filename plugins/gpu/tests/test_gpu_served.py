@@ -262,6 +262,32 @@ async def test_distinct_means_different_physical_gpus_for_partitions(node: GpuNo
 # What goes wrong
 
 
+async def test_a_missing_nvidia_uvm_stops_no_pod_whose_runtime_makes_it(
+    station: GpuNode, nvidia: NvidiaMachine
+) -> None:
+    """After boot it may not exist yet: NVIDIA's plugin leaves it out, and NVIDIA's runtime creates it."""
+    (station.root / "dev/nvidia-uvm").unlink()
+    async with station.serving("{deviceListStrategy: [envvar, device-specs]}", GPUS):
+        await station.offers({"nvidia.com/gpu": 2})
+        started = await station.container({NVIDIA: 2})
+        assert paths(started) == ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]
+        assert station.kubelet.allocatable()[NVIDIA] == 2
+
+
+async def test_the_firmware_interface_of_an_intel_card_is_for_the_monitoring_resource(node: GpuNode) -> None:
+    """As with Intel's plugin, whose ``monitoring`` resource is all cards with their ``/dev/mei*``."""
+    gpu_intel.arc(node.root)
+    monitoring = ", firmware: true, exclusive: false, share: {replicas: 1, of: all}"
+    async with node.serving(
+        "{}",
+        entry(INTEL, "vendor: intel, driver: xe", ", exclusive: false"),
+        entry("gpu.intel.com/monitoring", "vendor: intel", monitoring),
+    ):
+        await node.offers({INTEL: 1, "gpu.intel.com/monitoring": 1})
+        assert not [path for path in paths(await node.container({INTEL: 1})) if "mei" in path]
+        assert "/dev/mei1" in paths(await node.container({"gpu.intel.com/monitoring": 1}))
+
+
 async def test_a_node_that_vanishes_refuses_the_pod_by_name(station: GpuNode, nvidia: NvidiaMachine) -> None:
     async with station.serving("{deviceListStrategy: device-specs}", GPUS):
         await station.offers({"nvidia.com/gpu": 2})

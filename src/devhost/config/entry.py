@@ -21,7 +21,7 @@ from .complaints import Located, Place, one_line, shown, suggest
 from .language import Resource
 from .nodes import Entry, Fields, Node, Scalar
 from .scalar import WRONG
-from .shape import read_dataclass
+from .shape import agreed, read_dataclass
 
 BACKEND = "backend"
 """The key that says whose the other keys are."""
@@ -87,6 +87,7 @@ def read_options(node: Node, backend: type[Backend], place: Place) -> Any:
 def read_resource_options(
     theirs: Fields,
     backend: type[Backend],
+    name: str,
     where: Where,
     share: Share,
     exclusive: bool,
@@ -97,6 +98,7 @@ def read_resource_options(
 
     Args:
         theirs: the backend's keys of the entry ``node``.
+        name: what the entry calls its resources.
         where: which devices the entry selects, which may imply an option.
         share, exclusive: what the entry says of sharing, which the options may have something against.
     """
@@ -106,6 +108,8 @@ def read_resource_options(
     options = read_strangers(theirs, backend.ResourceOptions, what, place)
     if options is not WRONG:
         options = guarded(lambda: _implied(options, theirs, where), node, what, place)
+    if options is not WRONG and (named := getattr(options, "named", None)):
+        options = guarded(lambda: agreed(lambda: named(name), node, what, place), node, what, place)
     if options is WRONG:
         return WRONG
     guarded(lambda: bool(getattr(options, "prepares", True)), node, what, place)

@@ -89,7 +89,8 @@ def _entry(
         for n, override in enumerate(sharing.overrides)
     ]
     share = Share(sharing.replicas, tuple(overrides), sharing.of, sharing.max_per_container)
-    options = read_resource_options(theirs, backend, where, share, values.get("exclusive", True), node, place)
+    exclusive = values.get("exclusive", True)
+    options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
     return ResourceSettings(
         index=index,
         name=name or "",

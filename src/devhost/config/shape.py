@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,9 @@ def _empty_mapping(node: Node) -> str:
 
 def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
     """The first member that takes the node; if none does, the complaints of the one that came nearest."""
+    others = [member for member in wanted if member is not type(None)]
+    if len(others) == 1 and not (isinstance(node, Scalar) and node.kind == "null"):
+        return read(node, others[0], place)  # there is nothing to choose between
     nearest: Complaints | None = None
     hint = ""
     for member in wanted:
@@ -156,9 +159,8 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, entry in node.entries.items():
         if key not in known:
-            place.complaints.add(
-                entry.mark, place.path, f"unknown key {shown(key)}", suggest(key, known, "keys")
-            )
+            hint = getattr(cls, "former_keys", {}).get(key, "") or suggest(key, known, "keys")
+            place.complaints.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
             continue
         field, wanted = known[key]
         value = read(entry.value, wanted, place.key(key))
@@ -178,14 +180,19 @@ def read_dataclass(node: Node, cls: type, place: Place) -> Any:
     values = read_fields(node, cls, place)
     if len(place.complaints.found) > before:
         return WRONG
+    return agreed(lambda: cls(**values), node, cls.__name__, place)
+
+
+def agreed(call: Callable[[], Any], node: Node, who: str, place: Place) -> Any:
+    """What a call gives that may raise OptionError, which is then a complaint at its key; else WRONG."""
     try:
-        return cls(**values)
+        return call()
     except OptionError as error:
         at, where = _find(node, error.key, place)
         hint = error.hint or (suggest(error.word, error.known, "words") if error.known else "")
         where.complain(at, error.message, hint)
     except ValueError as error:
-        place.complain(node, str(error) or f"is refused by {cls.__name__}")
+        place.complain(node, str(error) or f"is refused by {who}")
     return WRONG
 
 

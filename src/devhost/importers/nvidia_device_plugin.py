@@ -18,16 +18,13 @@ from devhost.settings import LABEL_DIRECTORY
 from .gojson import Remark
 from .kubernetes import unwrapped
 from .notation import IF_EMPTY, quoted, text, untabbed
-from .nvidia_config import GPU, Config, pruned
+from .nvidia_config import Config, pruned
 from .nvidia_entries import Entries, Entry, Value
 
 CONFIG_KEY = "default"
 """Which of several configurations in a ConfigMap the plugin's chart takes for a node without a label."""
 
 CHOOSE = "choose one with --key"
-
-_MPS_ROOT = "/run/nvidia/mps"
-"""Where the plugin's chart has the files of MPS."""
 
 
 def convert(data: bytes, file_name: str, key: str = CONFIG_KEY, *, as_written: bool = False) -> str:
@@ -101,24 +98,13 @@ def _options(config: Config, notes: list[str]) -> Iterator[tuple[str, Value]]:
         "mofedEnabled": flags.mofed_enabled,
         "gdrcopyEnabled": flags.gdrcopy_enabled,
     }
-    for name in (name for name, wanted in extras.items() if wanted):
-        if {"envvar", "volume-mounts"} & set(strategies):
-            yield name, True
-        else:
-            notes.append(f"{name} has no place here with CDI: offer its nodes with an entry of backend udev.")
+    yield from ((name, True) for name, wanted in extras.items() if wanted)
     if config.imex.channel_IDs:
-        if set(strategies) - {"cdi"}:
-            yield "imexChannelIDs", config.imex.channel_IDs
-        else:
-            notes.append("imex has no place here with CDI: offer its node with an entry of backend udev.")
+        yield "imexChannelIDs", config.imex.channel_IDs
         if config.imex.required:
             notes.append(
                 "imex.required has no place here: a container gets those channels that its node has."
             )
-    if config.sharing.mps:
-        root = flags.mps_root.rstrip("/") or _MPS_ROOT
-        yield "mpsPipeDirectory", f"{root}/{GPU}/pipe"
-        yield "mpsShmDirectory", f"{root}/shm"
     notes += _without_place(config)
 
 
@@ -142,8 +128,8 @@ def _without_place(config: Config) -> Iterator[str]:
     flags, plugin = config.flags, config.flags.plugin
     if config.sharing.mps:
         yield (
-            "sharing.mps: devhost starts no MPS server, it passes on the directories of one: keep the "
-            "plugin's mps-control-daemon, or start nvidia-cuda-mps-control on the node."
+            "sharing.mps: devhost starts no MPS server, it gives containers those of the plugin's "
+            "mps-control-daemon: keep that."
         )
     if not flags.fail_on_init_error:
         yield "failOnInitError has no place here: GPUs that cannot be used are tried again until they can."
@@ -177,6 +163,8 @@ def _entry(entry: Entry) -> Iterator[str]:
     elif entry.replicas > 1:
         limit = f", maxPerContainer: {entry.most}" if entry.most else ""
         yield f"    share: {{replicas: {entry.replicas}{limit}}}"
+    if entry.mps_root:
+        yield f"    mps: {{root: {text(entry.mps_root)}}}"
     if entry.prefer:
         yield f"    prefer: {entry.prefer}"
 

@@ -15,6 +15,9 @@ Where = dict[str, Value]
 
 _MIG = f"{DOMAIN}/mig-"
 
+_MPS_ROOT = "/run/nvidia/mps"
+"""Where the plugin's chart has the files of MPS."""
+
 _BY_STRATEGY = {
     "none": "A GPU that is cut into MIG instances is offered as a whole there; here it is not.",
     "single": "Whole GPUs beside instances, or several profiles, are an error there; here all are alike.",
@@ -37,6 +40,7 @@ class Entry:
     overrides: list[tuple[Where, int]] = field(default_factory=list)
     no: Where = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    mps_root: str = ""
 
 
 class Entries:
@@ -54,6 +58,9 @@ class Entries:
         self._shares: dict[str, Shared] = {}
         for share in slicing.resources if slicing else ():
             self._shares.setdefault(full_name(share.name), share)
+        self._mps_root = ""
+        if config.sharing.mps:
+            self._mps_root = config.flags.mps_root.rstrip("/") or _MPS_ROOT
         self._renames = bool(slicing and slicing.rename_by_default)
         self._prefer = "pack" if policy == "packed" else "spread"
         self._served: set[str] = set()
@@ -67,7 +74,10 @@ class Entries:
         patterns = (given.gpus if self._as_written else ()) or (Pattern("*", GPU),)
         for name, blocks in _grouped(patterns, where, "product", notes):
             remarks = [_BY_STRATEGY[strategy]] if strategy in _BY_STRATEGY else []
-            yield from self._resource(name, blocks, remarks)
+            for entry in self._resource(name, blocks, remarks):
+                if entry.replicas > 1 or entry.overrides:  # what is not shared has no server
+                    entry.mps_root = self._mps_root
+                yield entry
         if strategy == "mixed":
             yield from self._instances(notes)
         notes += [

@@ -47,6 +47,7 @@ class Looking(Generic[B]):
         wanted: Collection[str] = ("*",),
         held: Callable[[], frozenset[str] | None] = frozenset,
         kind: type[B] | None = None,
+        entries: Collection[object] = (),
     ) -> B:
         """A backend that has not looked yet.
 
@@ -56,10 +57,11 @@ class Looking(Generic[B]):
             wanted: the attributes that the configuration looks at, see ``Context.wanted``; all by default.
             held: tells what containers use, see ``Context.held``; nothing by default.
             kind: another class than usual, such as one of the test's own.
+            entries: what the entries of the file say, see ``Context.entries``.
         """
         made = kind or self._kind
         root = machine if isinstance(machine, Path) else machine.root
-        self._contexts.append(ServiceContext(made.name, root, wanted, held))
+        self._contexts.append(ServiceContext(made.name, root, wanted, held, entries))
         return made(made.Options() if options is None else options, self._contexts[-1])
 
     def __enter__(self) -> Self:

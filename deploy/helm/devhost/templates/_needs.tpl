@@ -44,6 +44,12 @@ docs/device-info.md say why; tests/chart has a case for each.
     {{- $files = append $files (dir .bitstream) -}}
     {{- if regexMatch "^(/usr)?/lib/firmware/" .bitstream -}}{{- $firmware = true -}}{{- end -}}
   {{- end -}}
+  {{- if .mps -}}
+    {{- $mps := .mps -}}
+    {{- range (list "root" "pipeDirectory" "shmDirectory") -}}
+      {{- with get $mps . -}}{{- $files = append $files . -}}{{- end -}}
+    {{- end -}}
+  {{- end -}}
 {{- end -}}
 {{- if $sriov.virtualFunctions -}}{{- $_ := set $used "sriov" true -}}{{- end -}}
 {{- $toolkit := false -}}
@@ -51,9 +57,7 @@ docs/device-info.md say why; tests/chart has a case for each.
   {{- $strategies := $gpu.deviceListStrategy -}}
   {{- if not (kindIs "slice" $strategies) -}}{{- $strategies = list $strategies -}}{{- end -}}
   {{- if has "cdi" $strategies -}}{{- $toolkit = true -}}{{- end -}}
-  {{- range (list "driverDirectory" "mpsPipeDirectory" "mpsShmDirectory") -}}
-    {{- with get $gpu . -}}{{- $files = append $files . -}}{{- end -}}
-  {{- end -}}
+  {{- with $gpu.driverDirectory -}}{{- $files = append $files . -}}{{- end -}}
 {{- end -}}
 {{- if hasKey $used "udev" -}}
   {{- range $group := $udev.groups -}}

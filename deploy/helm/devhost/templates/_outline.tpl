@@ -16,7 +16,7 @@ rest. The schema of the values cannot look into a text, nor below the options of
 {{- end -}}
 {{- range $index, $one := .resources -}}
   {{- $place := printf "config.resources[%d]" $index -}}
-  {{- include "devhost.kinds" (list $place $one true (dict "name" "text" "backend" "text" "program" "a map")) -}}
+  {{- include "devhost.kinds" (list $place $one true (dict "name" "text" "backend" "text" "program" "a map" "mps" "a map")) -}}
   {{- range $key := list "name" "backend" -}}
     {{- if not (hasKey $one $key) -}}{{- fail (printf "%s: the key %s is missing" $place $key) -}}{{- end -}}
   {{- end -}}
@@ -24,9 +24,11 @@ rest. The schema of the values cannot look into a text, nor below the options of
   {{- if and (hasKey $one "program") (not (hasKey $one.program "bitstream")) -}}
     {{- fail (printf "%s.program: the key bitstream is missing" $place) -}}
   {{- end -}}
+  {{- include "devhost.kinds" (list (printf "%s.mps" $place) $one.mps (hasKey $one "mps") (dict
+    "root" "a path or empty" "pipeDirectory" "a path or empty" "shmDirectory" "a path or empty")) -}}
 {{- end -}}
 {{- $options := dict
-  "gpu" (dict "driverRoot" "a path" "devRoot" "a path or empty" "driverDirectory" "a path or empty" "mpsPipeDirectory" "a path or empty" "mpsShmDirectory" "a path or empty" "cdiDirectories" "a list")
+  "gpu" (dict "driverRoot" "a path" "devRoot" "a path or empty" "driverDirectory" "a path or empty" "cdiDirectories" "a list")
   "sriov" (dict "virtualFunctions" "a list")
   "udev" (dict "groups" "a list") -}}
 {{- range $key, $one := default dict .backends -}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from fractions import Fraction
 
 from devhost.backend import (
     AllocationError,
@@ -22,13 +23,15 @@ from devhost.sysfs import Sysfs
 
 from .adapter import Adapter
 from .adapters import Adapters
-from .allocation import edits
+from .allocation import Request, edits
 from .attributes import ATTRIBUTES
 from .card import NVIDIA, CanLink, Card, Family
 from .following import Following
+from .mps import Servers, uses
 from .options import GpuOptions
 from .recall import Recall
 from .suspects import Suspects
+from .use import PLAIN, GpuUse
 from .vendors import by_vendor, make
 
 
@@ -37,6 +40,8 @@ class Gpu(Backend):
 
     name = "gpu"
     Options = GpuOptions
+    ResourceOptions = GpuUse
+    takes_shares = True
     attributes = ATTRIBUTES
     subsystems = ("drm", "pci", "kfd")
     discover_deadline = 20.0  # a vendor's library may take long to start
@@ -51,6 +56,7 @@ class Gpu(Backend):
         self._families: Mapping[str, Family] = {}
         self._cards: Mapping[str, Card] = {}
         self._following = Following()
+        self._servers = Servers(context)
         self._suspects = Suspects(context.root)
         self._recall = Recall()
 
@@ -83,15 +89,23 @@ class Gpu(Backend):
             raise failures[0]
         adapters = [one for vendor, own in groups.items() if vendor != NVIDIA for one in own]
         self._cards = self._without_wedged(self._recall.complete(found, adapters), adapters)
-        return [card.device for card in self._cards.values()]
+        self._servers.look()
+        return [self._servers.judged(card).device for card in self._cards.values()]
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(
+        self, devices: Sequence[Device], use: GpuUse = PLAIN, shares: Mapping[str, Fraction] = {}
+    ) -> Edits:
         """What a container needs to use these cards.
+
+        Args:
+            use: what the entry of the resource says.
+            shares: how much of each card the container asks for, by id; all of one that is not in it.
 
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
-        return edits([self._card(device) for device in devices], self.options, self._sysfs)
+        cards = [self._card(device) for device in devices]
+        return edits(cards, Request(self.options, self._sysfs, use, shares))
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """Which cards are ill, asked of each vendor's code."""
@@ -127,7 +141,8 @@ class Gpu(Backend):
         """Labels for the node, with the names that the vendors' own labellers use."""
         from .node_labels import labels as node_labels  # only where labels are wanted
 
-        return node_labels(devices, offered, self._cards, self._sysfs)
+        shared = {use.resource for use in uses(self.context.entries)}
+        return node_labels(devices, offered, self._cards, self._sysfs, shared)
 
     async def watch(self) -> AsyncGenerator[Event, None]:
         """What the vendors' code hears beside uevents."""
@@ -146,7 +161,7 @@ class Gpu(Backend):
             return ()
         if vendor not in self._families:
             self._families = {**self._families, vendor: family}
-            self._following.begin(self._families)
+            self._following.begin({**self._families, "mps": self._servers})
         return family.scan(adapters)
 
     def _without_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:

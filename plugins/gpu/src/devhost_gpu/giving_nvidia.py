@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from devhost.backend import AllocationError, DeviceNode, Edits, Mount
 
+from .card import Card
 from .giving_options import GivingOptions
 from .nvml.facts import NvidiaFacts
 
@@ -31,9 +32,6 @@ IN_CONTAINER = "/usr/local/nvidia"
 VULKAN, VULKAN_IN_CONTAINER = "vulkan/icd.d", "/etc/vulkan/icd.d"
 """What the directory may have for Vulkan's loader, and where that looks."""
 
-SHM = "/dev/shm"
-"""Where an MPS client expects the memory it shares with the server."""
-
 
 def edits(cards: Sequence[NvidiaFacts], options: GivingOptions, exists: Callable[[str], bool]) -> Edits:
     """What one container needs to use these cards.
@@ -53,17 +51,28 @@ def edits(cards: Sequence[NvidiaFacts], options: GivingOptions, exists: Callable
     if "volume-mounts" in options.strategies:
         mounts = tuple(Mount("/dev/null", f"{VOLUMES}/{_id(card, options)}") for card in ordered)
         parts.append(Edits(mounts=mounts, env={VISIBLE: VOLUMES}))
-    if options.tells_runtime:
+    if options.tells_runtime or "cdi" in options.strategies:
         parts.append(Edits(env=dict.fromkeys(_extras(options), "enabled")))
     root = dev_root(options, exists)
     parts.append(_channels(options, root, exists))
     if "device-specs" in options.strategies:
         nodes = [_node(root, path) for card in ordered for path in _paths(card)]
-        nodes += [_node(root, f"/dev/{name}", required=needed) for name, needed in CONTROL.items()]
+        # NVIDIA's container runtime makes those that are missing, as does what CDI names
+        alone = options.strategies == {"device-specs"}
+        nodes += [_node(root, f"/dev/{name}", required=needed and alone) for name, needed in CONTROL.items()]
         parts.append(Edits(tuple(nodes), _driver(options)))
     if "cdi" in options.strategies:
-        parts.append(Edits(cdi_devices=tuple(_specified(card) for card in ordered)))
-    return Edits.merge([*parts, _mps(options)])
+        names = [_specified(card) for card in ordered]
+        names += [name for card in ordered for name in card.cdi_extras]
+        parts.append(Edits(cdi_devices=tuple(names)))
+    return Edits.merge(parts)
+
+
+def in_order(cards: Sequence[Card]) -> list[Card]:
+    """NVIDIA's cards in NVIDIA's own order."""
+    facts = {card.id: card.facts for card in cards}
+    known = {name: one for name, one in facts.items() if isinstance(one, NvidiaFacts)}
+    return sorted((card for card in cards if card.id in known), key=lambda card: _order(known[card.id]))
 
 
 def _order(card: NvidiaFacts) -> tuple[list[int], str]:
@@ -145,13 +154,3 @@ def _specified(card: NvidiaFacts) -> str:
     if not card.cdi:
         raise AllocationError(f"{card.uuid or card.address}: no CDI specification names it")
     return card.cdi
-
-
-def _mps(options: GivingOptions) -> Edits:
-    """How a client finds the MPS server that somebody else has started."""
-    if not (pipes := options.mps_pipe_directory):
-        return Edits()
-    mounts = [Mount(pipes, pipes, read_only=False)]
-    if options.mps_shm_directory:
-        mounts.append(Mount(options.mps_shm_directory, SHM, read_only=False))
-    return Edits(mounts=tuple(mounts), env={"CUDA_MPS_PIPE_DIRECTORY": pipes})

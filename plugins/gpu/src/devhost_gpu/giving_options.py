@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from devhost.backend import OptionError, option
 
@@ -20,6 +21,12 @@ MOST_CHANNELS = 2048
 @dataclass(frozen=True, slots=True)
 class GivingOptions:
     """The keys under ``backends.gpu`` that say what a container gets."""
+
+    former_keys: ClassVar[Mapping[str, str]] = {
+        "mpsPipeDirectory": "say it in the key mps of an entry: mps: {root: /run/nvidia/mps} for NVIDIA's "
+        "mps-control-daemon, mps: {pipeDirectory: /tmp/nvidia-mps} for one server",
+        "mpsShmDirectory": "say shmDirectory in the key mps of an entry, beside pipeDirectory",
+    }
 
     driver_root: str = option(
         "/",
@@ -47,28 +54,20 @@ class GivingOptions:
         "the driver's programs and libraries.",
         example="/opt/nvidia",
     )
-    mps_pipe_directory: str = option(
-        "",
-        "The directory with the pipes of an MPS server that runs on the host: passed on to each container "
-        "with NVIDIA GPUs.",
-        example="/run/nvidia/mps/nvidia.com/gpu/pipe",
-    )
-    mps_shm_directory: str = option(
-        "",
-        "What such a container sees as `/dev/shm`: the memory that it shares with the MPS server.",
-        example="/run/nvidia/mps/shm",
-    )
     gds_enabled: bool = option(
-        False, "Whether NVIDIA's container runtime is asked for GPUDirect Storage (`NVIDIA_GDS`)."
+        False,
+        "Whether containers get GPUDirect Storage: NVIDIA's container runtime is asked for it "
+        "(`NVIDIA_GDS`), and with `cdi` the name `…/gds=all` is given.",
     )
     mofed_enabled: bool = option(
-        False, "Whether it is asked for the devices of NVIDIA's network driver (`NVIDIA_MOFED`)."
+        False,
+        "The same for the devices of NVIDIA's network driver (`NVIDIA_MOFED`, `…/mofed=all`).",
     )
-    gdrcopy_enabled: bool = option(False, "Whether it is asked for GDRCopy (`NVIDIA_GDRCOPY`).")
+    gdrcopy_enabled: bool = option(False, "The same for GDRCopy (`NVIDIA_GDRCOPY`, `…/gdrcopy=all`).")
     imex_channel_IDs: tuple[int, ...] = option(
         (),
         "Channels for memory shared between nodes (IMEX) that each container with NVIDIA GPUs gets, those of "
-        "them that the node has; not with `cdi`.",
+        "them that the node has; with `cdi` as `…/imex-channel=<number>`.",
         example=[0],
     )
     nvidia_CTK_path: str = option(
@@ -111,8 +110,6 @@ class GivingOptions:
             "driverRoot": self.driver_root,
             "devRoot": self.dev_root,
             "driverDirectory": self.driver_directory,
-            "mpsPipeDirectory": self.mps_pipe_directory,
-            "mpsShmDirectory": self.mps_shm_directory,
             "nvidiaCTKPath": self.nvidia_CTK_path,
             "nvidiaCDIHookPath": self.nvidia_CDI_hook_path,
             **{f"cdiDirectories[{n}]": path for n, path in enumerate(self.cdi_directories)},
@@ -131,10 +128,9 @@ class GivingOptions:
         if strategies >= FOR_RUNTIME:
             raise OptionError("envvar and volume-mounts set the same variable: leave one out", key=key)
         needs = {
-            "gdsEnabled": (self.gds_enabled, FOR_RUNTIME),
-            "mofedEnabled": (self.mofed_enabled, FOR_RUNTIME),
-            "gdrcopyEnabled": (self.gdrcopy_enabled, FOR_RUNTIME),
-            "imexChannelIDs": (self.imex_channel_IDs, FOR_RUNTIME | {"device-specs"}),
+            "gdsEnabled": (self.gds_enabled, FOR_RUNTIME | {"cdi"}),
+            "mofedEnabled": (self.mofed_enabled, FOR_RUNTIME | {"cdi"}),
+            "gdrcopyEnabled": (self.gdrcopy_enabled, FOR_RUNTIME | {"cdi"}),
             "driverDirectory": (self.driver_directory, frozenset({"device-specs"})),
         }
         for name, (value, one_of) in needs.items():
@@ -142,7 +138,5 @@ class GivingOptions:
                 raise OptionError(f"does nothing without {key} {' or '.join(sorted(one_of))}", key=name)
         if any(not 0 <= number < MOST_CHANNELS for number in self.imex_channel_IDs):
             raise OptionError(f"must be from 0 to {MOST_CHANNELS - 1}", key="imexChannelIDs")
-        if self.mps_shm_directory and not self.mps_pipe_directory:
-            raise OptionError("does nothing without mpsPipeDirectory", key="mpsShmDirectory")
         if "cdi" in strategies and not self.cdi_directories:
             raise OptionError("must have a member", key="cdiDirectories", hint="for example /var/run/cdi")

@@ -8,7 +8,7 @@ DRM devices nobody has made any.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from devhost.backend import Device, Offered
 from devhost.sysfs import Sysfs
@@ -31,13 +31,20 @@ _INTEL_SERIES = {
 """Family and product by PCI device id, those that Intel's rules name."""
 
 
-def labels(devices: Sequence[Device], offered: Offered, cards: Mapping[str, Card], sysfs: Sysfs) -> Labels:
+def labels(
+    devices: Sequence[Device],
+    offered: Offered,
+    cards: Mapping[str, Card],
+    sysfs: Sysfs,
+    mps: Collection[str] = (),
+) -> Labels:
     """The labels of a node.
 
     Args:
         devices: all that exist, of every vendor.
         offered: how often each one is handed out, by its id and the name of the resource.
         cards: the same as the vendors' code knows them, by id.
+        mps: names of the resources that containers share through NVIDIA's MPS.
     """
     of = {
         vendor: [d for d in devices if d.attributes.get("vendor") == vendor]
@@ -46,7 +53,7 @@ def labels(devices: Sequence[Device], offered: Offered, cards: Mapping[str, Card
     found: Labels = {}
     if of[NVIDIA]:
         classes = _classes(of[NVIDIA], sysfs)
-        found |= nvidia_labels.labels(of[NVIDIA], offered, _shapes(cards), sysfs.text(MACHINE), classes)
+        found |= nvidia_labels.labels(of[NVIDIA], offered, _shapes(cards), sysfs.text(MACHINE), classes, mps)
     if of[AMD]:
         found |= amd(of[AMD], sysfs.text("/sys/module/amdgpu/srcversion"), _nodes(cards))
     if of[INTEL]:

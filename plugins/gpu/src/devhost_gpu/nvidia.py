@@ -63,7 +63,7 @@ class Nvidia:
         self._proc = Proc(Sysfs(context.root))
         self._keeper = Keeper(context, options.driver_root, self._hear)
         rule = XidRule(options.ignore_xids, options.heed_xids)
-        self._care = Care(self._keeper, rule, clock, self._ring_if_changed)
+        self._care = Care(self._keeper, rule, clock, self._ring_if_changed, options.checks)
         self._told: Mapping[str, _Told] = {}
         self._bound: frozenset[str] = frozenset()
         self._versions = ("", "")

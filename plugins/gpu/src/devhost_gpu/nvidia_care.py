@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from devhost.errors import BackendError
 
-from .nvidia_health import Cases
+from .nvidia_health import Cases, heeded
 from .nvidia_xid import NEEDS_RESET, RECOVERY_ACTION_CHANGED, XidRule, reason
 from .nvml import reports
 from .nvml.facts import NvidiaFacts
@@ -21,12 +21,12 @@ ALONE_EVERY = 15.0
 """Seconds between two questions to a GPU that was let go."""
 
 _EVENTS = {
-    "ecc": "uncorrectable memory error (double-bit ECC)",
-    "dram": "memory could not be replaced",
-    "poison": "fatal memory error (poison)",
-    "unavailable": "its driver says that it is unavailable",
+    "ecc": ("uncorrectable memory error (double-bit ECC)", "ecc"),
+    "dram": ("memory could not be replaced", "ecc"),
+    "poison": ("fatal memory error (poison)", "ecc"),
+    "unavailable": ("its driver says that it is unavailable", "recovery"),
 }
-"""Events that say by themselves that a GPU is ill."""
+"""Events that say by themselves that a GPU is ill, and by which check they count."""
 
 
 class Care:
@@ -37,15 +37,22 @@ class Care:
         rule: which Xids matter.
         clock: monotonic seconds.
         changed: called when a GPU that was asked alone may be another than before.
+        checks: what counts, in the words of the option ``healthChecks``.
     """
 
     def __init__(
-        self, keeper: Keeper, rule: XidRule, clock: Callable[[], float], changed: Callable[[], None]
+        self,
+        keeper: Keeper,
+        rule: XidRule,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        checks: Collection[str],
     ) -> None:
         self._keeper = keeper
         self._rule = rule
         self._clock = clock
         self._changed = changed
+        self._checks = checks
         self._lock = threading.Lock()
         self._cases = Cases()
         self._asked_alone: dict[str, float] = {}
@@ -100,17 +107,18 @@ class Care:
         """Takes what a question that was put then found."""
         with self._lock:
             for gpu, one in found.items():
-                self._cases.checked(gpu, one, began - one.age)
+                if (counts := heeded(one, self._checks)) is not None:
+                    self._cases.checked(gpu, counts, began - one.age)
 
     def hear(self, event: Message) -> None:
         """Takes an event of the program's."""
         kind = event["event"]
         if kind == "recovery" or (kind == "xid" and event["data"] == RECOVERY_ACTION_CHANGED):
             self._doubt = True
-        if kind == "xid" and self._rule.matters(event["data"]):
+        if kind == "xid" and "xid" in self._checks and self._rule.matters(event["data"]):
             text, needs_reset = reason(event["data"]), event["data"] in NEEDS_RESET
-        elif kind in _EVENTS:
-            text, needs_reset = _EVENTS[kind], False
+        elif kind in _EVENTS and _EVENTS[kind][1] in self._checks:
+            text, needs_reset = _EVENTS[kind][0], False
         else:
             return
         instance = (event["gi"], event.get("ci")) if "gi" in event else None

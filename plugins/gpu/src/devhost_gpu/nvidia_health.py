@@ -6,8 +6,8 @@ is closed only by a check that finds nothing wrong, and only by one that began a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from .nvml.reports import DRAINED, LOST, RESET_REQUIRED, Check, Trouble
 
@@ -159,6 +159,21 @@ def wrong(found: Check | Trouble) -> str:
     if found.retirement_pending:
         return "memory pages wait for a reset to be retired"
     return ""
+
+
+def heeded(found: Check | Trouble, checks: Collection[str]) -> Check | Trouble | None:
+    """What of this counts; ``None`` if none of it does.
+
+    Args:
+        checks: in the words of the option ``healthChecks``. That NVML cannot reach a GPU always counts.
+    """
+    if isinstance(found, Trouble):
+        return None if found.code == DRAINED and "drain" not in checks else found
+    if "recovery" not in checks and found.recovery:
+        found = replace(found, recovery=0)
+    if "remap" not in checks:
+        found = replace(found, remap_failed=False, remap_pending=False, retirement_pending=False)
+    return found
 
 
 def _wants_release(found: Check | Trouble) -> bool:

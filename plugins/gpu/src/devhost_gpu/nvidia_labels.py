@@ -7,7 +7,8 @@ it has most of, for pods select by them, and there is a block ``nvidia.com/gpu-<
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from devhost.backend import AttributeValue, Device, Offered
@@ -57,6 +58,7 @@ def labels(
     shapes: Mapping[str, Shape],
     machine: str,
     classes: Mapping[str, str],
+    mps: Collection[str] = (),
 ) -> Labels:
     """What GPU feature discovery would say of a node, and a block for each model where there are several.
 
@@ -66,7 +68,9 @@ def labels(
         shapes: what MIG instances consist of, by id.
         machine: what the machine's vendor calls it; empty where that is not known.
         classes: PCI classes by address, six hex digits.
+        mps: names of the resources that containers share through MPS.
     """
+    shares = _Shares(offered, frozenset(mps))
     gpus = [device for device in devices if device.attributes.get("kind") == GPU and _known(device)]
     migs = [device for device in devices if device.attributes.get("kind") == MIG and _known(device)]
     if not gpus:
@@ -76,16 +80,31 @@ def labels(
     found: Labels = {
         f"{PLAIN}.machine": machine or "unknown",
         f"{PLAIN}.mode": _MODES.get(classes.get(_text(main[0], "pciBusID"), "")[:4], "unknown"),
-        f"{DOMAIN}/mps.capable": "false",
+        f"{DOMAIN}/mps.capable": "true" if any(map(shares.by_mps, gpus)) else "false",
         **_versions(main[0]),
         **_capable(gpus, migs),
     }
-    blocks = {_product(model[0]): _model(model, offered) for model in models}
+    blocks = {_product(model[0]): _model(model, shares) for model in models}
     found |= _under(PLAIN, blocks[_product(main[0])])
     if len(models) > 1:
         for product, block in blocks.items():
             found |= _under(f"{PLAIN}-{_fitting(product)}", block)
-    return found | _instances(gpus, migs, offered, shapes)
+    return found | _instances(gpus, migs, shares, shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """How often devices are handed out, by id and resource, and which resources have an MPS server."""
+
+    offered: Offered
+    mps: frozenset[str]
+
+    def of(self, device: Device) -> Mapping[str, int]:
+        return self.offered.get(device.id, {})
+
+    def by_mps(self, device: Device) -> bool:
+        """Whether a whole GPU is offered through a resource that has an MPS server."""
+        return device.attributes.get("kind") == GPU and not self.mps.isdisjoint(self.of(device))
 
 
 def _known(device: Device) -> bool:
@@ -158,10 +177,10 @@ def _can_be_cut(capability: str) -> bool | None:
     return False if older else _MIG_CAPABLE.get(capability)
 
 
-def _model(gpus: Sequence[Device], offered: Offered) -> Labels:
+def _model(gpus: Sequence[Device], shares: _Shares) -> Labels:
     """What there is to say of one model; ``count`` counts those too that are cut into instances."""
     first = gpus[0].attributes
-    block = _base(_product(gpus[0]), gpus, offered, PLAIN)
+    block = _base(_product(gpus[0]), gpus, shares, PLAIN)
     if "memory" in first:
         block["memory"] = _number(first["memory"])
     capability = _text(gpus[0], "computeCapability")
@@ -172,20 +191,21 @@ def _model(gpus: Sequence[Device], offered: Offered) -> Labels:
     return block
 
 
-def _base(product: str, devices: Sequence[Device], offered: Offered, resource: str) -> Labels:
+def _base(product: str, devices: Sequence[Device], shares: _Shares, resource: str) -> Labels:
     """The labels that whole GPUs and instances have alike.
 
     ``replicas`` is the most that any of them is handed out, 0 where none is. The product has ``-SHARED``
-    where containers share it under the name that it has alone.
+    where containers share it under the name that it has alone, be it through MPS or by time slices.
     """
-    shares = [pair for device in devices for pair in offered.get(device.id, {}).items()]
-    replicas = max((number for _, number in shares), default=0)
-    shared = any(number > 1 and name == resource for name, number in shares)
+    offered = [pair for device in devices for pair in shares.of(device).items()]
+    replicas = max((number for _, number in offered), default=0)
+    shared = any(number > 1 and name == resource for name, number in offered)
+    sharing = "mps" if any(map(shares.by_mps, devices)) else "time-slicing"
     return {
         "product": f"{product}-SHARED" if shared else product,
         "count": len(devices),
         "replicas": replicas,
-        "sharing-strategy": "time-slicing" if replicas > 1 else "none",
+        "sharing-strategy": sharing if replicas > 1 else "none",
     }
 
 
@@ -194,27 +214,27 @@ def _number(value: AttributeValue) -> int:
 
 
 def _instances(
-    gpus: Sequence[Device], migs: Sequence[Device], offered: Offered, shapes: Mapping[str, Shape]
+    gpus: Sequence[Device], migs: Sequence[Device], shares: _Shares, shapes: Mapping[str, Shape]
 ) -> Labels:
     """Of MIG instances: under the GPU's own names where they are offered as GPUs, else by their profiles."""
     profiles = _grouped(migs, "profile")
     if not profiles:
         return {}
-    as_gpus = any(PLAIN in offered.get(mig.id, {}) for mig in migs)
+    as_gpus = any(PLAIN in shares.of(mig) for mig in migs)
     found: Labels = {f"{DOMAIN}/mig.strategy": "single" if as_gpus else "mixed"}
-    whole = any(PLAIN in offered.get(gpu.id, {}) for gpu in gpus)
+    whole = any(PLAIN in shares.of(gpu) for gpu in gpus)
     if as_gpus and len(profiles) == 1 and not whole:
-        return found | _under(PLAIN, _profile(profiles[0], offered, PLAIN, shapes))
+        return found | _under(PLAIN, _profile(profiles[0], shares, PLAIN, shapes))
     for group in profiles:
         name = f"{DOMAIN}/mig-{_text(group[0], 'profile').replace('+', '.')}"
-        found |= _under(name, _profile(group, offered, name, shapes))
+        found |= _under(name, _profile(group, shares, name, shapes))
     return found
 
 
-def _profile(migs: Sequence[Device], offered: Offered, resource: str, shapes: Mapping[str, Shape]) -> Labels:
+def _profile(migs: Sequence[Device], shares: _Shares, resource: str, shapes: Mapping[str, Shape]) -> Labels:
     first = migs[0]
     profile = _text(first, "profile").replace("+", "")
-    block = _base(f"{_product(first)}-MIG-{profile}", migs, offered, resource)
+    block = _base(f"{_product(first)}-MIG-{profile}", migs, shares, resource)
     if "memory" in first.attributes:
         block["memory"] = _number(first.attributes["memory"])
     if (shape := shapes.get(first.id)) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,19 @@ class Specifications:
         root: what stands for ``/``.
         directories: where they are, the one that counts least first.
         kind: ``vendor/class``.
+        counts: which names of devices are heeded; those that are UUIDs unless something else is said.
     """
 
-    def __init__(self, root: Path, directories: Sequence[str], kind: str) -> None:
+    def __init__(
+        self, root: Path, directories: Sequence[str], kind: str, counts: Callable[[str], bool] | None = None
+    ) -> None:
+        self._counts = counts or _is_uuid
         self._directories = [on_host(root, directory) for directory in directories]
         self._kind = kind
         self._known: dict[str, tuple[Signature, frozenset[str]]] = {}
 
     def names(self) -> dict[str, str]:
-        """The qualified name of each GPU and MIG instance, by its UUID."""
+        """The qualified name of each device that counts, by its own name."""
         found: dict[str, str] = {}
         seen: dict[str, tuple[Signature, frozenset[str]]] = {}
         for directory in self._directories:
@@ -49,12 +53,12 @@ class Specifications:
             for path in _files(directory):
                 if (entry := self._entry(path)) is not None:
                     seen[path] = entry
-                    for uuid in entry[1]:
-                        times[uuid] = times.get(uuid, 0) + 1
-            for uuid, count in times.items():
-                found.pop(uuid, None)
+                    for name in entry[1]:
+                        times[name] = times.get(name, 0) + 1
+            for name, count in times.items():
+                found.pop(name, None)
                 if count == 1:
-                    found[uuid] = f"{self._kind}={uuid}"
+                    found[name] = f"{self._kind}={name}"
         self._known = seen
         return found
 
@@ -67,7 +71,7 @@ class Specifications:
         known = self._known.get(path)
         if known is not None and known[0] == signature:
             return known
-        return signature, uuids(parsed(path), self._kind)
+        return signature, frozenset(filter(self._counts, devices(parsed(path), self._kind)))
 
 
 def on_host(root: Path, directory: str) -> str:
@@ -87,13 +91,22 @@ def parsed(path: str) -> Mapping[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
+def devices(document: Mapping[str, Any], kind: str) -> frozenset[str]:
+    """The names of the devices in a specification, if it is of this kind."""
+    found = document.get("devices")
+    if document.get("kind") != kind or not isinstance(found, list):
+        return frozenset()
+    names = (device.get("name") for device in found if isinstance(device, dict))
+    return frozenset(name for name in names if isinstance(name, str))
+
+
 def uuids(document: Mapping[str, Any], kind: str) -> frozenset[str]:
     """The GPUs and MIG instances that a specification of this kind names by UUID."""
-    devices = document.get("devices")
-    if document.get("kind") != kind or not isinstance(devices, list):
-        return frozenset()
-    names = (device.get("name") for device in devices if isinstance(device, dict))
-    return frozenset(name for name in names if isinstance(name, str) and name.startswith(_UUIDS))
+    return frozenset(filter(_is_uuid, devices(document, kind)))
+
+
+def _is_uuid(name: str) -> bool:
+    return name.startswith(_UUIDS)
 
 
 def _files(directory: str) -> list[str]:

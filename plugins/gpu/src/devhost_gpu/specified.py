@@ -39,8 +39,11 @@ class Specified:
         names = self._writing.names()
         drivers = {str(card.device.attributes.get("driverVersion", "")) for card in cards}
         known = frozenset(uuids.values())
-        self._writing.need(Need(frozenset(wanted - {""}), known - {""}, max(drivers, default="")))
-        return [self._named(card, names) for card in cards]
+        of_extras = self._writing.extras
+        driver = max(drivers, default="")
+        self._writing.need(Need(frozenset(wanted - {""}), known - {""}, driver, of_extras.asked()))
+        extras, lacking = of_extras.names(), of_extras.lacking()
+        return [self._named(card, names, extras, lacking) for card in cards]
 
     def notice(self, event: Event) -> None:
         """Hears an event."""
@@ -64,12 +67,13 @@ class Specified:
         """Lets go of whatever the family holds."""
         self._family.close()
 
-    def _named(self, card: Card, names: Mapping[str, str]) -> Card:
+    def _named(self, card: Card, names: Mapping[str, str], extras: tuple[str, ...], lacking: str) -> Card:
         facts = card.facts
         if not isinstance(facts, NvidiaFacts):
             return card
         name = names.get(facts.uuid, "")
         device = card.device
-        if not name and device.health and not device.withheld:
-            device = replace(device, health=unhealthy(self._writing.lacking()))
-        return replace(card, device=device, facts=replace(facts, cdi=name))
+        if (lacking or not name) and device.health and not device.withheld:
+            reason = lacking if name else self._writing.lacking()
+            device = replace(device, health=unhealthy(reason))
+        return replace(card, device=device, facts=replace(facts, cdi=name, cdi_extras=extras))

@@ -1,7 +1,8 @@
-"""devhost's own CDI specification of NVIDIA's GPUs, by ``nvidia-ctk``, which knows the driver's files.
+"""devhost's own CDI specifications of NVIDIA's devices, by ``nvidia-ctk``, which knows the driver's files.
 
-It has a kind and a file of its own, so that it meets neither one that the toolkit keeps itself nor those of
-the core. It is written anew when it lacks a GPU, has one that is gone, or no longer fits the driver's files.
+Each has a kind and a file of its own, so that it meets neither one that the toolkit keeps itself nor those of
+the core. That of the GPUs is written anew when it lacks a GPU, has one that is gone, or no longer fits the
+driver's files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from devhost.sysfs import is_live, prefix_of
 
 from .giving_nvidia import CONTROL, dev_root
 from .giving_options import GivingOptions
-from .specifications import parsed, uuids
+from .specifications import devices, parsed, uuids
 
 VENDOR, CLASS = "toolkit.devhost.nvidia.com", "gpu"
 KIND = f"{VENDOR}/{CLASS}"
@@ -29,6 +30,9 @@ KIND = f"{VENDOR}/{CLASS}"
 
 FILE = "toolkit.devhost-nvidia.json"
 """Its file's name; it does not begin like the core's own, which the core clears away."""
+
+NAMED = "--device-name-strategy=uuid"
+"""Has nvidia-ctk name GPUs and instances by their UUIDs."""
 
 PATIENCE = 25.0
 """Seconds one run of nvidia-ctk may take: it wakes up the GPUs."""
@@ -40,59 +44,67 @@ _WORDS = 300
 """Characters of what nvidia-ctk has to say."""
 
 
-class Toolkit:
-    """Writes the specification. What is not a coroutine may block for as long as files take."""
+class Written:
+    """One specification that nvidia-ctk writes. What is not a coroutine may block for as long as files take.
 
-    def __init__(self, root: Path, options: GivingOptions) -> None:
+    Args:
+        cdi_class: of its kind.
+        file: its name.
+    """
+
+    def __init__(self, root: Path, options: GivingOptions, cdi_class: str, file: str) -> None:
         self._prefix = prefix_of(root)
         self._chroot = bool(self._prefix) and is_live(root)
         self._options = options
-        self.file = Path(options.cdi_directories[-1], FILE)
-        self._accepted: frozenset[str] = frozenset()
+        self._class = cdi_class
+        self.kind = f"{VENDOR}/{cdi_class}"
+        self.file = Path(options.cdi_directories[-1], file)
 
     def is_installed(self) -> bool:
         """Whether there is a program to write it."""
         return os.access(self._prefix + self._options.nvidia_CTK_path, os.X_OK)
 
-    def names(self) -> dict[str, str]:
-        """The qualified name of each GPU and MIG instance in the file, by its UUID."""
-        return {uuid: f"{KIND}={uuid}" for uuid in uuids(parsed(os.fspath(self.file)), KIND)}
+    def document(self) -> Mapping[str, Any]:
+        """What the file says; empty if it is not there."""
+        return parsed(os.fspath(self.file))
 
-    def fits(self, wanted: Collection[str], known: Collection[str]) -> bool:
-        """Whether the file names all that are wanted, none but those that are known, and fits the driver."""
-        document = parsed(os.fspath(self.file))
-        return uuids(document, KIND).issuperset(wanted) and self._flaws(document, known) <= self._accepted
+    def devices(self) -> frozenset[str]:
+        """The names of the devices in the file."""
+        return devices(self.document(), self.kind)
 
-    async def generate(self, wanted: Collection[str]) -> str:
-        """A fresh specification, as text, by nvidia-ctk.
+    def absent(self, document: Mapping[str, Any]) -> frozenset[str]:
+        """The paths of the host that a specification names and that do not exist."""
+        return frozenset(path for path in _paths(document) if not self._exists(path))
+
+    async def run(self, words: Iterable[str]) -> str:
+        """A fresh specification, as text, by nvidia-ctk with these words beside the usual ones.
 
         Raises:
             BackendError: nvidia-ctk failed or hung.
         """
-        try:
-            return await run(self._command())
-        except BackendError as error:
-            failure = error
-        # A GPU that is lost fails it for all. Since 1.19 those that are well can be asked for alone.
-        try:
-            return await run(self._command(f"--device-id={uuid}" for uuid in sorted(wanted)))
-        except BackendError:
-            raise failure from None
+        return await run(self._command(words))
 
-    def write(self, text: str, wanted: Collection[str], known: Collection[str]) -> None:
-        """Takes what :meth:`generate` gave.
+    def parsed(self, text: str) -> Mapping[str, Any]:
+        """The specification that nvidia-ctk wrote.
 
         Raises:
-            BackendError: it is no specification, or it cannot be written: then the old one, if there is one,
-                stays. Or it lacks a GPU.
+            BackendError: it is none, or of another kind.
         """
         try:
             document = json.loads(text)
         except (ValueError, RecursionError):
             document = None
-        if not isinstance(document, dict) or document.get("kind") != KIND:
-            raise BackendError(f"{self._program} wrote no CDI specification of {KIND}")
-        unfinished = self.file.with_name(f"{FILE}.part")  # no specification by its name, so nobody reads it
+        if not isinstance(document, dict) or document.get("kind") != self.kind:
+            raise BackendError(f"{self._program} wrote no CDI specification of {self.kind}")
+        return document
+
+    def save(self, text: str) -> None:
+        """Writes the file, whole or not at all.
+
+        Raises:
+            BackendError: it cannot be written: then the old one, if there is one, stays.
+        """
+        unfinished = self.file.with_name(f"{self.file.name}.part")  # no specification by its name: not read
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_text(text, encoding="utf-8")
@@ -100,9 +112,6 @@ class Toolkit:
             unfinished.replace(self.file)
         except OSError as error:
             raise BackendError(f"cannot write {self.file}: {error.strerror or error}") from None
-        self._accepted = self._flaws(document, known)  # writing it again would not mend them
-        if missing := set(wanted) - uuids(document, KIND):
-            raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
 
     def remove(self) -> None:
         """Removes the file, if it is there.
@@ -119,10 +128,10 @@ class Toolkit:
     def _program(self) -> str:
         return self._options.nvidia_CTK_path
 
-    def _command(self, more: Iterable[str] = ()) -> list[str]:
+    def _command(self, words: Iterable[str]) -> list[str]:
         options = self._options
-        command = [self._program, "cdi", "generate", "--format=json", "--device-name-strategy=uuid"]
-        command += [f"--vendor={VENDOR}", f"--class={CLASS}"]
+        command = [self._program, "cdi", "generate", "--format=json"]
+        command += [f"--vendor={VENDOR}", f"--class={self._class}"]
         command.append(f"--driver-root={options.driver_root}")
         command.append(f"--dev-root={dev_root(options, self._exists) or '/'}")
         if options.nvidia_CDI_hook_path:
@@ -131,7 +140,56 @@ class Toolkit:
             command = ["chroot", self._prefix, *command]  # so that it names files as the host does
         else:
             command[0] = self._prefix + command[0]
-        return [*command, *more]
+        return [*command, *words]
+
+    def _exists(self, path: str) -> bool:
+        return os.path.exists(self._prefix + path)  # noqa: PTH110 - a plain string path
+
+
+class Toolkit(Written):
+    """The specification of the GPUs."""
+
+    def __init__(self, root: Path, options: GivingOptions) -> None:
+        super().__init__(root, options, CLASS, FILE)
+        self._accepted: frozenset[str] = frozenset()
+
+    def names(self) -> dict[str, str]:
+        """The qualified name of each GPU and MIG instance in the file, by its UUID."""
+        return {uuid: f"{KIND}={uuid}" for uuid in uuids(self.document(), KIND)}
+
+    def fits(self, wanted: Collection[str], known: Collection[str]) -> bool:
+        """Whether the file names all that are wanted, none but those that are known, and fits the driver."""
+        document = self.document()
+        return uuids(document, KIND).issuperset(wanted) and self._flaws(document, known) <= self._accepted
+
+    async def generate(self, wanted: Collection[str]) -> str:
+        """A fresh specification, as text, by nvidia-ctk.
+
+        Raises:
+            BackendError: nvidia-ctk failed or hung.
+        """
+        try:
+            return await self.run((NAMED,))
+        except BackendError as error:
+            failure = error
+        # A GPU that is lost fails it for all. Since 1.19 those that are well can be asked for alone.
+        try:
+            return await self.run((NAMED, *(f"--device-id={uuid}" for uuid in sorted(wanted))))
+        except BackendError:
+            raise failure from None
+
+    def write(self, text: str, wanted: Collection[str], known: Collection[str]) -> None:
+        """Takes what :meth:`generate` gave.
+
+        Raises:
+            BackendError: it is no specification, or it cannot be written: then the old one, if there is one,
+                stays. Or it lacks a GPU.
+        """
+        document = self.parsed(text)
+        self.save(text)
+        self._accepted = self._flaws(document, known)  # writing it again would not mend them
+        if missing := set(wanted) - uuids(document, KIND):
+            raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
 
     def _flaws(self, document: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
         """What it names that is not there, devices or files, and control nodes it does not name that are."""
@@ -139,11 +197,7 @@ class Toolkit:
         root = dev_root(self._options, self._exists)
         control = {f"{root}/dev/{name}" for name in CONTROL}
         unnamed = {path for path in control - named if self._exists(path)}
-        absent = {path for path in named if not self._exists(path)}
-        return (uuids(document, KIND) - set(known)) | absent | unnamed
-
-    def _exists(self, path: str) -> bool:
-        return os.path.exists(self._prefix + path)  # noqa: PTH110 - a plain string path
+        return (uuids(document, KIND) - set(known)) | self.absent(document) | unnamed
 
 
 async def run(command: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from devhost.backend import Context, Event
 from devhost.errors import BackendError
 
+from .extras import Extras
 from .giving_options import GivingOptions
 from .specifications import Specifications
 from .toolkit import Toolkit
@@ -32,12 +33,14 @@ _OURS = ("device:gpu/GPU-", "device:gpu/MIG-")
 class Need:
     """The UUIDs that must have a name, and all that may have one: those of cards that are ill too.
 
-    ``driver`` is the driver's version; empty while it is not known.
+    ``driver`` is the driver's version; empty while it is not known. ``extras`` are the names that are asked
+    for beside those of cards, by their CDI class.
     """
 
     wanted: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
     driver: str = ""
+    extras: frozenset[tuple[str, str]] = frozenset()
 
 
 class Writing:
@@ -48,6 +51,7 @@ class Writing:
         """Why a card has no name, as one sentence; empty while none is known to lack one for a reason."""
         self._context = context
         self._toolkit = Toolkit(context.root, options)
+        self.extras = Extras(options, context)
         self._theirs = Specifications(context.root, options.cdi_directories, THEIRS)
         self._nobody = (
             f"there is no {options.nvidia_CTK_path} on this machine, and no CDI specification in "
@@ -108,10 +112,10 @@ class Writing:
             written = False
             self.trouble = error.message
             if before != self.trouble:
-                self._context.log.warning("no CDI specification of NVIDIA's GPUs: %s", self.trouble)
+                self._context.log.warning("CDI names of NVIDIA GPUs are missing: %s", self.trouble)
         else:
             if self.trouble:
-                self._context.log.info("the CDI specification of NVIDIA's GPUs is right again")
+                self._context.log.info("CDI names of NVIDIA GPUs are complete again")
             self.trouble = ""
         return written or self.trouble != before
 
@@ -123,10 +127,20 @@ class Writing:
         """
         call = self._context.run_blocking
         if not need.known:
-            held = self._context.held()
-            if held is not None and not any(name.startswith(_OURS) for name in held):
+            if self._is_free():
                 await call(self._toolkit.remove)
+                await call(self.extras.remove)
             return False
+        written = await self._bring_gpus(need)
+        return await self.extras.bring(need.driver, free=self._is_free()) or written
+
+    def _is_free(self) -> bool:
+        """Whether no container has any of NVIDIA's GPUs, for certain."""
+        held = self._context.held()
+        return held is not None and not any(name.startswith(_OURS) for name in held)
+
+    async def _bring_gpus(self, need: Need) -> bool:
+        call = self._context.run_blocking
         if not await call(self._toolkit.is_installed):
             if need.wanted - self._named:
                 raise BackendError(self._nobody)

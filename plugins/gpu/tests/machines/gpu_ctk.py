@@ -18,6 +18,10 @@ with (here / "calls").open("a") as calls:
 what = json.loads((here / "what.json").read_text())
 asked = [word.partition("=")[2] for word in sys.argv if word.startswith("--device-id=")]
 words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+if "--mode" in words:
+    nothing = "invalid device, empty device edits"
+    found = what.get("modes", {{}}).get(words["--mode"], {{"fails": nothing}})
+    what = {{"control": [], "mounts": []}} | found
 if what.get("hangs"):
     time.sleep(3600)
 if what.get("fails") and not (asked and what.get("picks")):
@@ -25,7 +29,7 @@ if what.get("fails") and not (asked and what.get("picks")):
 kind = words["--vendor"] + "/" + words["--class"]
 names = asked or what["names"]
 edits = {{"deviceNodes": [{{"path": path}} for path in what["control"]], "mounts": what["mounts"]}}
-node = {{"deviceNodes": [{{"path": "/dev/nvidia0"}}]}}
+node = {{"deviceNodes": [{{"path": what.get("node", "/dev/nvidia0")}}]}}
 devices = [{{"name": name, "containerEdits": node}} for name in names]
 print(json.dumps({{"cdiVersion": "0.5.0", "kind": kind, "containerEdits": edits, "devices": devices}}))
 """
@@ -39,7 +43,8 @@ def install(root: Path, here: Path, **what: object) -> None:
         here: the directory for its own files; ``calls`` there has a line for each call, ``pid``
             the last process.
         what: ``names`` of devices, nodes of ``control``, ``mounts``; ``fails`` with words, or ``hangs``. One
-            that ``picks`` works where single devices are asked for.
+            that ``picks`` works where single devices are asked for. ``modes`` has the same by mode, and a
+            ``node`` for each name; in any other mode it finds nothing, and says so as the original does.
     """
     here.mkdir(exist_ok=True)
     (here / "what.json").write_text(json.dumps({"control": [], "mounts": [], **what}))

@@ -47,6 +47,8 @@ class NvidiaFacts:
     ``cdi``
         What a CDI specification of the toolkit calls it, ``nvidia.com/gpu=GPU-…``; empty where none does,
         or nobody has looked.
+    ``cdi_extras``
+        What goes with it there, by such names: ``…/gds=all``, ``…/imex-channel=0``.
     """
 
     uuid: str
@@ -58,6 +60,7 @@ class NvidiaFacts:
     capabilities: tuple[int, ...] = ()
     shape: Shape | None = None
     cdi: str = ""
+    cdi_extras: tuple[str, ...] = ()
 
     @property
     def is_mig(self) -> bool:
