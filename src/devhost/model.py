@@ -121,6 +121,11 @@ class Device:
     ``withheld``
         Why this device is not offered at all though it exists, as one sentence for a user (the node's own
         traffic runs over it); empty: it is offered. It then takes no claim from any other device.
+    ``former_ids``
+        Ids that earlier versions of the backend may have given this device. Several devices may name one:
+        what the kubelet reports under it then counts for each of them. One that ends in ``.*`` means any
+        number there (``dsa-0000:6a:01.0.*``), one over 63 characters its first 54, a hyphen and the first
+        eight hex digits of its SHA-256. An id that a device has now is never looked up here.
     """
 
     id: str
@@ -131,3 +136,4 @@ class Device:
     pcie_path: tuple[str, ...] = ()
     health: Health = HEALTHY
     withheld: str = ""
+    former_ids: tuple[str, ...] = ()

@@ -107,6 +107,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return "its pcie_path is not a tuple of strings"
     if not isinstance(given.withheld, str):
         return "its withheld is not a string"
+    if not _strings(given.former_ids):
+        return "its former_ids are not a tuple of strings"
     for name, value in given.attributes.items():
         if flaw := _attribute_flaw(name, value, declared):
             return flaw

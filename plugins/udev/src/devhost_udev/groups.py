@@ -11,7 +11,7 @@ from pathlib import Path
 from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.where import show
 
-from .identity import Name
+from .groupnames import Naming, Telling, name_of
 from .options import FIELD, Group, GroupMount, Member, UsbMember, is_glob
 from .paths import Paths, Target, outside_dev
 from .scan import Record, Scan
@@ -36,6 +36,11 @@ class Part:
     def varies(self) -> bool:
         """Whether this part is what tells the group's devices apart."""
         return isinstance(self.member, UsbMember) or is_glob(self.member.path)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether several devices of the group may have this part."""
+        return isinstance(self.member, Member) and self.member.limit > 1
 
     def edits(self) -> Iterator[DeviceNode]:
         """The nodes as the container gets them."""
@@ -69,7 +74,6 @@ class Groups:
         self._paths = Paths(root, scan)
         self._outside = sorted({path for path in _all_paths(groups) if outside_dev(path)})
         self._known: dict[str, Assembled] = {}
-        self._keys: set[str] = set()
         self._seen: object = None
 
     def look(self) -> Mapping[str, Assembled]:
@@ -87,29 +91,20 @@ class Groups:
         uses: Counter[tuple[str, str]] = Counter()
         for group, (rows, _, _) in zip(self._groups, layouts, strict=True):
             uses.update((group.name, node) for row in rows for part in row for node, _ in part.target.nodes)
-        wanted = []
+        wanted: list[tuple[Naming, Group, int, Row, Layout]] = []
         entries: Counter[str] = Counter()
+        bearers: Counter[str] = Counter()
         for group, layout in zip(self._groups, layouts, strict=True):
             alternative = entries[group.name]
             entries[group.name] += 1
-            repeats: Counter[str] = Counter()
             for row in layout[0]:
-                label = self._label(row)
-                key = f"group {group.name} {alternative} {label} {repeats[label]}"
-                repeats[label] += 1
-                wanted.append((key, label, group, alternative, row, layout))
-        keys = {key for key, *_ in wanted}
-        for key in self._keys - keys:
-            self._scan.ids.release(key)
-        self._scan.ids.assign(
-            (key, Name(group.name, label, _alternative_stem(label, alternative), order=key), "")
-            for key, label, group, alternative, _, _ in wanted
-            if key not in self._keys
-        )
-        self._keys = keys
+                naming = name_of(group.name, alternative, self._tellings(row))
+                bearers[naming.id] += 1
+                wanted.append((naming, group, alternative, row, layout))
         found: dict[str, Assembled] = {}
-        for key, _, group, alternative, row, layout in wanted:
-            made = self._assemble(self._scan.ids.id_of(key), group, alternative, row, layout, uses)
+        for naming, group, alternative, row, layout in wanted:
+            one = naming.as_one_of(bearers[naming.id], row[0].target.path if row else "")
+            made = self._assemble(one, group, alternative, row, layout, uses)
             old = self._known.get(made.device.id)
             if old is not None and old.device == made.device:
                 # the edits may differ alone; the core compares devices by identity
@@ -117,13 +112,14 @@ class Groups:
             found[made.device.id] = made
         return found
 
-    def _label(self, row: Row) -> str:
-        """What tells this device from the group's others: the id of the node in its first glob."""
-        for part in row:
-            if part.varies:
-                record = self._scan.by_node.get(part.target.nodes[0][0])
-                return record.device.id if record else part.target.path.rpartition("/")[2]
-        return ""
+    def _tellings(self, row: Row) -> list[Telling]:
+        """The parts that tell this device from the group's others."""
+        by_node = self._scan.by_node
+        return [
+            Telling(part.target.path, by_node.get(part.target.nodes[0][0]), part.repeats)
+            for part in row
+            if part.varies
+        ]
 
     def _layout(self, group: Group) -> Layout:
         members: tuple[Member | UsbMember, ...] = (*group.members, *group.usb)
@@ -143,7 +139,7 @@ class Groups:
                 lacking.append(f"no file matches {mount.path}")
             if not mount.optional:
                 lacking += [f"{path} is missing" for path in found if not self._paths.exists(path)]
-        return tuple(rows), tuple(mounts), tuple(lacking)
+        return _distinct(rows), tuple(mounts), tuple(lacking)
 
     def _column(self, member: Member | UsbMember) -> list[Target]:
         if isinstance(member, UsbMember):
@@ -166,7 +162,7 @@ class Groups:
 
     def _assemble(
         self,
-        name: str,
+        naming: Naming,
         group: Group,
         alternative: int,
         row: Row,
@@ -194,13 +190,15 @@ class Groups:
         if len(numa) == 1:
             attributes["numaNode"] = numa[0]
         device = Device(
-            id=name,
+            id=naming.id,
             attributes=attributes,
             claims=frozenset(claims),
             part_of=frozenset(part_of - claims),
             numa_nodes=numa,
             pcie_path=next((r.device.pcie_path for r in records if r.device.pcie_path), ()),
             health=unhealthy("; ".join(problems[:3])) if problems else HEALTHY,
+            withheld=naming.withheld,
+            former_ids=naming.former,
         )
         first = dict(records[0].device.attributes) if records else {}
         if nodes:
@@ -208,9 +206,12 @@ class Groups:
         return Assembled(device, Edits(tuple(nodes), layout[1], dict(_env(group, first))))
 
 
-def _alternative_stem(label: str, alternative: int) -> str:
-    """Tells alternatives apart whose devices nothing else tells apart."""
-    return f"alt{alternative}" if alternative and not label else ""
+def _distinct(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows without those that have the nodes of an earlier one, as where several links lead to a node."""
+    found: dict[object, Row] = {}
+    for row in rows:
+        found.setdefault(tuple(part.target.nodes for part in row), row)
+    return tuple(found.values())
 
 
 def _reach(member: Member | UsbMember, column: Sequence[Target]) -> int:
