@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -172,7 +173,10 @@ def test_a_queue_is_named_by_its_number(machine: Any) -> None:
     for queue in (0, 1):
         machine.device(f"{path}/dsa0/wq0.{queue}", "dsa")
         machine.device(f"{path}/dsa0/wq0.{queue}/dsa!wq0.{queue}", "dsa", f"dsa/wq0.{queue}", f"234:{queue}")
+    machine.pci("pci0000:6a/0000:6a:02.0", driver="idxd")
+    machine.device("pci0000:6a/0000:6a:02.0/iax1/wq1.0/iax!wq1.0", "dsa", "iax/wq1.0", "235:0")
     assert machine.ids() == {
+        "/dev/iax/wq1.0": "dsa-0000:6a:02.0-wq1.0",
         "/dev/dsa/wq0.0": "dsa-0000:6a:01.0-wq0.0",
         "/dev/dsa/wq0.1": "dsa-0000:6a:01.0-wq0.1",
     }
@@ -326,3 +330,23 @@ def test_siblings_that_sysfs_cannot_tell_apart_are_withheld(machine: Any) -> Non
         "nothing in sysfs tells it from /dev/foo0 for good: make a group of its path",
         "nothing in sysfs tells it from /dev/foo1 for good: make a group of its path",
     ]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
+def test_a_node_made_by_hand_takes_no_id_from_the_device_it_copies(machine: Any) -> None:
+    (machine.root / "dev/jail").mkdir()
+    for path in ("fuse", "jail/fuse"):
+        os.mknod(machine.root / "dev" / path, 0o020600, os.makedev(10, 229))
+    unloaded = machine.ids()
+    assert unloaded == {"/dev/fuse": "misc-fuse", "/dev/jail/fuse": "dev-jail-fuse"}
+    (machine.root / "dev/fuse").unlink()
+    machine.misc("fuse", 229)
+    assert machine.ids() == unloaded
+
+
+def test_a_device_says_what_it_was_called_before_its_module_was_loaded(machine: Any) -> None:
+    machine.device("virtual/ppp/ppp", "ppp", "ppp", "108:0")
+    machine.device("virtual/foo/foo", "foo", "foo", "240:0")
+    former = {d.id: d.former_ids for d in machine.backend().discover()}
+    assert former == {"dev-ppp": ("ppp-ppp",), "foo-foo": ("dev-foo",)}

@@ -149,7 +149,8 @@ class Namer:
         stem = self._stem(chain, found, usb)
         siblings = self._siblings(chain, usb, hardware)
         if siblings is None:
-            text = joined(kind, hardware.label, stem.interface, plain)
+            own = chain[0].name.rpartition("/")[2] if kind == "dsa" else plain
+            text = joined(kind, hardware.label, stem.interface, own)
         elif _is_storage(chain[0]):  # the disk, then its partition
             text = joined(kind, hardware.label, stem.interface, *siblings, stem.kind)
         else:
@@ -219,14 +220,14 @@ class Namer:
     ) -> tuple[str, ...] | None:
         """What the kernel calls the device beside others of its kind on the same hardware.
 
-        ``None`` where that is only its own name, with a number that it may not have after the next boot.
+        ``None`` where that is its own name, which may have another number after the next boot.
         """
         device = chain[0]
         kind = device.subsystem
         if device.dev_type == "usb_device":
             return ()
-        if kind == "dsa":  # queue <device>.<number> (drivers/dma/idxd/cdev.c)
-            return (device.name.rpartition("/")[2],)
+        if kind == "dsa":
+            return None  # dsa/wq0.1, iax/wq1.0: the name has the queue's number (drivers/dma/idxd/cdev.c)
         if _is_storage(device) or _scsi_unit(chain) is not None:
             return self._storage(chain, usb, hardware)
         slot = _slot(chain, usb)
