@@ -19,7 +19,7 @@ from .changes import Changes, Member, beginning, between, ending
 from .holding import UNNAMED, Holder
 from .model import HEALTHY, Device, Health, unhealthy
 from .plan import LIST_LIMIT, Unit, listed_bytes
-from .tokens import numbered, stand_in, stood_for
+from .tokens import is_former, number_of, numbered, stand_in, stood_for
 
 GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
@@ -311,6 +311,7 @@ class Inventory:
 
         When a device comes to be shared in another way, containers keep what they got: one that has it for
         itself goes on having it for itself, and nobody gets it for himself whom others must share it with.
+        The same holds where a container has it under a former id.
         """
         before: dict[str, list[str]] = {}
         for name in sorted(self.account.tokens()):
@@ -325,17 +326,34 @@ class Inventory:
         if not before:
             return
         for unit in units:
-            held = [name for device in unit.devices for name in before.get(device.id, ())]
+            held = [(name, device) for device in unit.devices for name in before.get(device.id, ())]
             names = [numbered(unit.id, n) if unit.numbered else unit.id for n in range(unit.replicas)]
-            for name in names if held else ():
-                others = (
-                    one for one in held if one != name and (unit.replicas == 1 or self.account.alone(one))
+            for number, name in enumerate(names if held else ()):
+                kept = next(
+                    (
+                        (other, is_former(other, device))
+                        for other, device in held
+                        if other != name and self._keeps_back(other, device, number, unit.replicas)
+                    ),
+                    None,
                 )
-                if (other := next(others, None)) is None:
+                if kept is None:
                     continue
+                other, by_former_id = kept
                 holder = self.account.holder(other) or UNNAMED
-                reason = f"{holder} has it as {other}, from before it was shared in this way"
-                self._withhold(name, reason, entries, wall)
+                why = f"{holder} has it as {other}, from before it was shared in this way"
+                if by_former_id:
+                    why = f"held by {holder} under its former id {other}"
+                self._withhold(name, why, entries, wall)
+
+    def _keeps_back(self, other: str, device: Device, number: int, replicas: int) -> bool:
+        """Whether a container with token ``other`` keeps the token of that number from everybody else.
+
+        A share under a former id keeps back one share.
+        """
+        if replicas == 1 or self.account.alone(other):
+            return True
+        return is_former(other, device) and number_of(other) == number
 
     def _stand_in(self, entries: dict[str, Entry], wall: float) -> None:
         """Shows forgotten tokens as Unhealthy and adds their stand-ins, and those that a container holds."""

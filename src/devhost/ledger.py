@@ -8,6 +8,8 @@ After a start of devhost only the kubelet knows who holds what, and it knows res
 devices. A token is made from its device's id, so it is read back:
 
 * of a resource that the configuration has, among the devices of its backend;
+* an id that an earlier version of the backend gave (``Device.former_ids``) counts for every device that may
+  have had it;
 * of any other, or where that backend has no such device, among the devices of all backends. Such a resource
   may have left the configuration, or be another plugin's that hands out the same hardware. Both count: what
   a container uses is not free, whoever gave it away;
@@ -22,10 +24,10 @@ from contextlib import contextmanager
 
 from .account import Account, Devices
 from .holding import Held, Key, Kubelet, Listing
-from .model import MAX_DEVICE_ID, Device
+from .model import Device
 from .plan import Plan, RefusalKind, make_plan
 from .settings import ResourceSettings, Settings
-from .tokens import device_of, stands_for_all, unit_of
+from .tokens import Known, stands_for_all, unit_of
 
 __all__ = ["Account", "Found", "Held", "Ledger", "Released"]
 
@@ -63,6 +65,7 @@ class Ledger:
         self._first: float | None = None
         self._known = False
         self._found: Found = {}
+        self._known_of: dict[str, Known] = {}
         self._settings = Settings()
         self._seen = False
         self._busy = False
@@ -269,7 +272,7 @@ class Ledger:
             units = self._units[resource] = frozenset(map(unit_of, tokens))
         if not all(map(units.isdisjoint, self._found.values())):
             return True
-        return any(self._meant(token, ()) for token in tokens if len(token) == MAX_DEVICE_ID)
+        return any(self._meant(token, ()) for token in tokens)
 
     def _meant(self, token: str, entries: Collection[ResourceSettings]) -> dict[Key, Device]:
         """The devices that a token may be made from: of the resource's backend, else of any."""
@@ -279,9 +282,11 @@ class Ledger:
     def _named(self, token: str, backends: Iterable[str]) -> dict[Key, Device]:
         named = {}
         for backend in backends:
-            device = device_of(token, self._found.get(backend, {}))
-            if device is not None:
-                named[backend, device.id] = device
+            devices = self._found.get(backend, {})
+            known = self._known_of.get(backend)
+            if known is None or known.devices is not devices:
+                known = self._known_of[backend] = Known(devices)
+            named.update({(backend, device.id): device for device in known.named(token)})
         return named
 
     @contextmanager

@@ -130,6 +130,11 @@ class Device:
         Uses for which this device is unhealthy, each with the reason a user reads:
         ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in the resources that hand out such a use
         (``uses`` of their ``ResourceOptions``), and as ``health`` says in all others.
+    ``former_ids``
+        Ids that earlier versions of the backend may have given this device. Several devices may name one:
+        what the kubelet reports under it then counts for each of them. One that ends in ``.*`` means any
+        number there (``dsa-0000:6a:01.0.*``), one over 63 characters its first 54, a hyphen and the first
+        eight hex digits of its SHA-256. An id that a device has now is never looked up here.
     """
 
     id: str
@@ -142,3 +147,4 @@ class Device:
     withheld: str = ""
     unusable_for: Mapping[str, str] = field(default_factory=dict)
     inherited: frozenset[str] = frozenset()
+    former_ids: tuple[str, ...] = ()

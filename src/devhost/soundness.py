@@ -116,6 +116,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return "its unusable_for is not a mapping of strings to strings"
     if not (isinstance(given.inherited, frozenset) and given.inherited <= given.attributes.keys()):
         return "its inherited is not a frozenset of names of its attributes"
+    if not _strings(given.former_ids):
+        return "its former_ids are not a tuple of strings"
     for name, value in given.attributes.items():
         if flaw := _attribute_flaw(name, value, declared):
             return flaw

@@ -11,12 +11,13 @@ from .ledger import Ledger
 from .model import MAX_DEVICE_ID
 from .service import GONE, ResourceService
 from .telemetry.log import get
-from .tokens import device_of, stands_for_all, unit_of
+from .tokens import Known, is_former, stands_for_all, unit_of
 
 log = get(__name__)
 
 SHARED_OTHERWISE = "the resource is shared in another way now"
 OTHER_BACKEND = "the resource has its devices from another backend now"
+FORMER_ID = "the device has another id now"
 UNSERVED = "devhost does not serve this resource now"
 
 NAMED = 20
@@ -74,7 +75,7 @@ class Strand:
                     token,
                     tuple(dict.fromkeys(device for _, device in keys)),
                     account.holder(token),
-                    GONE if missing and not there else why(there),
+                    GONE if missing and not there else why(token, there),
                     missing,
                 )
 
@@ -144,21 +145,24 @@ class Strand:
             unit = unit_of(token)
             if not own or stands_for_all(token) or len(token) == MAX_DEVICE_ID:
                 return ()
-            there = any(one is None or one.has(unit) or device_of(token, one.devices) for one in own)
+            there = any(one is None or one.has(unit) or one.known.named(token) for one in own)
             return () if there else (unit,)
 
         return gone
 
-    def _why(self, service: ResourceService | None) -> Callable[[Collection[Key]], str]:
+    def _why(self, service: ResourceService | None) -> Callable[[str, Collection[Key]], str]:
         """What says why devices that are there are not in the list of a resource."""
         offered = service.offered() if service else frozenset()
 
-        def why(keys: Collection[Key]) -> str:
+        def why(token: str, keys: Collection[Key]) -> str:
             if service is None:
                 return UNSERVED
             own = [device for name, device in keys if name == service.entry.backend]
             if keys and not own:
                 return OTHER_BACKEND
+            devices = self._discoveries[service.entry.backend].devices
+            if any(device in devices and is_former(token, devices[device]) for device in own):
+                return FORMER_ID
             return next(
                 (service.why_not(device) for device in own if device not in offered), SHARED_OTHERWISE
             )
@@ -171,6 +175,7 @@ class _Present:
 
     def __init__(self, discovery: Discovery) -> None:
         self.devices = discovery.devices
+        self.known = Known(self.devices)
         self._refused = {one.device for one in discovery.condition.refused}
 
     def has(self, device: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from .model import MAX_DEVICE_ID, Device
 
@@ -23,6 +23,14 @@ STAND_IN = "~"
 """How the id of a stand-in begins. No device's id begins like this, and it sorts behind all of them."""
 
 _NUMBER = re.compile(r"(.+)::(\d+)", re.DOTALL)
+_ANY_NUMBER = ".*"
+_LONGEST_NUMBER = "::999999"
+_RANKS = 256
+"""How many numbers are tried for a former id that had to be cut."""
+
+_HASHED = 9
+"""Characters that a hash takes at the end of a cut id, with its hyphen."""
+
 _CUT = re.compile(r"(.+)-[0-9a-f]{8}", re.DOTALL)
 _FIRST = string.ascii_letters + string.digits  # of a device's id, and so of a token
 
@@ -94,3 +102,87 @@ def device_of(name: str, devices: Mapping[str, Device]) -> Device | None:
             if device.startswith(cut[1]) and numbered(device, int(found[2])) == name:
                 return devices[device]
     return None
+
+
+def number_of(name: str) -> int:
+    """The number of a token; 0 where it has none."""
+    found = _NUMBER.fullmatch(name)
+    return int(found[2]) if found else 0
+
+
+def is_former(name: str, device: Device) -> bool:
+    """Whether a token that stands for this device is made from a former id of it."""
+    if not device.former_ids or stands_for_all(name):
+        return False
+    return device_of(name, {device.id: device}) is None
+
+
+class Known:
+    """The devices of one backend as tokens name them: by their present ids, and by former ones.
+
+    The index of former ids is built when a token first matches no present id.
+
+    Args:
+        devices: every device there is now, by id.
+    """
+
+    def __init__(self, devices: Mapping[str, Device]) -> None:
+        self.devices = devices
+        self._former: _Former | None = None
+
+    def named(self, name: str) -> tuple[Device, ...]:
+        """The device that has this id; without one, every device that may have had it before."""
+        device = device_of(name, self.devices)
+        if device is not None:
+            return (device,)
+        name = name.removeprefix(STAND_IN)
+        if self._former is None:
+            self._former = _Former(self.devices.values())
+        return self._former.named(name)
+
+
+class _Former:
+    """Devices by :attr:`.Device.former_ids`."""
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        self._plain: dict[str, dict[str, Device]] = {}
+        self._ranked: dict[str, dict[str, Device]] = {}
+        for device in devices:
+            for former in device.former_ids:
+                text = former.removesuffix(_ANY_NUMBER)
+                index = self._plain if text == former else self._ranked
+                index.setdefault(text, {})[device.id] = device
+
+    def named(self, name: str) -> tuple[Device, ...]:
+        if not (self._plain or self._ranked):
+            return ()
+        found: dict[str, Device] = {}
+        for unit in (name, unit_of(name)):
+            found |= self._plain.get(unit, {})
+            base, dot, rank = unit.rpartition(".")
+            if dot and rank.isdecimal():
+                found |= self._ranked.get(base, {})
+        if not found and len(unit_of(name)) >= MAX_DEVICE_ID - len(_LONGEST_NUMBER):
+            found = self._cut(name)
+        return tuple(found.values())
+
+    def _cut(self, name: str) -> dict[str, Device]:
+        """The same for tokens whose ids had to be cut: only trying tells what hash an id has."""
+        number = _NUMBER.fullmatch(name)
+        beginning = MAX_DEVICE_ID - _HASHED - (len(name) - len(unit_of(name)))
+        found: dict[str, Device] = {}
+        for index, ranks in ((self._plain, 1), (self._ranked, _RANKS)):
+            for text, devices in index.items():
+                if not name.startswith(text[:beginning]):
+                    continue
+                forms = {_fit(text if ranks == 1 else f"{text}.{rank}") for rank in range(ranks)}
+                if name in forms or (number and name in {numbered(one, int(number[2])) for one in forms}):
+                    found |= devices
+        return found
+
+
+def _fit(text: str) -> str:
+    """An id that may be too long as ``Device.former_ids`` says it is cut."""
+    if len(text) <= MAX_DEVICE_ID:
+        return text
+    return f"{text[: MAX_DEVICE_ID - _HASHED]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -250,3 +250,21 @@ def test_the_plan_does_not_depend_on_the_order_in_which_things_became_known() ->
         rig.hear(**{"old": " ".join(order)})
         plans.append(rig.plan(*entries))
     assert plans[0] == plans[1] == plans[2]
+
+
+def test_a_token_by_a_former_id_holds_every_device_it_may_mean_also_of_an_unknown_resource() -> None:
+    former = ("dsa", "dsa.*")
+    rig = Rig()
+    rig.plug(Device("q0", former_ids=former), "other", Device("q1", former_ids=former))
+    rig.hear(old="dsa.1", gone="dsa")
+    rig.plan(entry(0, OLD))
+    assert rig.held() == {(one, "card", queue) for one in ("dsa.1", "dsa") for queue in ("q0", "q1")}
+    rig.plug(Device("q0", former_ids=former), Device("q2", former_ids=former))
+    rig.plan(entry(0, OLD))
+    assert ("dsa.1", "card", "q2") in rig.held()
+    claimed = rig.ledger.claims()
+    assert claimed is not None
+    assert {"device:card/q0", "device:card/q1", "device:card/q2"} <= claimed
+    rig.hear()
+    rig.hear()
+    assert rig.held() == set()

@@ -77,6 +77,7 @@ def bad(**fields: Any) -> Device:
         (bad(numa_nodes=("0",)), "its numa_nodes are not a tuple of whole numbers"),
         (bad(numa_nodes=(True,)), "its numa_nodes are not a tuple of whole numbers"),
         (bad(numa_nodes=(2**70,)), "its numa_nodes are not a tuple of whole numbers below 1024"),
+        (bad(former_ids="x"), "its former_ids are not a tuple of strings"),
         (bad(pcie_path=None), "its pcie_path is not a tuple of strings"),
         (bad(pcie_path=(1,)), "its pcie_path is not a tuple of strings"),
         (bad(unusable_for=("rdma",)), "its unusable_for is not a mapping of strings to strings"),

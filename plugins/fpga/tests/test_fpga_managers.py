@@ -322,3 +322,15 @@ def test_a_long_or_odd_name_still_makes_a_legal_id(tmp_path: Path) -> None:
         tree.fpga_manager(f"platform/{name}", number, "Some FPGA Manager")
     found = [unit.device.id for unit in Managers(Sysfs(tmp_path)).scan()]
     assert len(set(found)) == 3 and all(len(name) <= 63 and " " not in name for name in found)
+
+
+def test_regions_that_only_the_kernels_numbers_tell_apart_are_withheld(
+    tmp_path: Path, looking: Looking
+) -> None:
+    tree = fpga_kernel.zynq(tmp_path)
+    tree.fpga_region("platform/fpga-region", 7)
+    withheld = {device.id: device.withheld for device in looking(tree).discover()}
+    first, second = sorted(withheld)
+    assert (first, second) == ("fpga-region-region0", "fpga-region-region7")
+    assert withheld[first] == "nothing in sysfs tells it from region7 for good"
+    assert withheld[second] == "nothing in sysfs tells it from region0 for good"

@@ -325,3 +325,17 @@ def test_cards_of_nvidia_are_left_to_the_code_for_them(tmp_path: Path, looking: 
         tree.drm(path)
     others = {name for name, device in by_id(looking(tree)).items() if device.attributes["vendor"] == "other"}
     assert others == {"0000:04:00.0"}
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")], ids=" then ".join)
+def test_adapters_of_one_name_on_two_buses_are_known_by_their_buses_and_not_by_their_numbers(
+    tmp_path: Path, looking: Looking, order: tuple[str, str]
+) -> None:
+    tree = gpu_others.GpuTree(tmp_path)
+    for number, bus in enumerate(order):
+        tree.device(f"platform/{bus}/gpu", "platform" if bus == "a" else "host1x")
+        tree.device(f"platform/{bus}/gpu/drm/card{number}", "drm", f"dri/card{number}", f"226:{number}")
+    devices = by_id(looking(tree))
+    assert {name: device.attributes["cardNode"] for name, device in devices.items()} == {
+        f"{bus}-gpu": f"/dev/dri/card{number}" for number, bus in enumerate(order)
+    }

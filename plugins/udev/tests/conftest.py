@@ -36,8 +36,8 @@ class FakeContext:
 class Machine(Tree):
     """A tree with the hardware this backend is about, and the backend on it."""
 
-    def backend(self, *groups: Group, wanted: tuple[str, ...] = ("*",)) -> Udev:
-        return Udev(UdevOptions(groups), FakeContext(self.root, wanted))
+    def backend(self, *groups: Group, wanted: tuple[str, ...] = ("*",), shared: tuple[str, ...] = ()) -> Udev:
+        return Udev(UdevOptions(groups, shared), FakeContext(self.root, wanted))
 
     def ids(self, *groups: Group) -> dict[str, str]:
         """Device node or group → id, as a backend that just started sees them."""
@@ -71,6 +71,13 @@ class Machine(Tree):
             DEVTYPE="usb_device",
             DRIVER="usb",
         )
+        return path
+
+    def interface(self, device: str, number: int = 0, driver: str = "") -> str:
+        """An interface of a USB device; its path below /sys/devices."""
+        path = f"{device}/{device.rpartition('/')[2]}:1.{number}"
+        bound = {"DRIVER": driver} if driver else {}
+        self.device(path, "usb", files={"bInterfaceNumber": f"{number:02}"}, DEVTYPE="usb_interface", **bound)
         return path
 
     def usb_serial(

@@ -273,3 +273,71 @@ def test_a_wrong_option_is_refused_at_its_key(make: Any, key: str, message: str)
     with pytest.raises(OptionError, match=message) as refusal:
         make()
     assert refusal.value.key == key
+
+
+def test_several_links_to_one_node_are_one_device(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    links = machine.root / "dev/serial/by-id"
+    links.mkdir(parents=True)
+    for name in ("usb-Acme", "usb-Acme-alias"):
+        (links / name).symlink_to("../../ttyUSB0")
+    (device,) = groups(machine.backend(Group("g", members=(Member("/dev/serial/by-id/*"),))))
+    assert device.id == "g-tty-1a86:7523-A10B-00"
+    assert device.claims == {"node:/dev/ttyUSB0"}
+
+
+def test_a_path_that_is_in_several_devices_does_not_name_them_alone(machine: Any) -> None:
+    for n in range(2):
+        machine.device(f"virtual/a/a{n}", "a", f"a{n}", f"240:{n}")
+    machine.device("virtual/c/c", "c", "c", "242:0")
+    group = Group("g", members=(Member("/dev/[c]", limit=2), Member("/dev/a*")), pair=Pair.ORDER)
+    backend = machine.backend(group)
+    assert {d.id: d.former_ids[:2] for d in groups(backend)} == {
+        "g-c-c-a-a0": ("g-c-c", "g-c-c.*"),
+        "g-c-c-a-a1": ("g-c-c", "g-c-c.*"),
+    }
+    machine.remove("/sys/devices/virtual/a/a0")
+    assert [d.id for d in groups(machine.backend(group))] == ["g-c-c-a-a1"]
+
+
+def test_alternatives_that_match_one_node_have_ids_of_their_own(machine: Any) -> None:
+    machine.misc("a", 1)
+    machine.misc("b", 2)
+    first = Group("g", members=(Member("/dev/[a]"), Member("/dev/b")))
+    second = Group("g", members=(Member("/dev/[a]"),))
+    (one, two) = groups(machine.backend(first, second))
+    assert (one.id, two.id) == ("g-misc-a", "g-misc-a-alt1")
+    assert two.former_ids == ("g-misc-a", "g-misc-a.*")
+
+
+def test_a_group_of_a_withheld_node_is_withheld_and_its_path_alone_is_not(machine: Any) -> None:
+    for n in (0, 1):  # two paths to one disk
+        machine.device(
+            f"pci0000:00/0000:00:05.{n}/nvme/nvme{n}", "nvme", f"nvme{n}", f"240:{n}", {"serial": "S1"}
+        )
+    by_glob = groups(machine.backend(Group("g", members=(Member("/dev/nvme*"),))))
+    assert [(d.id, "sharedSerials" in d.withheld) for d in by_glob] == [
+        ("g-nvme-S1@nvme0", True),
+        ("g-nvme-S1@nvme1", True),
+    ]
+    (by_path,) = groups(machine.backend(Group("g", members=(Member("/dev/nvme1"),))))
+    assert (by_path.id, by_path.withheld) == ("g", "")
+
+
+def test_a_group_of_twins_is_named_by_their_ports(machine: Any) -> None:
+    for n in (0, 1):
+        machine.usb_serial(f"ttyUSB{n}", str(n + 1), "A10B")
+    found = groups(machine.backend(Group("g", members=(Member("/dev/ttyUSB*"),))))
+    assert [(d.id, d.withheld) for d in found] == [
+        ("g-tty-1a86:7523-A10B-0000:00:14.0-usb1-00", ""),
+        ("g-tty-1a86:7523-A10B-0000:00:14.0-usb2-00", ""),
+    ]
+    assert all("g-tty-1a86:7523-A10B-00" in d.former_ids for d in found)
+
+
+def test_a_group_whose_node_has_another_id_now_says_its_former_ones(machine: Any) -> None:
+    machine.pci("pci0000:6a/0000:6a:01.0")
+    machine.device("pci0000:6a/0000:6a:01.0/dsa0/wq0.1/dsa!wq0.1", "dsa", "dsa/wq0.1", "234:1")
+    (device,) = groups(machine.backend(Group("g", members=(Member("/dev/dsa/wq*"),))))
+    assert device.id == "g-dsa-0000:6a:01.0-wq0.1"
+    assert device.former_ids == ("g-dsa-0000:6a:01.0", "g-dsa-0000:6a:01.0.*")

@@ -187,12 +187,12 @@ class Node:
 
     def devices(self, backend: str) -> Mapping[str, Device]:
         """What a backend has found, by id; nothing before it has looked."""
-        discovery = self._running.discoveries.get(backend)
+        discovery = self.host.discoveries.get(backend)
         return discovery.devices if discovery else {}
 
     def look(self, *backends: str) -> None:
         """Has these backends look and probe again, as after an event; all of them if none is named."""
-        for name, discovery in self._running.discoveries.items():
+        for name, discovery in self.host.discoveries.items():
             if name in backends or not backends:
                 discovery.recheck()
 
@@ -202,13 +202,14 @@ class Node:
         Raises:
             TimeoutError: it was not read in time.
         """
-        self._running.reload()
+        self.host.reload()
         # its own reading, and none that the edit of the file may have begun by itself before
-        await self.until(lambda: "reload" not in self._running.tasks.named())
-        return self._running.last_reload.complaints
+        await self.until(lambda: "reload" not in self.host.tasks.named())
+        return self.host.last_reload.complaints
 
     @property
-    def _running(self) -> Host:
+    def host(self) -> Host:
+        """devhost itself, while it is served."""
         assert self._host is not None, "devhost does not run: ask within `async with node.served()`"
         return self._host
 

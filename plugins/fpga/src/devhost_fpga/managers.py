@@ -90,14 +90,22 @@ class _Look:
                 yield self._unit(Kind.CARD, manager, manager, _id(manager.parent.rpartition("/")[2], ""))
 
     def _names(self) -> dict[Member, str]:
-        """Ids of all regions, by what they hang on: the kernel's own numbers differ from boot to boot."""
-        names: dict[Member, str] = {}
-        counts: dict[str, int] = {}
-        for region in self._tree.regions:
-            parent = region.parent.rpartition("/")[2]
-            counts[region.parent] = number = counts.get(region.parent, 0) + 1
-            names[region] = _id(parent, "-region" if number == 1 else f"-region{number}")
-        return names
+        """Ids of all regions, by what they hang on: the kernel's own numbers differ from boot to boot.
+
+        Where several hang on one device, only those numbers tell them apart: see :meth:`_indistinct`.
+        """
+        return {
+            region: _id(
+                region.parent.rpartition("/")[2],
+                f"-{region.name}" if self._indistinct(region) else "-region",
+            )
+            for region in self._tree.regions
+        }
+
+    def _indistinct(self, region: Member) -> str:
+        """Why a region must not be offered: nothing in sysfs tells it from another for good."""
+        others = [one.name for one in self._tree.regions if one.parent == region.parent and one != region]
+        return f"nothing in sysfs tells it from {' and '.join(others)} for good" if others else ""
 
     def _region(self, region: Member, names: Mapping[Member, str]) -> Unit:
         outer = frozenset(f"fpga:{names[one]}" for one in self._tree.around(region))
@@ -147,7 +155,7 @@ class _Look:
             numa_nodes=() if place.numa_node is None else (place.numa_node,),
             pcie_path=place.pcie_path,
             health=health,
-            withheld="" if nodes or slots else NOTHING,
+            withheld=self._indistinct(member) or ("" if nodes or slots else NOTHING),
         )
         watched = (*state.files, *(f"{one.path}/state" for one in self._bridges(member)))
         return Unit(device, nodes, slots=slots, watched=watched, is_busy=verdict.is_busy)

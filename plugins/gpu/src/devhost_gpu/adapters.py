@@ -7,6 +7,7 @@ thousands. The layout: Documentation/ABI/testing/sysfs-bus-pci of the Linux kern
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 from devhost.model import MAX_DEVICE_ID
@@ -49,13 +50,16 @@ class Adapters:
                 found[name] = self._pci(path, inode, drm.pop(path, ()))
             elif path and path not in drm:
                 self._dull[name] = inode
+        plain = Counter(_named_by(path) for path in drm)
         for path, nodes in drm.items():
             if path.rpartition("/")[2] in listed:
                 adapter = self._pci(path, listed[path.rpartition("/")[2]], nodes)
             else:
                 adapter = self._plain(path, nodes)
-            if adapter.id in found:  # two buses may give one name
-                adapter = replace(adapter, id=adapter.card or adapter.render)
+            if not adapter.address and (plain[adapter.id] > 1 or adapter.id in found):
+                # two buses may give one name: what they hang on tells them apart, as no number of a node does
+                above = _named_by(path.rpartition("/")[0])
+                adapter = replace(adapter, id=f"{above}-{adapter.id}"[:MAX_DEVICE_ID])
             found[adapter.id] = adapter
         copies = [*recordings.of_drm_class(self._sysfs, strays)]
         if not drm or not any(adapter.address for adapter in found.values()):
@@ -132,9 +136,8 @@ class Adapters:
         )
 
     def _plain(self, path: str, nodes: tuple[str, ...]) -> Adapter:
-        name = _FOREIGN.sub("-", path.rpartition("/")[2]).lstrip("-")[:MAX_DEVICE_ID]
         return Adapter(
-            id=name or "device",
+            id=_named_by(path),
             path=path,
             driver=self._driver(path, nodes),
             numa_node=self._numa_node(path),
@@ -170,6 +173,11 @@ class Adapters:
 def _order(adapter: Adapter) -> tuple[str, tuple[tuple[str, int], ...]]:
     # addresses are hexadecimal, so their text has the right order; names go after them
     return (adapter.address, ()) if adapter.address else ("~", natural(adapter.id))
+
+
+def _named_by(path: str) -> str:
+    """The id of a device that is not on PCI, by its directory in sysfs."""
+    return _FOREIGN.sub("-", path.rpartition("/")[2]).lstrip("-")[:MAX_DEVICE_ID] or "device"
 
 
 def _first(nodes: tuple[str, ...], prefix: str) -> str:

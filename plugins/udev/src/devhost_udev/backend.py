@@ -30,11 +30,12 @@ class Udev(Backend):
     def __init__(self, options: UdevOptions, context: Context) -> None:
         super().__init__(options, context)
         self._prefix = prefix_of(context.root)
-        self._scan = Scan(context.root)
+        self._scan = Scan(context.root, options.shared_serials)
         self._wanted_by_groups = frozenset().union(*(group.wanted for group in options.groups))
         self._groups = Groups(options.groups, context.root, self._scan)
         self._list: list[Device] = []
         self._list_of: tuple[int, object] | None = None
+        self._disputed: Mapping[str, tuple[str, ...]] = {}
         # Replaced whole, never changed: allocate() reads them on another thread.
         self._records: Mapping[str, Record] = {}
         self._assembled: Mapping[str, Assembled] = {}
@@ -59,7 +60,16 @@ class Udev(Backend):
             self._records = {record.device.id: record for record in records}
             self._assembled = assembled
             self._list_of = now
+            self._report_disputed()
         return self._list.copy()
+
+    def _report_disputed(self) -> None:
+        """Logs which devices are withheld because they have an id in common, once."""
+        disputed = {name: tuple(sorted(nodes)) for name, nodes in self._scan.disputed().items()}
+        for name, nodes in disputed.items():
+            if self._disputed.get(name) != nodes:
+                self.context.log.warning("devices withheld: %s is common to %s", name, ", ".join(nodes))
+        self._disputed = disputed
 
     def allocate(self, devices: Sequence[Device], use: Use = _USE) -> Edits:
         """The nodes of these devices, readable and writable, and whatever their groups add.

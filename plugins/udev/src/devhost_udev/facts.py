@@ -13,13 +13,8 @@ from devhost.sysfs import BDF, pcie_path, prefix_of, read_lines
 
 from .attributes import EVERYTHING, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
 from .identity import Name
+from .naming import Namer, Usb, disk_of
 from .sysfs import Kobject, SysTree
-
-_DUD_SERIALS = frozenset({"0123456789", "123456789", "1234567890", "0123456789ABCDEF", "123456789ABC"})
-"""Serial numbers that makers leave in by mistake: they tell nothing apart."""
-
-_NAMESPACE = re.compile(r"n([0-9]+)(?:p[0-9]+)?$")
-_FIRST_NUMBER = re.compile(r"[0-9]+")
 
 SystemDisks = Callable[[], frozenset[str] | None]
 
@@ -38,27 +33,14 @@ class Facts:
     pcie_path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Usb:
-    """Where a device hangs on USB. ``serial`` is empty where it would not tell devices apart."""
-
-    vendor: str
-    product: str
-    serial: str
-    port: str
-    interface: str
-
-    @property
-    def label(self) -> str:
-        """The device without its interface: by serial number, else by port."""
-        return f"{self.vendor}:{self.product}-{self.serial or self.port}"
-
-
 class Reader:
     """Reads the facts of one node after another, only as much as ``wanted`` asks for."""
 
-    def __init__(self, root: Path, tree: SysTree, wanted: Collection[str], system: SystemDisks) -> None:
+    def __init__(
+        self, root: Path, tree: SysTree, namer: Namer, wanted: Collection[str], system: SystemDisks
+    ) -> None:
         self._tree = tree
+        self._namer = namer
         self._prefix = prefix_of(root)
         self._system = system
         everything = EVERYTHING in wanted
@@ -92,7 +74,7 @@ class Reader:
         return Facts(
             sys_path=path,
             node=node,
-            name=self._name(chain, found, usb, pcie),
+            name=self._namer.name(key, node, chain, found, usb, pcie[-1] if pcie else ""),
             attributes={name: value for name, value in found.items() if value not in ("", ())},
             claims=claims,
             part_of=part_of,
@@ -147,7 +129,7 @@ class Reader:
                     found[attribute] = found.get(attribute) or self._tree.read(kobject.path, file)
 
     def _add_block(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:
-        device, disk = chain[0], _disk(chain)
+        device, disk = chain[0], disk_of(chain)
         number = self._tree.read(device.path, "partition")
         if number.isdecimal():
             found["partition"] = int(number)
@@ -197,67 +179,13 @@ class Reader:
         read = self._tree.read
         interface = next((k for k in chain if k.dev_type == "usb_interface"), None)
         number = read(interface.path, "bInterfaceNumber") if interface else ""
-        serial = read(device.path, "serial")
-        dud = serial.upper() in _DUD_SERIALS or len(set(serial)) < 2
         return Usb(
             vendor=read(device.path, "idVendor"),
             product=read(device.path, "idProduct"),
-            serial="" if dud else serial,
+            serial=read(device.path, "serial"),
             port=_port(device, read(device.path, "devpath")),
             interface=number,
         )
-
-    def _name(
-        self, chain: Sequence[Kobject], found: dict[str, AttributeValue], usb: Usb | None, pcie: Sequence[str]
-    ) -> Name:
-        device = chain[0]
-        label, place = self._anchor(chain, found, usb, pcie)
-        if not label:
-            return Name(device.subsystem, device.name.replace("/", "-"), order=device.name)
-        return Name(device.subsystem, label, self._stem(chain, found, usb), place, device.name)
-
-    def _anchor(
-        self, chain: Sequence[Kobject], found: dict[str, AttributeValue], usb: Usb | None, pcie: Sequence[str]
-    ) -> tuple[str, str]:
-        """What hardware the device is part of, and where that is plugged in if it can move."""
-        if usb is not None and usb.vendor:
-            return usb.label, usb.port if usb.serial else ""
-        disk = _disk(chain)
-        mapped = self._tree.read(disk.path, "dm/name") if disk.subsystem == "block" else ""
-        if mapped:
-            return f"dm-{mapped}", ""
-        # the kernel makes up a wwid "nvme.…" of 80 characters for namespaces that have none
-        wwid, serial = str(found.get("wwid", "")), str(found.get("serial", ""))
-        label = serial if wwid.startswith("nvme.") or not wwid else wwid
-        address = pcie[-1] if pcie else ""
-        if label:
-            scsi = next((k.name.partition(":")[2] for k in chain if k.dev_type == "scsi_device"), "")
-            return label, "-".join(filter(None, (address, scsi))) or disk.name
-        return address, ""
-
-    def _stem(self, chain: Sequence[Kobject], found: dict[str, AttributeValue], usb: Usb | None) -> str:
-        device = chain[0]
-        parts = [usb.interface] if usb is not None else []
-        if device.subsystem == "block" or device.subsystem.startswith("nvme"):
-            namespace = _NAMESPACE.search(device.name)
-            if namespace and not str(found.get("wwid", "nvme.")).startswith(("eui.", "uuid.", "naa.")):
-                parts.append(f"n{namespace[1]}")
-            if "partition" in found:
-                parts.append(f"part{found['partition']}")
-            unit = next((k.name.rpartition(":")[2] for k in chain if k.dev_type == "scsi_device"), "0")
-            if usb is not None and unit != "0":
-                parts.append(f"lun{unit}")
-            return "-".join(filter(None, parts))
-        if device.dev_type == "usb_device":
-            return ""
-        kind = _FIRST_NUMBER.sub("", device.name, count=1)
-        plain = _FIRST_NUMBER.split(kind)[0]
-        if not device.subsystem.startswith(plain) and not plain.startswith(device.subsystem):
-            parts.append(kind)
-        # ports of one USB interface, and the capture and metadata nodes of one camera
-        within = self._tree.read(device.path, "index") or self._tree.read(device.path, "device/port_number")
-        parts.append(within if within.strip("0") else "")
-        return "-".join(filter(None, parts))
 
 
 _SAID_BY: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
@@ -268,13 +196,6 @@ _SAID_BY: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("mmc", ""): {"serial": ("serial",), "model": ("name",)},
 }
 """Which files of which things in the chain say what the hardware is: (subsystem, type) → attribute."""
-
-
-def _disk(chain: Sequence[Kobject]) -> Kobject:
-    """The whole disk a partition is on; any other device itself."""
-    if chain[0].dev_type == "partition" and len(chain) > 1:
-        return chain[1]
-    return chain[0]
 
 
 def _pci_source(chain: Sequence[Kobject]) -> str:
@@ -296,7 +217,7 @@ def _claims(
     node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None
 ) -> tuple[frozenset[str], frozenset[str]]:
     """What the device uses up, and what it is only a part of."""
-    device, disk = chain[0], _disk(chain)
+    device, disk = chain[0], disk_of(chain)
     claims, part_of = [f"node:{node}"], [f"pci:{address}" for address in pcie[-1:]]
     part_of += [f"aux:{above.name}" for above in chain[1:] if above.subsystem == "auxiliary"]
     if device.subsystem == "block":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, 
 
 from . import templates
 from .giving import also_at
+from .groupnames import Naming, Telling, name_of
 from .hardware import Hardware
-from .identity import Name
 from .options import Group, GroupMount, Member, is_glob
 from .pairing import Pairing, Part, Row
 from .paths import Paths, outside_dev
@@ -93,7 +93,6 @@ class Groups:
         self._pairing = Pairing(self._paths, scan, self._hardware)
         self._outside = sorted({path for path in _all_paths(groups) if outside_dev(path)})
         self._known: dict[str, Assembled] = {}
-        self._keys: set[str] = set()
         self._seen: object = None
 
     def look(self) -> Mapping[str, Assembled]:
@@ -113,41 +112,36 @@ class Groups:
         for group, layout in zip(self._groups, layouts, strict=True):
             for row in layout.rows:
                 uses.update({(group.name, node) for part in row.parts for node, _ in part.target.nodes})
-        wanted = []
+        wanted: list[tuple[Naming, Group, int, Row, Layout]] = []
         entries: Counter[str] = Counter()
+        bearers: Counter[str] = Counter()
         for group, layout in zip(self._groups, layouts, strict=True):
             alternative = entries[group.name]
             entries[group.name] += 1
-            repeats: Counter[str] = Counter()
             for row in layout.rows:
-                label = self._label(row)
-                key = f"group {group.name} {alternative} {label} {repeats[label]}"
-                repeats[label] += 1
-                wanted.append((key, label, group, alternative, row, layout))
-        keys = {key for key, *_ in wanted}
-        for key in self._keys - keys:
-            self._scan.ids.release(key)
-        self._scan.ids.assign(
-            (key, Name(group.name, label, _alternative_stem(label, alternative), order=key), "")
-            for key, label, group, alternative, _, _ in wanted
-            if key not in self._keys
-        )
-        self._keys = keys
+                naming = name_of(group.name, alternative, self._tellings(row))
+                bearers[naming.id] += 1
+                wanted.append((naming, group, alternative, row, layout))
         found: dict[str, Assembled] = {}
-        for key, _, group, alternative, row, layout in wanted:
-            made = self._assemble(self._scan.ids.id_of(key), group, alternative, row, layout, uses)
+        for naming, group, alternative, row, layout in wanted:
+            one = naming.as_one_of(bearers[naming.id], row.parts[0].target.path if row.parts else "")
+            made = self._assemble(one, group, alternative, row, layout, uses)
             old = self._known.get(made.device.id)
             if old is not None and old.device == made.device:
                 made = replace(made, device=old.device)  # the core compares devices by identity
             found[made.device.id] = made
         return found
 
-    def _label(self, row: Row) -> str:
-        """What tells this device from the group's others: the id of the node that makes it."""
-        if row.leader is None:
-            return ""
-        record = self._scan.by_node.get(row.leader.nodes[0][0])
-        return record.device.id if record else row.leader.path.rpartition("/")[2]
+    def _tellings(self, row: Row) -> list[Telling]:
+        """The parts that tell this device from the group's others: first the one that makes the device."""
+        by_node = self._scan.by_node
+        telling = sorted(
+            (part for part in row.parts if part.varies and part.target.nodes),
+            key=lambda part: part.target is not row.leader,
+        )
+        return [
+            Telling(part.target.path, by_node.get(part.target.nodes[0][0]), part.repeats) for part in telling
+        ]
 
     def _layout(self, group: Group) -> Layout:
         mounts, lacking = [], []
@@ -158,11 +152,11 @@ class Groups:
                 lacking.append(f"no file matches {mount.path}")
             if not mount.optional:
                 lacking += [f"{path} is missing" for path in found if not self._paths.exists(path)]
-        return Layout(self._pairing.rows(group), mounts, lacking)
+        return Layout(_distinct(self._pairing.rows(group)), mounts, lacking)
 
     def _assemble(
         self,
-        name: str,
+        naming: Naming,
         group: Group,
         alternative: int,
         row: Row,
@@ -196,7 +190,7 @@ class Groups:
         problems = [one.target.problem for one in row.parts if one.target.problem and not one.optional]
         problems = list(dict.fromkeys([*problems, *flaws, *layout.lacking]))
         device = Device(
-            id=name,
+            id=naming.id,
             attributes=attributes | inherited,
             claims=frozenset(claims),
             part_of=frozenset(part_of - claims),
@@ -204,6 +198,8 @@ class Groups:
             pcie_path=next((r.device.pcie_path for r in records if r.device.pcie_path), ()),
             health=unhealthy("; ".join(problems[:3])) if problems else HEALTHY,
             inherited=frozenset(inherited),
+            withheld=naming.withheld,
+            former_ids=naming.former,
         )
         return Assembled(device, group, row.parts, layout.mounts, first | attributes, known, "; ".join(flaws))
 
@@ -254,9 +250,12 @@ def _within(wanted: str, path: str) -> str:
     return wanted + path.rpartition("/")[2] if wanted.endswith("/") else wanted or path
 
 
-def _alternative_stem(label: str, alternative: int) -> str:
-    """Tells alternatives apart whose devices nothing else tells apart."""
-    return f"alt{alternative}" if alternative and not label else ""
+def _distinct(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """The rows without those that have the nodes of an earlier one, as where several links lead to a node."""
+    found: dict[object, Row] = {}
+    for row in rows:
+        found.setdefault(tuple(part.target.nodes for part in row.parts), row)
+    return tuple(found.values())
 
 
 def _all_paths(groups: Sequence[Group]) -> Iterator[str]:

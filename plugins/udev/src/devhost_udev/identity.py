@@ -1,49 +1,58 @@
-"""Ids that outlive a reboot, a replug and the order of discovery.
+"""Ids that name the hardware: made from one device's own facts, whatever else is there.
 
-An id is the subsystem, what the device hangs on, and what tells it from its siblings there::
+An id is the subsystem, what the device hangs on, and what the kernel calls it there::
 
     tty-1a86:7523-A10B-00          USB vendor:product, serial number, interface
-    video4linux-046d:0825-0000:00:14.0-usb1.4-00-1     no serial number: the port; second node
+    video4linux-046d:0825-0000:00:14.0-usb1.4-00-1     no serial number: the port; the node with index 1
     block-eui.0025385b91b1a2c3-part1                   world-wide id, partition
     drm-0000:3b:00.0-renderD       PCI address
+    dsa-0000:6a:01.0-wq0.1         PCI address, queue
     misc-fuse, block-zram0         nothing but a name
 
-A device keeps its id as long as it stays plugged in, whoever joins it.
+An id never depends on the order of discovery or on an earlier look. It depends on another device only where
+two USB devices have one serial number and are both plugged in: then both ids contain the port. Other devices
+with the same id are told apart for display only, and none of them is offered: :func:`apart`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from devhost.model import MAX_DEVICE_ID
-from devhost.sysfs import natural
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]+")
+
+RANKS = ".*"
+"""How a former id ends that stands for itself followed by any rank, see ``Device.former_ids``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What an id is made from.
+    """An id, and what earlier versions may have called the device.
 
-    ``label`` names the hardware and ``place`` says where it is plugged in. The place becomes part of
-    the id only when two pieces of hardware bear one label, as cheap clones with one serial number do.
-    ``order`` is the kernel's name: the rank among siblings that differ in nothing else.
+    ``former`` are texts of any length, as ``Device.former_ids`` takes them. ``serial`` is the serial number
+    or world-wide id that the id contains (empty where it is made from a place), ``place`` where that hardware
+    is plugged in. ``placed`` is the id with the place in it, for hardware on USB with a serial number: the id
+    while another device has the same number.
     """
 
-    subsystem: str
-    label: str
-    stem: str = ""
+    id: str
+    former: tuple[str, ...] = ()
+    serial: str = ""
     place: str = ""
-    order: str = ""
+    placed: str = ""
 
 
 def legal(text: str) -> str:
     """``text`` as an id can hold it: other characters become ``_``, and it starts with a letter or digit."""
     return _ILLEGAL.sub("_", text).strip("._:-")
+
+
+def joined(*parts: str) -> str:
+    """The parts that are not empty as one text, however long."""
+    return legal("-".join(filter(None, parts))) or "device"
 
 
 def fit(text: str) -> str:
@@ -53,56 +62,11 @@ def fit(text: str) -> str:
     return f"{text[: MAX_DEVICE_ID - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-class Identities:
-    """Gives ids to devices, keyed by whatever the caller knows them as."""
+def ranked(*texts: str) -> tuple[str, ...]:
+    """Former ids that were shared among siblings by rank: each text, and each with any rank."""
+    return tuple(form for text in dict.fromkeys(texts) for form in (text, text + RANKS))
 
-    def __init__(self) -> None:
-        self._ids: dict[str, tuple[str, Name]] = {}
-        self._holders: dict[str, str] = {}
-        self._places: dict[str, Counter[str]] = {}
 
-    def release(self, key: str) -> None:
-        """The device is gone; its id may be given again."""
-        given = self._ids.pop(key, None)
-        if given is None:
-            return
-        text, name = given
-        del self._holders[text]
-        if not name.place:
-            return
-        places = self._places[name.label]
-        places[name.place] -= 1
-        if not places[name.place]:
-            del places[name.place]
-        if not places:
-            del self._places[name.label]
-
-    def id_of(self, key: str) -> str:
-        """The id given to ``key``; empty when it has none."""
-        given = self._ids.get(key)
-        return given[0] if given else ""
-
-    def assign(self, newcomers: Iterable[tuple[str, Name, str]]) -> None:
-        """Gives ids to devices that have none: key, name, and an id to take over if it is free.
-
-        The outcome does not depend on the order of ``newcomers``.
-        """
-        batch = sorted(newcomers, key=lambda one: (one[1].label, one[1].place, natural(one[1].order), one[0]))
-        for _, name, _ in batch:
-            if name.place:
-                self._places.setdefault(name.label, Counter())[name.place] += 1
-        for key, name, heirloom in batch:
-            text = heirloom if heirloom and heirloom not in self._holders else self._free(name)
-            self._ids[key] = (text, name)
-            self._holders[text] = key
-
-    def _free(self, name: Name) -> str:
-        label = name.label
-        if len(self._places.get(label, ())) > 1:
-            label = f"{label}-{name.place}"
-        text = legal("-".join(filter(None, (name.subsystem, label, name.stem)))) or "device"
-        rank, chosen = 0, fit(text)
-        while chosen in self._holders:
-            rank += 1
-            chosen = fit(f"{text}.{rank}")
-        return chosen
+def apart(name: str, node: str) -> str:
+    """What a device is shown as that has its id in common with another; no id ever has an ``@``."""
+    return fit(f"{name}@{legal(node.removeprefix('/dev/'))}")

@@ -224,6 +224,12 @@ class UdevOptions:
     """The keys under ``backends.udev``."""
 
     groups: tuple[Group, ...] = option((), "Nodes that are handed out together.")
+    shared_serials: tuple[str, ...] = option(
+        (),
+        "Serial numbers and world-wide ids that several devices report; the ids of these devices contain the "
+        "place instead.",
+        example=("A10B",),
+    )
 
 
 @dataclass(frozen=True, slots=True)

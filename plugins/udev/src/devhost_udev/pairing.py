@@ -32,6 +32,16 @@ class Part:
         """Whether other groups may use its nodes at the same time."""
         return isinstance(self.member, Member) and self.member.shared
 
+    @property
+    def varies(self) -> bool:
+        """Whether it may be what tells the group's devices apart."""
+        return isinstance(self.member, UsbMember) or self.member.varies
+
+    @property
+    def repeats(self) -> bool:
+        """Whether several devices of the group may have this part."""
+        return isinstance(self.member, Member) and self.member.limit > 1
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devhost.backend import AttributeValue, Device, Event, unhealthy
 
 from .facts import Facts, Reader
-from .identity import Identities, Name
+from .identity import Name, apart
+from .naming import Namer, is_misc, undeclared
 from .nodes import NodeTree
 from .sysfs import SysTree
 from .system import system_disks
 
-_MISC = "10"
-"""The major number of miscellaneous devices (``Documentation/admin-guide/devices.txt``)."""
+NAMED = 3
+"""Other devices that the reason of a withheld one names at most."""
 
 
 @dataclass(slots=True)
 class Record:
     """One device node; ``sys_path`` is empty when sysfs does not know it (yet).
 
-    ``absent`` is the same device without its node, made when that is first needed and kept, so that
-    an unchanged device is always the same object.
+    ``own`` is the device as its name says, ``device`` how it is shown: the same, or withheld under another id
+    where several devices have that name. ``absent`` is ``device`` without its node, made when that is first
+    needed and kept, so that an unchanged device is always the same object.
     """
 
     sys_path: str
     node: str
+    name: Name
+    own: Device
     device: Device
     absent: Device | None = None
     present: bool = True
@@ -47,18 +51,21 @@ class Scan:
     """Every device node below ``root``. Used by one thread.
 
     ``records`` maps a key to what is known of it; keys are ``c10:229`` for what sysfs declares and the
-    path for a node it does not. ``edition`` grows whenever any record changed. ``ids`` gives the ids of all
-    devices of the backend.
+    path for a node it does not. ``edition`` grows whenever any record changed. ``shared_serials`` are serial
+    numbers and world-wide ids that name no device.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, shared_serials: Collection[str] = ()) -> None:
         self.nodes = NodeTree(root)
         self.records: dict[str, Record] = {}
         self.by_node: dict[str, Record] = {}
         self.edition = 0
         self._root = root
         self._tree = SysTree(root)
-        self.ids = Identities()
+        self._namer = Namer(self._tree, shared_serials)
+        self._bearers: dict[str, set[str]] = {}
+        self._renamed: set[str] = set()
+        self._disputed: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._declared: dict[str, dict[str, str]] = {}
         self._paths: list[tuple[str, str]] = []
@@ -99,6 +106,7 @@ class Scan:
         if self.nodes.refresh() or stale or numbers != self._numbers:
             self._undeclared(numbers)
         self._numbers = numbers
+        self._tell_apart()
         self._check_presence()
         self._tree.forget()
 
@@ -127,7 +135,7 @@ class Scan:
                 disks.append(system_disks(self._root))
             return disks[0]
 
-        reader = Reader(self._root, self._tree, self._wanted, system)
+        reader = Reader(self._root, self._tree, self._namer, self._wanted, system)
         fresh: dict[str, Facts] = {}
         for key in [key for key in numbers if key in changed or key in stale]:
             facts = reader.facts(key)
@@ -135,27 +143,18 @@ class Scan:
                 self._remove(key)
             else:
                 fresh[key] = facts
-        newcomers = []
         for key, facts in fresh.items():
-            if not self.ids.id_of(key):
-                newcomers.append((key, facts.name, self._inherited(facts.node)))
-        self.ids.assign(newcomers)
-        for key, facts in fresh.items():
+            self._remove(facts.node)  # known until now by its node alone
             device = Device(
-                id=self.ids.id_of(key),
+                id=facts.name.id,
                 attributes=facts.attributes,
                 claims=facts.claims,
                 part_of=facts.part_of,
                 numa_nodes=facts.numa_nodes,
                 pcie_path=facts.pcie_path,
+                former_ids=facts.name.former,
             )
-            self._put(key, Record(facts.sys_path, facts.node, device))
-
-    def _inherited(self, node: str) -> str:
-        """The id of a node that sysfs did not know until its module was loaded; it keeps that id."""
-        known = self.ids.id_of(node)
-        self._remove(node)
-        return known
+            self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device))
 
     def _undeclared(self, numbers: Collection[str]) -> None:
         """Takes up nodes that only ``/dev`` knows, and drops those that are gone or declared by now."""
@@ -169,7 +168,6 @@ class Scan:
         for node in [key for key, r in self.records.items() if not r.sys_path and key not in found]:
             self._remove(node)
         new = {node: number for node, number in found.items() if node not in self.records}
-        self.ids.assign((node, _undeclared_name(node, number), "") for node, number in new.items())
         for node, number in new.items():
             attributes: dict[str, AttributeValue] = {
                 "devNode": node,
@@ -177,31 +175,34 @@ class Scan:
                 "major": int(number[1:].partition(":")[0]),
                 "minor": int(number[1:].partition(":")[2]),
             }
-            if _is_misc(number):
+            if is_misc(number):
                 attributes["subsystem"] = "misc"
-            device = Device(self.ids.id_of(node), attributes, claims=frozenset((f"node:{node}",)))
-            self._put(node, Record("", node, device))
+            name = undeclared(node, number)
+            device = Device(name.id, attributes, frozenset((f"node:{node}",)), former_ids=name.former)
+            self._put(node, Record("", node, name, device, device))
 
     def _put(self, key: str, record: Record) -> None:
         old = self.records.get(key)
-        if old is not None and (old.device, old.sys_path) == (record.device, record.sys_path):
+        if old is not None and (old.own, old.sys_path) == (record.own, record.sys_path):
             return
         if old is not None:
-            self._remove(key, keep_id=True)
+            self._remove(key)
         self.edition += 1
+        self._bearers.setdefault(record.name.id, set()).add(key)
+        self._renamed.add(record.name.id)
         self.records[key] = self.by_node[record.node] = record
         if record.sys_path:
             self._paths.clear()
             directory, _, name = record.node.rpartition("/")
             self._declared.setdefault(directory, {})[name] = key
 
-    def _remove(self, key: str, *, keep_id: bool = False) -> None:
+    def _remove(self, key: str) -> None:
         record = self.records.pop(key, None)
         if record is None:
             return
         self.edition += 1
-        if not keep_id:
-            self.ids.release(key)
+        self._bearers[record.name.id].discard(key)
+        self._renamed.add(record.name.id)
         if self.by_node.get(record.node) is record:
             del self.by_node[record.node]
         if record.sys_path:
@@ -210,6 +211,33 @@ class Scan:
             names = self._declared.get(directory, {})
             if names.get(name) == key:
                 del names[name]
+
+    def disputed(self) -> dict[str, list[str]]:
+        """The nodes that are withheld, by the serial number or id that they have in common."""
+        found: dict[str, list[str]] = {}
+        for name in self._disputed:
+            for key in self._bearers[name]:
+                record = self.records[key]
+                found.setdefault(record.name.serial or name, []).append(record.node)
+        return found
+
+    def _tell_apart(self) -> None:
+        """Names devices with one id in common by their places, or withholds them where those say nothing."""
+        for name in self._renamed:
+            bearers = [self.records[key] for key in self._bearers[name]]
+            placed = {record.name.placed for record in bearers}
+            by_place = len(bearers) > 1 and "" not in placed and len(placed) == len(bearers)
+            (self._disputed.add if len(bearers) > 1 and not by_place else self._disputed.discard)(name)
+            if not bearers:
+                del self._bearers[name]
+            for record in bearers:
+                others = [other for other in bearers if other is not record]
+                told_apart = _placed(record) if by_place else _withheld(record, others)
+                device = told_apart if others else record.own
+                if device != record.device:
+                    record.device, record.absent = device, None
+                    self.edition += 1
+        self._renamed.clear()
 
     def _check_presence(self) -> None:
         """Sets ``present`` of each record from the directories' listings."""
@@ -224,12 +252,32 @@ class Scan:
         self._absent = missing
 
 
-def _is_misc(number: str) -> bool:
-    return number.startswith(f"c{_MISC}:")
+def _placed(record: Record) -> Device:
+    """A device while another one has the same serial number.
+
+    What a container holds under the id without the place may be either.
+    """
+    own = record.own
+    former = tuple(one for one in own.former_ids if one != record.name.placed)
+    return replace(own, id=record.name.placed, former_ids=(own.id, *former))
 
 
-def _undeclared_name(node: str, number: str) -> Name:
-    """A name that stays right when sysfs gets to know the device, as far as that can be foretold."""
-    if _is_misc(number):
-        return Name("misc", node.rpartition("/")[2], order=node)
-    return Name("dev", node.removeprefix("/dev/").replace("/", "-"), order=node)
+def _withheld(record: Record, others: Sequence[Record]) -> Device:
+    """A device whose id others have too: shown under an id that no container gets, with the reason."""
+    found = sorted(other.node for other in others)
+    nodes = " and ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    own, name = record.own, record.name
+    if name.serial and own.attributes.get("wwid") == name.serial:
+        why = (
+            f"{nodes} has the same world-wide id {name.serial}: use the multipath device, or list the id in "
+            "backends.udev.sharedSerials if these are different disks"
+        )
+    elif all(other.name.place == name.place for other in others):
+        why = f"nothing in sysfs tells it from {nodes} for good: make a group of its path"
+    else:
+        why = (
+            f"{nodes} has the same serial number {name.serial}: list it in backends.udev.sharedSerials, "
+            "which makes the place part of the ids"
+        )
+    former = (own.id, *own.former_ids)
+    return replace(own, id=apart(own.id, record.node), withheld=why, former_ids=former)

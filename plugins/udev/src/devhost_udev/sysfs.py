@@ -143,6 +143,10 @@ class SysTree:
             self._texts[asked] = read_line(f"{self._prefix}{path}/{attribute}")
         return self._texts[asked]
 
+    def lines(self, path: str, attribute: str) -> list[str]:
+        """The lines of a text attribute in the directory ``path``; none when it is not there."""
+        return read_lines(f"{self._prefix}{path}/{attribute}")
+
     def linked_name(self, path: str, link: str) -> str:
         """The name of what a link in the directory ``path`` points to; empty when there is none."""
         return link_target(f"{self._prefix}{path}/{link}").rpartition("/")[2]

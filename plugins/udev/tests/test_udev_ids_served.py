@@ -1,0 +1,172 @@
+"""One queue of two is disabled and devhost restarts, also into this version: no pod gets what another has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from devhost_udev import Udev
+from devhost_udev.options import Use
+
+from devhost.backend import Device, Edits
+from devhost.report import status
+from devhost.testing.kubelet import UnexpectedAdmissionError
+from devhost.testing.serving import Node
+from devhost.testing.trees import Tree
+
+FUNCTION = "pci0000:6a/0000:6a:01.0"
+WQ = "example.com/wq"
+FIRST, SECOND = "dsa-0000:6a:01.0", "dsa-0000:6a:01.0.1"
+"""The ids that earlier versions gave to the queues that they found."""
+
+PLAIN = "resources: [{name: example.com/wq, backend: udev, where: {subsystem: dsa}}]"
+SHARED = "resources: [{name: example.com/wq, backend: udev, where: {subsystem: dsa}, share: {replicas: 2}}]"
+TEMPLATE = 'resources: [{name: "example.com/{sysattr.kind}", backend: udev, where: {subsystem: dsa}}]'
+GROUP = """
+backends: {udev: {groups: [{name: wq, members: [{path: "/dev/dsa/wq*"}]}]}}
+resources: [{name: example.com/wq, backend: udev, where: {group: wq}}]
+"""
+
+
+USE = Use()
+
+
+class Versioned(Udev):
+    """The backend as this version has it; with ``ids`` set, as an earlier version named its devices."""
+
+    ids: ClassVar[dict[str, str]] = {}
+
+    def discover(self) -> list[Device]:
+        return [self._named(device) for device in super().discover()]
+
+    def _named(self, device: Device) -> Device:
+        if not self.ids:
+            return device
+        members = device.attributes.get("members", ())
+        node = device.attributes.get("devNode") or (members[0] if isinstance(members, tuple) else "")
+        prefix = "wq-" if "group" in device.attributes else ""
+        return replace(device, id=prefix + self.ids[str(node)], former_ids=())
+
+    def allocate(self, devices: Sequence[Device], use: Use = USE) -> Edits:
+        known = {device.claims: device for device in super().discover()}
+        return super().allocate([known[device.claims] for device in devices], use)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    Versioned.ids = {}
+    async with Node(tmp_path, Versioned) as made:
+        tree(made.root)
+        yield made
+    Versioned.ids = {}
+
+
+def tree(root: Path) -> Tree:
+    machine = Tree(root)
+    machine.pci(FUNCTION, driver="idxd")
+    for queue in (0, 1):
+        machine.device(f"{FUNCTION}/dsa0/wq0.{queue}", "dsa")
+        name = f"dsa!wq0.{queue}"
+        files = {"kind": "wq"}
+        machine.device(
+            f"{FUNCTION}/dsa0/wq0.{queue}/{name}", "dsa", f"dsa/wq0.{queue}", f"234:{queue}", files
+        )
+    return machine
+
+
+def disable(node: Node, queue: str) -> None:
+    Tree(node.root).remove(f"/sys/devices/{FUNCTION}/dsa0/{queue}/dsa!{queue}")
+
+
+async def refused(node: Node, pod: str) -> bool:
+    try:
+        await node.kubelet.admit(pod, "main", WQ, 1)
+    except UnexpectedAdmissionError:
+        return True
+    return False
+
+
+def reasons(node: Node) -> dict[str, str]:
+    """Token → reason, of what the status lists as Unhealthy."""
+    return {
+        device["id"]: device["reason"]
+        for resource in status(node.host)["resources"]
+        for device in resource["devices"]
+        if device["reason"]
+    }
+
+
+async def test_the_queue_of_a_running_pod_goes_to_no_other_when_its_sibling_is_disabled(node: Node) -> None:
+    node.configure(PLAIN)
+    async with node.served():
+        await node.offers({WQ: 2})
+        first, second = [(await node.kubelet.admit(pod, "main", WQ, 1)).device_ids for pod in ("one", "two")]
+    assert {*first, *second} == {"dsa-0000:6a:01.0-wq0.0", "dsa-0000:6a:01.0-wq0.1"}
+    node.kubelet.release("one")
+    disable(node, first[0].removeprefix("dsa-0000:6a:01.0-"))
+    async with node.served():
+        await node.kubelet.wait_for(lambda: {device.id for device in node.kubelet.devices(WQ)} == set(second))
+        assert await refused(node, "three")
+
+
+@pytest.mark.parametrize("config", [PLAIN, TEMPLATE, GROUP], ids=["plain", "template", "group"])
+async def test_after_the_upgrade_a_queue_under_its_former_id_stays_with_its_pod(
+    node: Node, config: str
+) -> None:
+    """The kubelet still names the queue as the earlier version did; only its pod's end makes it free."""
+    Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
+    node.configure(config)
+    async with node.served():
+        await node.offers({WQ: 2})
+        one, two = [(await node.kubelet.admit(pod, "main", WQ, 1)).device_ids[0] for pod in ("one", "two")]
+    prefix = "wq-" if config is GROUP else ""
+    assert (one, two) == (prefix + FIRST, prefix + SECOND)
+    node.kubelet.release("one")
+    disable(node, "wq0.0")
+    Versioned.ids = {}
+    new = f"{prefix}dsa-0000:6a:01.0-wq0.1"
+    async with node.served():
+        await node.until(
+            lambda: reasons(node).get(new) == f"held by default/two/main under its former id {two}"
+        )
+        assert not node.kubelet.healthy(WQ)
+        assert await refused(node, "three")
+        (held,) = status(node.host)["held"]
+        assert (held["id"], held["devices"], held["reason"]) == (two, [new], "the device has another id now")
+        node.kubelet.release("two")
+        await node.kubelet.wait_for(lambda: node.kubelet.healthy(WQ) == {new})
+        started = await node.container({WQ: 1})
+        assert {one.host_path.rpartition("/")[2] for one in started.devices} == {"wq0.1"}
+
+
+async def test_a_former_id_that_may_mean_either_queue_keeps_both_until_its_pod_ends(node: Node) -> None:
+    Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
+    node.configure(PLAIN)
+    async with node.served():
+        await node.offers({WQ: 2})
+        await node.kubelet.admit("one", "main", WQ, 1)
+    Versioned.ids = {}
+    async with node.served():
+        await node.until(lambda: len(reasons(node)) == 2)
+        assert await refused(node, "two")
+        node.kubelet.release("one")
+        await node.offers({WQ: 2})
+
+
+async def test_shares_under_former_ids_count_among_the_shares_of_today(node: Node) -> None:
+    Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
+    node.configure(SHARED)
+    async with node.served():
+        await node.offers({WQ: 4})
+        (token,) = (await node.kubelet.admit("one", "main", WQ, 1)).device_ids
+    Versioned.ids = {}
+    share = token.rpartition("::")[2]
+    async with node.served():
+        await node.until(lambda: len(reasons(node)) == 2)
+        assert {name.rpartition("::")[2] for name in reasons(node)} == {share}
+        await node.kubelet.wait_for(lambda: len(node.kubelet.healthy(WQ)) == 2)
+        node.kubelet.release("one")
+        await node.offers({WQ: 4})
