@@ -7,22 +7,20 @@ server knows; gRPC does not reach below it, and what happens to the kubelet does
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as field_of
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from . import deviceinfo
 from .account import Account
 from .announcing import DeviceInfos
+from .edits import check_edits, named, permitted, quoted
 from .errors import AllocationError, BackendError, one_line, words
 from .inventory import Entry, Inventory
 from .model import Device, DeviceNode, Edits, Mount
-from .naming import variable, variable_problem
-from .permissions import permitted
 from .settings import Prefer, ResourceSettings
 from .source import Source
 from .telemetry.log import get
@@ -37,13 +35,6 @@ ALLOCATE_DEADLINE = 8.0
 
 PREPARE_DEADLINE = 25.0
 """Seconds; the kubelet gives PreStartContainer 30."""
-
-MAX_NODES = 1024
-"""Device nodes one container may get; each becomes a cgroup rule the runtime must load."""
-
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
-_NO_TEXT = re.compile("[\\0\\ud800-\\udfff]")  # what neither protobuf nor a runtime takes
-_CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^/=\s]+")  # qualified device name of the CDI specification
 
 
 class UnknownDevice(AllocationError):
@@ -273,12 +264,12 @@ class Supply:
             raise UnknownDevice(f"{self.name}: the request names no device")
         if len(set(tokens)) != len(tokens):
             twice = next(token for token in tokens if tokens.count(token) > 1)
-            raise UnknownDevice(f"{self.name}: the request names {_quote(twice)} more than once")
+            raise UnknownDevice(f"{self.name}: the request names {quoted(twice)} more than once")
         entries = []
         for token in tokens:
             entry = self.inventory.snapshot.entry(token)
             if entry is None:
-                raise UnknownDevice(f"{self.name}: there is no device {_quote(token)}")
+                raise UnknownDevice(f"{self.name}: there is no device {quoted(token)}")
             entries.append(entry)
         return entries
 
@@ -435,74 +426,3 @@ def _by_place(things: Iterable[Thing]) -> dict[str, list[Thing]]:
 def _paths(edits: Edits, *, required: bool) -> list[str]:
     nodes = [node.path for node in edits.nodes if node.required is required]
     return nodes + [mount.host_path for mount in edits.mounts if mount.required is required]
-
-
-def named(edits: Edits, resource: str) -> Edits:
-    """The same edits with the resource's name in those variables that ask for it."""
-    if not any("{" in name for name in edits.env):
-        return edits
-    env: dict[str, str] = {}
-    for name, value in edits.env.items():
-        env.setdefault(variable(name, resource), value)
-    return replace(edits, env=env)
-
-
-def check_edits(edits: Edits, backend: str) -> None:
-    """Refuses what a runtime would choke on, with the backend named.
-
-    Raises:
-        BackendError: always the backend's fault, never the user's.
-    """
-    wrong = f"backend {backend} answered"
-    if flaw := _mistyped(edits):
-        raise BackendError(f"{wrong} {flaw}")
-    if len(edits.nodes) > MAX_NODES:
-        raise BackendError(f"{wrong} {len(edits.nodes)} device nodes, more than {MAX_NODES}")
-    for node in edits.nodes:
-        if not node.path.startswith("/") or not (node.container_path or "/").startswith("/"):
-            raise BackendError(f"{wrong} a device node whose path is not absolute: {_quote(node.path)}")
-        if not _PERMISSIONS.fullmatch(node.permissions):
-            raise BackendError(
-                f"{wrong} permissions {_quote(node.permissions)}; it takes each of r, w and m once"
-            )
-    for mount in edits.mounts:
-        if not mount.host_path.startswith("/") or not mount.container_path.startswith("/"):
-            raise BackendError(f"{wrong} a mount whose path is not absolute: {_quote(mount.host_path)}")
-    for name, value in edits.env.items():
-        if flaw := variable_problem(name):
-            raise BackendError(f"{wrong} {flaw} {_quote(name)}")
-        if "\0" in value:
-            raise BackendError(f"{wrong} a variable {_quote(name)} whose value holds a NUL character")
-    for name in edits.cdi_devices:
-        if not _CDI_NAME.fullmatch(name):
-            raise BackendError(f"{wrong} {_quote(name)} for a CDI name; it reads vendor/class=device")
-    texts = [text for node in edits.nodes for text in (node.path, node.container_path)]
-    texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
-    texts += [text for pair in (*edits.env.items(), *edits.annotations.items()) for text in pair]
-    for text in texts:
-        if _NO_TEXT.search(text):
-            raise BackendError(f"{wrong} {_quote(text)}, which has a NUL or half a character in it")
-
-
-def _mistyped(edits: Any) -> str:
-    """What is of another type than :class:`Edits` declares; empty when nothing is."""
-    for field, kind in (("nodes", DeviceNode), ("mounts", Mount), ("cdi_devices", str)):
-        value = getattr(edits, field)
-        if not isinstance(value, tuple) or not all(isinstance(member, kind) for member in value):
-            return f"{field} that are not a tuple of {kind.__name__}"
-    for field in ("env", "annotations"):
-        value = getattr(edits, field)
-        if not isinstance(value, Mapping) or not all(
-            isinstance(text, str) for pair in value.items() for text in pair
-        ):
-            return f"{field} that is not a mapping of str to str"
-    texts = [text for node in edits.nodes for text in (node.path, node.container_path, node.permissions)]
-    texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
-    if not all(isinstance(text, str) for text in texts):
-        return "a path or permissions that are not a str"
-    return ""
-
-
-def _quote(text: str) -> str:
-    """Something a stranger sent, short enough and plain enough for one line."""
-    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost import cdi, naming
+from devhost.edits import check_edits
 from devhost.errors import AllocationError, BackendError
 from devhost.kubelet import wire
 from devhost.model import DeviceNode, Edits, Mount
-from devhost.supply import check_edits
 from devhost.testing import runtime
 
 SCHEMA = json.loads((Path(__file__).parent / "cdi.schema.json").read_text(encoding="utf-8"))

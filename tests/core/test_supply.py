@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
+from devhost.edits import MAX_NODES
 from devhost.errors import BackendError
 from devhost.inventory import Inventory
 from devhost.model import unhealthy
 from devhost.plan import Offer, units
 from devhost.settings import Of, Prefer
 from devhost.source import Source
-from devhost.supply import MAX_NODES, Granted, MissingPath, SickDevice, Supply, UnknownDevice
+from devhost.supply import Granted, MissingPath, SickDevice, Supply, UnknownDevice
 
 Allocate = Callable[[Sequence[Device]], Any]
 

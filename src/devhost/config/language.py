@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
-from devhost.permissions import PERMISSIONS
+from devhost.edits import PERMISSIONS
 from devhost.settings import (
     CDI_DIRECTORY,
     DEVICE_INFO_DIRECTORY,

@@ -34,13 +34,13 @@ from typing import Any, ClassVar, cast, get_args, get_type_hints
 from devhost import catalog
 from devhost.backend import Backend, CanInform, CanLabel, CanNotice, CanProbe, CanWatch, Conditions, Event
 from devhost.deviceinfo import flaw
+from devhost.edits import check_edits
 from devhost.errors import AllocationError, typed
 from devhost.health import in_resource
 from devhost.labels import sorted_out
 from devhost.model import Device, Edits, Health, unhealthy
 from devhost.soundness import unsound
 from devhost.source import ServiceContext, arguments
-from devhost.supply import check_edits
 from devhost.testing import mischief
 
 EVERYTHING = frozenset({"*"})
