@@ -116,7 +116,7 @@ class Account:
         return self._holding.forgotten()
 
     def has_ended(self, token: str) -> bool:
-        """Whether the container that holds a forgotten token was missing in the newest list."""
+        """Whether the newest list shows that the container that held this token has ended."""
         return self._holding.has_ended(token)
 
     def given(self, token: str) -> tuple[str, ...]:

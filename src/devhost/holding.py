@@ -146,7 +146,7 @@ class _Hold:
     lacked_by: tuple[Kubelet, float] | None = None
     """The kubelet whose lists lack it now, and when the first of them began."""
     ending: bool = False
-    """Whether the next list that lacks it is enough."""
+    """Whether the newest list shows that its container has ended, so that another such list releases it."""
 
     def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
         """A list names it."""
@@ -159,11 +159,6 @@ class _Hold:
         self.forgotten_by = kubelet
         self.lacking_since = self.lacked_by = None
         self.ending = False
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether a list has shown that the container to which the kubelet forgot it is there no more."""
-        return self.forgotten_by is not None and self.ending
 
 
 @dataclass(slots=True)
@@ -204,9 +199,9 @@ class Holding:
         }
 
     def has_ended(self, token: str) -> bool:
-        """Whether the container that holds a forgotten token was missing in the newest list."""
+        """Whether the newest list shows that the container that held the token has ended."""
         hold = self._holds.get(token)
-        return hold is not None and hold.has_ended
+        return hold is not None and hold.ending
 
     def allocated(self, tokens: Iterable[str]) -> None:
         """A container gets these tokens. Whoever had them before has them no more."""
@@ -288,7 +283,8 @@ class Holding:
         kubelet, began = listing.kubelet, listing.began
         equipped = None if hold.holder is None else listing.containers.get(hold.holder)
         named = hold.named_by == kubelet
-        if equipped is False and not (named or recalls or hold.has_ended):
+        is_new = hold.forgotten_by is not None and hold.ending  # a list has lacked the container since
+        if equipped is False and not (named or recalls or is_new):
             hold.forgotten(kubelet)
             return False
         # This kubelet has named it, has forgotten it, or shows that the container is another one.

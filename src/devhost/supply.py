@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as field_of
 from fractions import Fraction
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from . import deviceinfo
 from .account import Account
@@ -88,11 +88,16 @@ class _Answer:
     left_out: Mapping[str, str]
 
 
-Confirm = Callable[[Account, Sequence[str]], Awaitable[None]]
-"""Asks the kubelet again who holds some tokens of a resource, where it may have forgotten that."""
+class Confirm(Protocol):
+    """Asks the kubelet again who holds some tokens of a resource, where it may have forgotten that.
+
+    ``offered`` is whether it only offers them (GetPreferredAllocation).
+    """
+
+    async def __call__(self, account: Account, tokens: Sequence[str], *, offered: bool = False) -> None: ...
 
 
-async def _unconfirmed(account: Account, tokens: Sequence[str]) -> None:
+async def _unconfirmed(account: Account, tokens: Sequence[str], *, offered: bool = False) -> None:
     """Where no kubelet can be asked."""
 
 
@@ -138,6 +143,11 @@ class Supply:
             self._before = self.terms.options
         self.source, self.policy, self.most = source, entry.prefer, entry.share.max_per_container
         self.terms = Terms(entry.options, entry.permissions)
+
+    async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
+        """Finds out who holds what the kubelet offers to a container, before :meth:`prefer`."""
+        offered = set(available).difference(must_include)
+        await self.confirm(self.inventory.account, tuple(offered), offered=True)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.affinity.prefer`."""

@@ -92,7 +92,7 @@ class Vicinity:
         choice = prefer(
             policy,
             ground.terrain,
-            _unheld_first(request, inventory.account.tokens()),
+            _unheld_first(request, inventory.account),
             self._outside(
                 resource,
                 ground,
@@ -297,15 +297,17 @@ class _Ground:
         return known[1]
 
 
-def _unheld_first(request: Request, held: Collection[str]) -> Request:
+def _unheld_first(request: Request, account: Account) -> Request:
     """The same request without tokens that a container is known to hold, as far as there are enough others.
 
-    A kubelet offers such a token when its container has just ended, or when it has lost its checkpoint.
+    A kubelet offers such a token when it has lost its checkpoint. It also offers what has just been released,
+    which is free where its newest list says so.
     """
-    offered = frozenset(held).intersection(request.available).difference(request.must_include)
-    if not offered:
+    offered = frozenset(account.tokens()).intersection(request.available).difference(request.must_include)
+    held = {token for token in offered if not account.has_ended(token)}
+    if not held:
         return request
-    others = [token for token in request.available if token not in offered]
+    others = [token for token in request.available if token not in held]
     usable = [token for token in others if request.lot(token) is not None]
     if len(usable) >= request.size:
         return replace(request, available=others)

@@ -106,16 +106,23 @@ class Holders:
             async with asyncio.timeout(within):
                 await self._tried.wait()
 
-    async def confirm(self, account: Account, tokens: Sequence[str]) -> None:
-        """Asks the kubelet now, where the holders of these tokens are only known from an earlier kubelet.
+    async def confirm(self, account: Account, tokens: Sequence[str], *, offered: bool = False) -> None:
+        """Asks the kubelet now, where it may not know who holds these tokens.
 
         A kubelet that has lost its checkpoint allocates what containers hold. Does nothing, and takes no
         time, for tokens that no container is known to hold. Waits :data:`CONFIRMED` seconds at most.
+
+        Args:
+            offered: whether the kubelet only offers the tokens. It then knows that their containers have
+                ended, or has forgotten them. Else it is asked where an earlier kubelet named the holders.
         """
         held = account.tokens()
-        concerned = {name for token in tokens if (name := stood_for(token, held) or token) in held}
+        if not held:
+            return
+        concerned = set(held).intersection(tokens)
+        concerned.update(name for token in tokens if (name := stood_for(token, held)) is not None)
         named_by = {account.named_by(token) for token in concerned} - {None}
-        if not named_by or named_by == {self.source.identity()}:
+        if not named_by or (not offered and named_by == {self.source.identity()}):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(CONFIRMED):

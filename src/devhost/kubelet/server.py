@@ -270,6 +270,7 @@ class PluginServer:
         response = pb.PreferredAllocationResponse()
         for container in request.container_requests:
             try:
+                await self._supply.settle(container.available_deviceIDs, container.must_include_deviceIDs)
                 chosen = self._supply.prefer(
                     container.available_deviceIDs,
                     container.must_include_deviceIDs,
