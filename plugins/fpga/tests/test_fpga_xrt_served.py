@@ -90,6 +90,23 @@ async def test_a_pod_of_xilinx_plugin_gets_both_fpgas_of_a_u30(node: Node, text:
         ]
 
 
+async def test_a_u30_of_which_a_pod_has_one_fpga_from_before_goes_to_no_other_pod(node: Node) -> None:
+    """Earlier versions offered each FPGA, under its PCI address."""
+    fpga_xrt.alveo_u30(node.root)
+    node.configure("backends: {fpga: {u30Unit: fpga}}\n" + BY_NAME)
+    async with node.served():
+        await node.offers({"amd.com/ama_u30": 2})
+        await node.kubelet.admit("old", "main", "amd.com/ama_u30", 1)
+    node.configure(BY_NAME)
+    async with node.served():
+        await node.kubelet.wait_for(
+            lambda: any(device.id.startswith("u30-") for device in node.kubelet.devices("amd.com/ama_u30"))
+        )
+        await node.until(lambda: not node.kubelet.healthy("amd.com/ama_u30"))
+        node.kubelet.release("old")
+        await node.offers({"amd.com/ama_u30": 1})
+
+
 async def test_a_region_and_one_inside_it_are_never_both_given(node: Node) -> None:
     fpga_kernel.nested(node.root)
     node.configure("resources:\n- {name: example.com/part, backend: fpga, where: {kind: region}}\n")

@@ -192,6 +192,7 @@ async def test_the_example_for_gke_gives_what_google_s_plugin_gives(
                 "/dev/nvidia0",
                 "/dev/nvidiactl",
             ]
+            assert {one.permissions for one in started.devices} == {"mrw"}
             assert mounts(started) == {"/usr/local/nvidia": "/home/kubernetes/bin/nvidia"}
             assert not started.envs
             nvidia.nvml.event(nvidia.uuids[DGX[0]], 63)

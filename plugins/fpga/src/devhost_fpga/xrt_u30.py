@@ -102,6 +102,7 @@ def _card(serial: str, members: Members) -> Unit:
         pcie_path=devices[0].pcie_path,
         health=_health(devices),
         withheld=next((f"{one.id}: {one.withheld}" for one in devices if one.withheld), ""),
+        former_ids=tuple(one.id for one in devices),  # each FPGA was a device of its own
     )
     return Unit(
         device,
