@@ -71,8 +71,9 @@ another container of that name is there."""
 Key = tuple[str, str]
 """A device across backends: the backend's name and the device's id."""
 
-Kubelet = tuple[int, int, int]
-"""One kubelet from its start to its end: device, inode and change time of its podresources socket."""
+Kubelet = tuple[int, ...]
+"""One kubelet from its start to its end: device, inode and change time of its podresources socket, and how
+often another kubelet.sock was seen until then."""
 
 
 UNNAMED = "a container that the kubelet has not named yet"

@@ -35,7 +35,8 @@ class Scripted(PodResources):
         self.asked += 1
         if reason := self.reasons.pop(0) if self.reasons else "":
             raise Unanswered(reason)
-        return Listing((1, 2, 3), asyncio.get_running_loop().time(), 1, {TOY: self.held})
+        containers = {POD: bool(self.held)}
+        return Listing((1, 2, 3), asyncio.get_running_loop().time(), 1, {TOY: self.held}, containers)
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +110,14 @@ async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes(mon
         inventory.allocated(["a"])
         await until(lambda: inventory.holder("a") == POD)
         assert source.asked >= 2
+
+
+async def test_another_kubelet_sock_is_another_kubelet_though_podresources_is_served_as_before() -> None:
+    """What it does not name, though it has the container, it has forgotten."""
+    source = Scripted()
+    source.held = {"a": POD}
+    async with running(source) as (holders, inventory):
+        await until(lambda: inventory.holder("a") == POD)
+        holders.restarted()
+        source.held = {}
+        await until(lambda: inventory.account.forgotten() == {"a": POD})

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from devhost.kubelet.podresources import NobodyThere, PodResources, Unanswered
 from devhost.kubelet.timetable import Timetable
@@ -73,6 +73,7 @@ class Holders:
         self._tried = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
         self._asking = asyncio.Lock()
+        self._restarts = 0
 
     def wake(self) -> None:
         """Something may be wanted sooner than before: a container got devices, a held one vanished."""
@@ -81,6 +82,7 @@ class Holders:
 
     def restarted(self) -> None:
         """There is another kubelet."""
+        self._restarts += 1
         self._timetable.restarted(time.monotonic())
         self._wake.set()
 
@@ -122,7 +124,7 @@ class Holders:
         concerned = set(held).intersection(tokens)
         concerned.update(name for token in tokens if (name := stood_for(token, held)) is not None)
         named_by = {account.named_by(token) for token in concerned} - {None}
-        if not named_by or (not offered and named_by == {self.source.identity()}):
+        if not named_by or (not offered and named_by == {(*(self.source.identity() or ()), self._restarts)}):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(CONFIRMED):
@@ -137,9 +139,10 @@ class Holders:
             await self._ask_once()
 
     async def _ask_once(self) -> None:
-        asked = time.monotonic()
+        asked, restarts = time.monotonic(), self._restarts
         try:
-            listing = await self.source.list()
+            found = await self.source.list()
+            listing = replace(found, kubelet=(*found.kubelet, restarts))
         except Unanswered as error:
             self._timetable.failed(asked, time.monotonic())
             self._silent(error.message)
