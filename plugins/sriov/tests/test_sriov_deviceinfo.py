@@ -16,7 +16,7 @@ from devhost.deviceinfo import flaw
 from devhost.inventory import Inventory
 from devhost.settings import Prefer
 from devhost.source import Source
-from devhost.supply import MissingPath, Supply
+from devhost.supply import MissingPath, Supply, Terms
 from devhost.testing.looking import Looking, by_id
 
 
@@ -125,9 +125,9 @@ async def test_a_missing_node_is_named_and_nothing_is_handed_out(
     devices = {device.id: device for device in await source.look([])}
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
     supply = Supply("a.b/c", inventory, source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
-    use = SriovUse(rdma=True)
-    assert supply.ask([devices[function]], use).edits.env["PCIDEVICE_A_B_C"] == function
+    terms = Terms(SriovUse(rdma=True))
+    assert supply.ask([devices[function]], terms).edits.env["PCIDEVICE_A_B_C"] == function
     (tmp_path / node.lstrip("/")).unlink()
     with pytest.raises(MissingPath, match=f"^a.b/c: {node} does not exist on the node$"):
-        supply.ask([devices[function]], use)
+        supply.ask([devices[function]], terms)
     source.close()
