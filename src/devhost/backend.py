@@ -144,7 +144,7 @@ def option(default: Any = MISSING, meaning: str = "", *, example: object = None,
 
 
 class OptionError(ValueError):
-    """Raised in ``Options.__post_init__``: ``key`` is the YAML key at fault, ``hint`` how to mend it.
+    """Raised in ``Options.__post_init__``: ``key`` is the YAML key at fault, ``hint`` how to fix it.
 
     Where the fault is a misspelt ``word``, ``known`` are the right ones: the hint then is the nearest of
     them, or a list.

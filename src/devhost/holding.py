@@ -224,7 +224,7 @@ class Holding:
         return False
 
     def heard(self, listing: Listing, resource: str, *, recalls: bool = False) -> bool:
-        """Takes what the kubelet says of ``resource``; true when somebody else holds a token than before.
+        """Takes what the kubelet says of ``resource``; true when the holder of a token has changed.
 
         It is also true when the kubelet has forgotten a token, or knows it again.
 

@@ -74,7 +74,7 @@ def stand_in(name: str) -> str:
 
 
 def stood_for(name: str, tokens: Container[str]) -> str | None:
-    """Which of these tokens a stand-in stands for; ``None`` if it is no stand-in of one."""
+    """The one of these tokens whose stand-in this is; ``None`` if it is none of theirs."""
     if not name.startswith(STAND_IN):
         return None
     if name[1:] in tokens:
@@ -111,7 +111,7 @@ def number_of(name: str) -> int:
 
 
 def is_former(name: str, device: Device) -> bool:
-    """Whether a token that stands for this device is made from a former id of it."""
+    """Whether a token of this device is made from a former id of it."""
     if not device.former_ids or stands_for_all(name):
         return False
     return device_of(name, {device.id: device}) is None

@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """`place/inner/card.py`, which nobody else can change."""
+    """`place/inner/card.py`, which no other user can change."""
     directory = tmp_path / "place" / "inner"
     directory.mkdir(parents=True)
     for one in (directory, directory.parent):

@@ -61,7 +61,7 @@ def _named(node: Fields, catalog: Catalog) -> type[Backend] | None:
 
 
 def _keys(cls: type) -> Collection[str] | None:
-    """The keys of a backend's dataclass; ``None`` where nobody knows them."""
+    """The keys of a backend's dataclass; ``None`` where they are not known."""
     try:
         return keys(cls)
     except Exception:  # noqa: BLE001 - a stranger's annotations; reading the options tells of it

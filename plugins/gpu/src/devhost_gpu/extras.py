@@ -23,7 +23,7 @@ from .specifications import Specifications, devices
 from .toolkit import Written
 
 ALL = "all"
-"""What the device is called that stands for everything of a kind."""
+"""The name of the device that represents everything of a kind."""
 
 _EMPTY = "empty device edits"
 """How nvidia-ctk says that it found nothing: it does not write a specification that gives nothing."""

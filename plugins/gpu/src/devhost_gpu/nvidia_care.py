@@ -26,7 +26,7 @@ _EVENTS = {
     "poison": ("fatal memory error (poison)", "ecc"),
     "unavailable": ("its driver says that it is unavailable", "recovery"),
 }
-"""Events that say by themselves that a GPU is ill, and by which check they count."""
+"""Events that show by themselves that a GPU is unhealthy, and the check to which they belong."""
 
 
 class Care:

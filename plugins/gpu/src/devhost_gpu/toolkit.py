@@ -187,7 +187,7 @@ class Toolkit(Written):
         """
         document = self.parsed(text)
         self.save(text)
-        self._accepted = self._flaws(document, known)  # writing it again would not mend them
+        self._accepted = self._flaws(document, known)  # writing it again would not fix them
         if missing := set(wanted) - uuids(document, KIND):
             raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
 

@@ -95,7 +95,7 @@ class SriovUse:
     )
     info: dict[str, dict[str, str]] = option(
         {},
-        "What `PCIDEVICE_…_INFO` says in addition, by the id of a function; `*` stands for each of them.",
+        "What `PCIDEVICE_…_INFO` says in addition, by the id of a function; `*` is each of them.",
         example={"*": {"token": "abc"}, "0000:3b:02.0": {"token": "def"}},
     )
 

@@ -63,7 +63,7 @@ class Member:
 
     path: str = option(
         "",
-        "Host path or glob of the node. A directory stands for all nodes below it. Instead of `where`.",
+        "Host path or glob of the node. A directory means all nodes below it. Instead of `where`.",
         example="/dev/ttyUSB*",
     )
     container_path: str = option(
