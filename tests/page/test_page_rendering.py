@@ -11,6 +11,7 @@ import pytest
 
 from devhost.hands import Hands
 from devhost.holding import Held, Holder
+from devhost.inventory import forgotten
 from devhost.model import Device
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.page import devices
@@ -301,6 +302,7 @@ def test_hidden_pods_are_nowhere() -> None:
     document["refusals"][0]["reason"] = f"resources[1]: {in_use(holding)}"
     document["resources"][1]["devices"][0]["reason"] = f"{holding} has it as d1::2, from before"
     document["problems"][0]["reason"] = f"{holding} holds it through a/b until it ends"
+    document["problems"][1]["reason"] = forgotten(Holder(*holding.split("/")))
     document["held"] = [
         {
             **{"resource": "a/b", "id": "d1", "devices": [], "reason": ""},
@@ -312,6 +314,7 @@ def test_hidden_pods_are_nowhere() -> None:
     for name in ("train-llama-0", "trainer", "telco", "upf-0", "notebook-17", "reader"):
         assert name not in text
     assert "resources[1]: pci:x is in use: a pod holds d1 of backend gpu through a/b" in text
+    assert "held by a pod, which the kubelet no longer knows" in text
     assert "unknown which" not in text
     assert "train-llama-0" in str(document)  # what others get is as it was
 
