@@ -302,7 +302,7 @@ def test_hidden_pods_are_nowhere() -> None:
     document["refusals"][0]["reason"] = f"resources[1]: {in_use(holding)}"
     document["resources"][1]["devices"][0]["reason"] = f"{holding} has it as d1::2, from before"
     document["problems"][0]["reason"] = f"{holding} holds it through a/b until it ends"
-    document["problems"][1]["reason"] = forgotten(Holder(*holding.split("/")))
+    document["resources"][1]["devices"][1]["reason"] = forgotten(Holder(*holding.split("/")))
     document["held"] = [
         {
             **{"resource": "a/b", "id": "d1", "devices": [], "reason": ""},
