@@ -6,6 +6,7 @@ import pytest
 
 from devhost.backend import Device
 from devhost.report import status
+from devhost.supply import SickDevice
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.tokens import stand_in
 
@@ -135,3 +136,22 @@ async def test_preference_avoids_what_a_container_is_known_to_hold(rig, kubelet)
         assert token not in supply.prefer(every, [], 3)
         assert set(supply.prefer(every, [], 4)) == set(every)
         assert token in supply.prefer(every, [token], 1), "an init container's device is used again"
+
+
+async def test_allocate_asks_the_kubelet_though_no_preference_was_asked_for(rig, kubelet):
+    """A kubelet that aligns devices to NUMA nodes may choose without a preference, and before any list."""
+    rig.scripts["toy"].devices = devices(1)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
+        await rig.until(lambda: rows(host)[token]["holder"])
+        await kubelet.restart(forget=True)
+        with pytest.raises(SickDevice, match="which the kubelet no longer knows"):
+            await host.services[TOY].supply.allocate([token])
+        await kubelet.wait_for(lambda: listed(kubelet).get(stand_in(token)))
+        with pytest.raises(SickDevice, match=f"it stands in for {token}, held by default/train/main"):
+            await host.services[TOY].supply.allocate([stand_in(token)])
+        kubelet.release("train")
+        granted = await host.services[TOY].supply.allocate([stand_in(token)])
+        assert granted.edits.env == {"DEVICES": token}
