@@ -189,7 +189,7 @@ class Injection:
 
         Several devices are named one by one where that gives the container the same as they get together.
         Where it does not (a variable that lists them all, or that tells how much of them it has), a name of
-        their own stands for the set.
+        their own names the set.
 
         Args:
             tokens: what the container gets it by; they count as held already.

@@ -157,11 +157,11 @@ class Inventory:
         if self.account.has_ended(token):
             return ""
         holder = self.account.holder(token) or UNNAMED
-        gone = token not in self.account.forgotten()
-        return f"it stands in for {token}, " + (f"held by {holder}" if gone else forgotten(holder))
+        is_forgotten = token in self.account.forgotten()
+        return f"it stands in for {token}, {forgotten(holder) if is_forgotten else f'held by {holder}'}"
 
     def succeed(self, names: Iterable[str]) -> None:
-        """Releases the tokens for which these stand-ins stand and whose containers have ended."""
+        """Releases the tokens behind these stand-ins whose containers have ended."""
         for name in names:
             token = stood_for(name, self.snapshot.entries)
             if token is not None and self.account.has_ended(token):

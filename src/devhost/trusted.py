@@ -43,7 +43,7 @@ class Untrusted(EnvironmentFailure):
         self.why = why
 
     def below(self, prefix: str) -> Untrusted:
-        """The same, with paths as seen from the directory ``prefix``, which stands for the node's ``/``."""
+        """The same, with paths as seen from the directory ``prefix``, which is the node's ``/``."""
         if not prefix or not self.path.startswith(f"{prefix}/"):
             return self
         path = self.path.removeprefix(prefix)

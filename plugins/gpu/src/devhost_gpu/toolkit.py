@@ -1,7 +1,7 @@
 """devhost's own CDI specifications of NVIDIA's devices, by ``nvidia-ctk``, which knows the driver's files.
 
 Each has a kind and a file of its own, so that it meets neither one that the toolkit keeps itself nor those of
-the core. That of the GPUs is written anew when it lacks a GPU, has one that is gone, or no longer fits the
+the core. That of the GPUs is rewritten when it lacks a GPU, has one that is gone, or no longer fits the
 driver's files.
 """
 

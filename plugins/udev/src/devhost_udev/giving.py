@@ -32,7 +32,7 @@ def to_kubevirt(prefix: str, nodes: Sequence[str]) -> dict[str, str]:
     resource's name there; the spelling that shells can expand is set too.
 
     Args:
-        prefix: what stands for ``/``, without a slash at its end.
+        prefix: the directory used as ``/``, without a slash at its end.
         nodes: paths as the kernel names them, ``/dev/bus/usb/<bus>/<device>``.
 
     Raises:

@@ -25,7 +25,7 @@ from devhost.model import MAX_DEVICE_ID
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]+")
 
 RANKS = ".*"
-"""How a former id ends that stands for itself followed by any rank, see ``Device.former_ids``."""
+"""How a former id ends that means itself followed by any rank, see ``Device.former_ids``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Member:
 
     @property
     def varies(self) -> bool:
-        """Whether the member stands for any number of nodes."""
+        """Whether the member selects any number of nodes."""
         return bool(self.where) or is_glob(self.path)
 
     @property

@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(slots=True)
 class _Column:
-    """A member with everything on the machine that it stands for."""
+    """A member with everything on the machine that it selects."""
 
     member: Member | UsbMember
     targets: Sequence[Target]
