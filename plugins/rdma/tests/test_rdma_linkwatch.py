@@ -354,11 +354,13 @@ async def test_in_a_recorded_tree_nothing_is_listened_to(
 
 
 def state_file(root: Path, device: str, state: str) -> str:
-    """Writes a port's state; gives the path as the kernel has it."""
+    """Changes a port's state in one step, as the kernel does; gives the path as the kernel has it."""
     path = f"/sys/class/infiniband/{device}/ports/1/state"
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{state}\n")
+    whole = root / "state"
+    whole.write_text(f"{state}\n")
+    whole.replace(file)
     return path
 
 
