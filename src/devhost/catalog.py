@@ -62,6 +62,8 @@ ENTRY_KEYS = frozenset(
         "whenEmpty",
         "topology",
         "healthyWhile",
+        "optional",
+        "takeOver",
         "permissions",
     }  # config.language
 )

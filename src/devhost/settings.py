@@ -98,7 +98,8 @@ class ResourceSettings:
     ``index`` is its place in the file, from 0; ``name`` may be a template (see ``devhost.naming``).
     ``options`` is the value of the backend's ``ResourceOptions``; ``None`` where it has none. With
     ``topology`` false the kubelet receives no NUMA nodes. ``permissions`` are those of the device nodes in a
-    container; empty: as the backend says.
+    container; empty: as the backend says. A node without a device for an ``optional`` entry is as expected.
+    With ``take_over`` the resource is registered even while another plugin serves it on this node.
     """
 
     index: int
@@ -113,6 +114,8 @@ class ResourceSettings:
     topology: bool = True
     healthy_while: Where = ()
     permissions: str = ""
+    optional: bool = False
+    take_over: bool = False
     options: object = field(default=None, hash=False)  # a stranger's value need not be hashable
 
     @property

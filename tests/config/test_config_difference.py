@@ -56,9 +56,9 @@ def test_entries_are_added_removed_and_changed_by_their_name() -> None:
 def test_an_edit_of_what_a_container_may_have_is_shown_by_its_key() -> None:
     before = entry("a")
     condition = (Block((Term("status", (Text("ALIVE"),)),)),)
-    after = replace(before, topology=False, healthy_while=condition, permissions="mrw")
+    after = replace(before, topology=False, healthy_while=condition, permissions="mrw", optional=True)
     found = difference(settings(before), settings(after))
-    assert str(found) == "changed a (topology, healthyWhile, permissions); 0 unchanged"
+    assert str(found) == "changed a (topology, healthyWhile, permissions, optional); 0 unchanged"
     found = difference(settings(before), settings(replace(before, share=Share(max_per_container=1))))
     assert str(found) == "changed a (share); 0 unchanged"
 

@@ -181,6 +181,8 @@ def resources(draw: st.DrawFn) -> tuple[ResourceSettings, ...]:
             when_empty=draw(st.sampled_from(WhenEmpty)),
             topology=draw(st.booleans()),
             healthy_while=draw(wheres),
+            optional=draw(st.booleans()),
+            take_over=draw(st.booleans()),
             permissions=draw(st.sampled_from(("", "r", "rw", "mrw", "wm"))),
         )
         for index in range(draw(st.integers(0, 3)))
@@ -223,6 +225,8 @@ def _yaml(settings: tuple[ResourceSettings, ...]) -> str:
             "exclusive": entry.exclusive,
             "whenEmpty": entry.when_empty.value,
             "topology": entry.topology,
+            "optional": entry.optional,
+            "takeOver": entry.take_over,
             "healthyWhile": _yaml_where(entry.healthy_while),
             **({"permissions": entry.permissions} if entry.permissions else {}),
         }

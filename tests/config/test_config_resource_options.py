@@ -150,7 +150,8 @@ def test_a_backend_that_takes_none_gets_none() -> None:
         (
             "backend: plain; development: true",
             'f.yaml:5:3: resources[0]: unknown key "development" (known keys: backend, exclusive, '
-            "healthyWhile, inject, name, permissions, prefer, share, topology, whenEmpty, where)",
+            "healthyWhile, inject, name, optional, permissions, prefer, share, takeOver, topology, "
+            "whenEmpty, where)",
         ),
     ],
 )

@@ -65,8 +65,8 @@ def suggest(word: str, known: Iterable[str], what: str) -> str:
     close = difflib.get_close_matches(_fold(word[:_SHOWN]), folded, n=1, cutoff=0.6)
     if close:
         return f"{MEANT} {folded[close[0]]}?"
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return f"known {what}: {', '.join(names[:12])}{more}"
+    more = f" and {len(names) - 16} more" if len(names) > 16 else ""
+    return f"known {what}: {', '.join(names[:16])}{more}"
 
 
 def _fold(word: str) -> str:

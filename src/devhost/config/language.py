@@ -109,6 +109,12 @@ class Resource:
         "absent.",
         example="mrw",
     )
+    optional: bool = option(
+        False, "Whether a node without such a device is as expected; otherwise it is reported as a problem."
+    )
+    take_over: bool = option(
+        False, "Whether the resource is taken over from another device plugin that serves it on this node."
+    )
 
 
 @dataclass(frozen=True, slots=True)
