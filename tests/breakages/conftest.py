@@ -1,0 +1,41 @@
+"""What the breakages share: a whole node, and ``devhost`` as an operator runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+for directory in (Path(__file__).parent, Path(__file__).parents[1] / "telemetry"):
+    sys.path.append(str(directory))  # for what several test modules share
+
+from reading_node import RESOURCE, ReadingNode  # noqa: E402 - test directories are not packages
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[ReadingNode]:
+    """A node on which nothing is wrong."""
+    async with ReadingNode(tmp_path) as made:
+        await made.kubelet.wait_for(lambda: made.kubelet.allocatable() == {RESOURCE: 3})
+        await made.until(lambda: made.get("/readyz") == (200, "ok\n"))
+        assert made.document()["problems"] == []
+        yield made
+
+
+@pytest.fixture
+def devhost(tmp_path: Path) -> Command:
+    """Runs a command to its end, in an empty directory."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "devhost", *arguments]
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=120, check=False
+        )
+
+    return run
