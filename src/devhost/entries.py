@@ -256,7 +256,7 @@ def _lack(one: Term | Block, group: _Group, block: Block) -> str:
         has = ["has none" if len(found) == 1 else "all have none"]
     else:
         has = [*_listed(one, values), *(["none"] if None in found else [])]
-    return f"{one.attribute} ({_or(has)}, not {_wanted(one)})"
+    return f"{one.attribute} ({_joined(has)}, not {_wanted(one)})"
 
 
 def _nothing(where: Where, groups: Iterable[_Group], count: int) -> str:
@@ -271,7 +271,7 @@ def _nothing(where: Where, groups: Iterable[_Group], count: int) -> str:
     ((term, group),) = terms.values()
     assert isinstance(term, Term)
     values = {found for one in group.devices if (found := one.attributes.get(term.attribute)) is not None}
-    has = _or(_listed(term, values)) if values else ""
+    has = _joined(_listed(term, values), "and") if values else ""
     if count == 1:
         return (
             f"the only device has {term.attribute} {has}, not {_wanted(term)}"
@@ -285,11 +285,11 @@ def _nothing(where: Where, groups: Iterable[_Group], count: int) -> str:
 
 def _wanted(term: Term) -> str:
     shown = [quoted(str(one)) if isinstance(one, Text) else str(one) for one in term.patterns]
-    return _or([*shown[:NAMED], *_rest(len(shown) - NAMED, "other")])
+    return _joined([*shown[:NAMED], *_rest(len(shown) - NAMED, "other")])
 
 
-def _or(items: Sequence[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} or {items[-1]}"
+def _joined(items: Sequence[str], word: str = "or") -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {word} {items[-1]}"
 
 
 def _rest(count: int, what: str) -> list[str]:

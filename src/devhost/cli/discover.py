@@ -103,11 +103,11 @@ def _print(found: Survey, names: list[str], everything: bool, resource: str | No
 
 
 def _print_empty(found: Survey, resource: str | None) -> None:
-    """The entries that no device matches, with what comes nearest; only that of ``resource`` if it is given."""
+    """The entries without devices, with what comes nearest; only that of ``resource`` if it is given."""
     for standing in found.entries():
         if standing.devices or (resource is not None and standing.entry.name != resource):
             continue
-        absent = ", not on this node (optional)" if standing.state is State.ABSENT else ""
+        absent = " (optional: not on this node)" if standing.state is State.ABSENT else ""
         click.echo(f"{standing.entry.name}: {standing.reason}{absent}")
     for name, discovery in found.discoveries.items():
         for lacking in discovery.condition.missing_drivers:
