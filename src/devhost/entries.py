@@ -94,7 +94,7 @@ class Standings:
 
     def all(self) -> Sequence[Standing]:
         """Every entry, in the order of the file."""
-        if self._all is None:
+        if self._all is None or self._plan is None:  # until there is a plan, backends change without another
             refused: dict[int, list[Refusal]] = {}
             for refusal in self._plan.refusals if self._plan else ():
                 refused.setdefault(refusal.entry, []).append(refusal)
@@ -211,8 +211,8 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
             seen = block.sees(device.attributes, device.inherited)
             if not (unmet := block.unmet(seen, most)):
                 continue
-            strange = sum(not _alike(one, seen) for one in unmet)
-            met = len(block.terms) + len(block.refuse) - len(unmet)
+            strange = sum(not _alike(one, device, seen) for one in unmet)
+            met = len(block.terms) - sum(isinstance(one, Term) for one in unmet)
             rank = not met and strange == len(unmet), len(unmet), strange, -met
             if own is None or rank < own[0]:
                 own = rank, number, unmet
@@ -307,10 +307,15 @@ def _listed(term: Term, values: Collection[AttributeValue]) -> list[str]:
     return [*few, *_rest(len(shown) - len(few), "other")]
 
 
-def _alike(one: Term | Block, attributes: Mapping[str, AttributeValue]) -> bool:
-    """Whether a device differs from what a term wants in nothing but case and white space."""
-    if not isinstance(one, Term) or (value := attributes.get(one.attribute)) is None:
+def _alike(one: Term | Block, device: Device, seen: Mapping[str, AttributeValue]) -> bool:
+    """Whether a device differs from what a term wants in nothing but case and white space.
+
+    So does one that has the right value and inherited it, which does not count.
+    """
+    if not isinstance(one, Term):
         return False
+    if (value := seen.get(one.attribute)) is None:
+        return one.holds(device.attributes)
     found = _folded(value)
     return any(
         isinstance(pattern, Text) and Text(" ".join(pattern.pattern.split()), fold=True).matches(found)
