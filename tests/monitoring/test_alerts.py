@@ -23,7 +23,7 @@ MINUTES = 240
 ON = 'job="devhost/devhost",instance="10.0.0.1:9400",node="n1"'
 OTHER = 'job="devhost/devhost",instance="10.0.0.2:9400",node="n2"'
 GPU = 'resource="nvidia.com/gpu"'
-ENTRY = 'entry="resources[0]",name="nvidia.com/gpu",backend="gpu"'
+ENTRY = 'entry="resources[0]",resource="nvidia.com/gpu",backend="gpu"'
 KUBELET = "/var/lib/kubelet/device-plugins"
 
 STEADY = f"x{MINUTES}"
@@ -37,7 +37,7 @@ WELL = {
     f'devhost_problems{{{ON},kind="device"}}': f"0+0{STEADY}",
     f'devhost_problems{{{ON},kind="driver"}}': f"0+0{STEADY}",
     f'devhost_entry_devices{{{ON},{ENTRY},optional="false"}}': f"8+0{STEADY}",
-    f'devhost_entry_devices{{{ON},entry="resources[1]",name="x.com/y",backend="fpga",optional="true"}}': (
+    f'devhost_entry_devices{{{ON},entry="resources[1]",resource="x.com/y",backend="fpga",optional="true"}}': (
         f"0+0{STEADY}"
     ),
     f"devhost_streams{{{ON},{GPU}}}": f"1+0{STEADY}",

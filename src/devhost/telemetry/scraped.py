@@ -87,7 +87,7 @@ class Entries(Collector):
         family = GaugeMetricFamily(
             "devhost_entry_devices",
             "Devices that an entry of the file serves now, those of all resources that it makes.",
-            labels=("entry", "name", "backend", "optional"),
+            labels=("entry", "resource", "backend", "optional"),
         )
         for entry, name, backend, optional, devices in self.entries():
             family.add_metric((entry, name, backend, "true" if optional else "false"), devices)
