@@ -25,8 +25,8 @@ LAYERS = (
     ("kubelet", "delivery", "recording"),
     ("injection", "provisioning"),
     ("survey", "supply", "news", "importers"),
-    ("vicinity",),
-    ("inventory", "admissions", "loading", "ledger", "clearing", "labelling"),
+    ("vicinity", "shortages"),
+    ("inventory", "admissions", "loading", "ledger", "clearing", "labelling", "entries"),
     ("discovery", "observers", "plan", "affinity", "config", "reload", "specfiles"),
     (
         "settings",

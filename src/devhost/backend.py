@@ -65,6 +65,7 @@ __all__ = [
     "Edits",
     "Event",
     "Health",
+    "MissingDriver",
     "Mount",
     "NoOptions",
     "NotYet",
@@ -180,6 +181,21 @@ class Event:
     dev_node: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class MissingDriver:
+    """Hardware that is present and that no device can be made of, because its driver is missing.
+
+    ``subject`` names it for a person who looks for it on the node: ``0000:3b:00.0 (10de:2330)``. ``reason``
+    says what is missing, and in parentheses how to fix it: ``no driver is bound to it (install NVIDIA's
+    driver, then run modprobe nvidia)``. ``attributes`` are those that its devices would surely have; an entry
+    whose ``where`` contradicts them does not want it.
+    """
+
+    subject: str
+    reason: str
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict, hash=False)
+
+
 class Context(Protocol):
     """What the core gives a backend, and all it gives."""
 
@@ -219,8 +235,8 @@ class Context(Protocol):
 class Backend:
     """One kind of hardware. Subclass it, set the class attributes, write the two methods.
 
-    The optional methods ``watch``, ``probe``, ``prepare``, ``links``, ``notice``, ``device_info`` and
-    ``labels`` are not defined here: the core uses them when a backend has them.
+    The optional methods ``watch``, ``probe``, ``prepare``, ``links``, ``notice``, ``device_info``,
+    ``labels`` and ``missing_drivers`` are not defined here: the core uses them when a backend has them.
 
     ``async def watch(self) -> AsyncIterator[Event]``
         An event source udev does not carry (NVML, netlink, verbs, inotify): each item means "look
@@ -255,6 +271,11 @@ class Backend:
         Labels for the node, where the configuration wants them: names, with the vendor's domain before a
         slash, to values. ``devices`` are all that exist. Values are made legal, names must be. Called after
         looks, on the thread of ``links``; must not change with health, for pods are placed by labels.
+    ``def missing_drivers(self) -> Iterable[MissingDriver]``
+        Hardware of this kind that is present and has no driver. Called right after ``discover``, on its
+        thread. What an entry of the file could want is a problem in status, page, log and metrics until it is
+        no longer in the answer. Hardware that somebody bound to another driver on purpose, such as
+        ``vfio-pci``, does not lack one.
     ``def close(self) -> None``
         Lets go of what the backend object keeps: processes, connections. Called once, after the last
         ``discover`` and on its thread, when another object takes over (edited options) or no resource needs
@@ -368,6 +389,11 @@ class CanLink(Protocol):
 @runtime_checkable
 class CanNotice(Protocol):
     def notice(self, event: Event) -> None: ...
+
+
+@runtime_checkable
+class CanMissDrivers(Protocol):
+    def missing_drivers(self) -> Iterable[MissingDriver]: ...
 
 
 @runtime_checkable

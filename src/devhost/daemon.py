@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import descriptors
+from .entries import place
 from .errors import UsageError
 from .host import Host, on_signals
 from .kubelet.api import PLUGIN_DIRECTORY
@@ -28,7 +29,7 @@ from .watchdog import Watchdog
 if TYPE_CHECKING:
     from .telemetry.page.serving import StatusPage
     from .telemetry.prometheus import PrometheusMetrics
-    from .telemetry.scraped import Held, Left, Wrong
+    from .telemetry.scraped import Entry, Held, Left, Wrong
 
 log = get(__name__)
 
@@ -103,6 +104,7 @@ async def serve(options: Options) -> None:
         notify.reloading,
     )
     if metrics is not None:
+        metrics.name_entries(lambda: _entries(host))
         metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
     if metrics is not None and options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
@@ -152,10 +154,18 @@ def _left(host: Host) -> Iterator[Left]:
             yield name, departed.reason
 
 
+def _entries(host: Host) -> Iterator[Entry]:
+    standings = host.shortages.standings
+    for entry in host.settings.resources:
+        yield place(entry), entry.name, entry.backend, entry.optional, standings.count(entry)
+
+
 def _line(host: Host) -> str:
     found = problems(host)
     first = next((f"{problem.subject}: {problem.reason}" for problem in found.shown), "")
-    return line(len(host.services), sum(found.counts.values()), first)
+    standings = host.shortages.standings
+    waiting = (one.backend for one in host.settings.resources if not one.optional and standings.waits(one))
+    return line(len(host.services), sum(found.counts.values()), first, sorted(set(waiting)))
 
 
 def _held(host: Host) -> Iterator[Held]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from .backend import Event
+from .backend import Event, MissingDriver
 from .errors import BackendError, BackendTimeout, one_line
 from .health import Ward
 from .model import Device
@@ -71,6 +71,7 @@ class Condition:
     last_look: float | None = None
     seconds: float | None = None
     refused: tuple[RefusedDevice, ...] = ()
+    missing_drivers: tuple[MissingDriver, ...] = ()
 
 
 class Discovery:
@@ -132,6 +133,7 @@ class Discovery:
         self.ward = before.ward
         self._degraded, self._deaf, self.deaf = before._degraded, before._deaf, before.deaf
         self.condition.refused = before.condition.refused
+        self.condition.missing_drivers = before.condition.missing_drivers
         if before.condition.state is State.DEGRADED:
             # it is not well only because it is asked by somebody else: that takes an answer
             self._trouble = replace(before._trouble)
@@ -284,7 +286,10 @@ class Discovery:
                 self._probing.ask()
         self._trouble.over()
         self._looked.set()
-        self._show(event_at, news=bool(restored))
+        lacking = self.source.missing_drivers
+        news = bool(restored) or lacking != self.condition.missing_drivers
+        self.condition.missing_drivers = lacking
+        self._show(event_at, news=news)
         return True
 
     async def probe_once(self) -> bool:

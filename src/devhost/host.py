@@ -41,6 +41,7 @@ from .reload import ConfigWatch
 from .roster import Roster
 from .service import ResourceService
 from .settings import Inject
+from .shortages import Shortages
 from .specfiles import SpecDirectory
 from .stranded import Strand
 from .tasks import Tasks
@@ -115,6 +116,7 @@ class Host:
         self.own_sockets = OwnSockets(self.serving, changed)
         self.ledger = Ledger(time.monotonic, lambda: self.replan(None))
         self._roster = Roster(root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims)
+        self.shortages = Shortages(self.settings, self.discoveries)
         self.strand = Strand(self.ledger, self.services, self.discoveries)
         self.holders = Holders(
             PodResources(pod_resources or beside(kubelet_dir)),
@@ -202,6 +204,7 @@ class Host:
             if monitor is not None:
                 monitor.close()
             self._reader.close()
+            self.shortages.close()
             self._specifications.close()
             self._infos.close()
             self.labelling.close()
@@ -316,6 +319,7 @@ class Host:
                 self.services[name] = service
                 self._enlist(service)
                 self.holders.wake()  # somebody may hold its devices since before there was this service
+        self.shortages.follow(self.settings, self.plan)
         self._news.held()
         self.strand.tell()
         self._news.backends((name, discovery.condition) for name, discovery in self.discoveries.items())

@@ -19,7 +19,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator, MutableMapping
+from collections.abc import Callable, Coroutine, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 
 from .telemetry.log import get
@@ -152,12 +152,15 @@ class Notify:
         return True
 
 
-def line(resources: int, problems: int, first: str) -> str:
+def line(resources: int, problems: int, first: str, waiting: Sequence[str] = ()) -> str:
     """How a host stands, in some words: ``14 resources, 2 problems; first: …``.
 
     Args:
         first: the most important problem; empty where there is none.
+        waiting: the backends that have not listed their devices yet, of entries that should have some.
     """
+    if waiting and not problems:
+        return f"{_count(resources, 'resource')}, waiting for {', '.join(waiting)}"
     told = f"{_count(resources, 'resource')}, {_count(problems, 'problem')}"
     return f"{told}; first: {first}" if first else told
 

@@ -119,6 +119,8 @@ class RefusalKind(StrEnum):
     """Its attributes make no usable resource name."""
     TAKEN = "taken"
     """An earlier entry has it."""
+    UNSHARED = "unshared"
+    """An earlier entry has it, and only this entry says ``exclusive: false``."""
     CLAIMED = "claimed"
     """Another device uses up the same physical thing."""
     HELD = "held"
@@ -129,13 +131,18 @@ class RefusalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A device that an entry selects and yet does not get. ``entry`` is the entry's index."""
+    """A device that an entry selects and yet does not get.
+
+    ``entry`` is the entry's index, ``taker`` that of the entry which has the device or the name; ``None``
+    where no entry is in the way.
+    """
 
     backend: str
     device: str
     entry: int
     kind: RefusalKind
     reason: str
+    taker: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +167,14 @@ class Plan:
         found: dict[int, dict[str, str]] = {}
         for refusal in self.refusals:
             found.setdefault(refusal.entry, {})[refusal.device] = refusal.reason
+        return found
+
+    def served(self) -> dict[int, list[PlannedResource]]:
+        """The resources that have devices, by the index of the entry that they come from."""
+        found: dict[int, list[PlannedResource]] = {}
+        for resource in self.resources.values():
+            if resource.offers:
+                found.setdefault(resource.entry.index, []).append(resource)
         return found
 
     def holders(self, backend: str, device: str) -> Iterator[PlannedResource]:
@@ -242,6 +257,7 @@ class _Deal:
                 continue
             key = (entry.backend, device.id)
             name = naming.expand(entry.name, seen) if fields else entry.name
+            taker = None
             replicas = replicas_of(entry.share, seen)
             if reason := device.withheld:
                 kind = RefusalKind.WITHHELD
@@ -249,8 +265,8 @@ class _Deal:
                 kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
             elif reason := self._no_name(name, entry, fields, device):
                 kind = RefusalKind.NAME
-            elif reason := self._taken_by(key, entry):
-                kind = RefusalKind.TAKEN
+            elif taker := self._taken_by(key, entry):
+                kind, reason = _taken(taker, entry)
             elif reason := self._no_claim(key, device):
                 kind = RefusalKind.CLAIMED
             elif self._hands and (reason := self._hands.objection(key, device, name, entry.exclusive)):
@@ -260,7 +276,9 @@ class _Deal:
             else:
                 self._give(name, key, entry, device, replicas)
                 continue
-            self.refusals.append(Refusal(entry.backend, device.id, entry.index, kind, reason))
+            self.refusals.append(
+                Refusal(entry.backend, device.id, entry.index, kind, reason, taker.index if taker else None)
+            )
 
     def _open(self, name: str, entry: ResourceSettings) -> list[Offer]:
         self.owners.setdefault(name, entry)
@@ -281,11 +299,11 @@ class _Deal:
             return f"the name {name} already belongs to entry {owner.index + 1} ({owner.name})"
         return ""
 
-    def _taken_by(self, key: Key, entry: ResourceSettings) -> str:
+    def _taken_by(self, key: Key, entry: ResourceSettings) -> ResourceSettings | None:
         for other in self._taken.get(key, ()):
             if entry.exclusive or other.exclusive:
-                return f"entry {other.index + 1} ({other.name}) already took it"
-        return ""
+                return other
+        return None
 
     def _no_claim(self, key: Key, device: Device) -> str:
         conflicts = []
@@ -340,6 +358,13 @@ def _values(fields: Sequence[str], device: Device) -> tuple[AttributeValue, ...]
 
 def _shown(values: Sequence[AttributeValue]) -> str:
     return ", ".join(map(show, values))
+
+
+def _taken(taker: ResourceSettings, entry: ResourceSettings) -> tuple[RefusalKind, str]:
+    reason = f"entry {taker.index + 1} ({taker.name}) already took it"
+    if entry.exclusive:
+        return RefusalKind.TAKEN, reason
+    return RefusalKind.UNSHARED, f"{reason} and does not say exclusive: false"
 
 
 def _nameless(

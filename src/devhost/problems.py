@@ -16,6 +16,7 @@ from .catalog import Refusal
 from .changes import Member
 from .discovery import Discovery
 from .discovery import State as BackendState
+from .entries import State as EntryState
 from .inventory import Snapshot, forgotten
 from .kubelet.holders import Holders
 from .kubelet.ownsockets import OwnSockets
@@ -26,6 +27,7 @@ from .observers import State as ObserverState
 from .provisioning import Provisioning
 from .provisioning import State as ProvisioningState
 from .service import ResourceService
+from .shortages import Shortages, refusal_reason
 from .stranded import Strand
 from .telemetry.document import ProblemKind
 from .telemetry.printable import printable
@@ -113,6 +115,9 @@ class Parts(Protocol):
     def observers(self) -> Iterable[Observer]: ...
 
     @property
+    def shortages(self) -> Shortages: ...
+
+    @property
     def strand(self) -> Strand: ...
 
     @property
@@ -129,6 +134,9 @@ def problems(host: Parts) -> Problems:
         *_allocations(host),
         *_plugins(host),
         *_backends(host),
+        *_drivers(host),
+        *_entries(host),
+        *_plan(host),
         *_events(host),
         *_refused(host),
         *_provisioning(host),
@@ -221,6 +229,34 @@ def _backends(host: Parts) -> Iterator[Problem]:
         condition = discovery.condition
         if condition.state is BackendState.DEGRADED:
             yield Problem("backend", name, condition.reason, condition.since)
+
+
+def _drivers(host: Parts) -> list[Problem]:
+    """Hardware without its driver."""
+    found = [
+        Problem("driver", f"{backend} {one.subject}", one.reason)
+        for backend, one in host.shortages.missing_drivers
+    ]
+    return _first(found, NAMED, "", "more have no driver")
+
+
+def _entries(host: Parts) -> list[Problem]:
+    """Entries that should have devices and have none."""
+    shortages = host.shortages
+    found = [
+        Problem("entry", standing.entry.name, standing.reason, shortages.since(standing.entry))
+        for standing in shortages.standings.all()
+        if standing.state is EntryState.NONE and not standing.entry.optional
+    ]
+    return _first(found, NAMED, "", "more entries have no devices")
+
+
+def _plan(host: Parts) -> list[Problem]:
+    """Devices that the plan refuses to an entry because of how the file is written."""
+    found = [
+        Problem("plan", f"{one.backend} {one.device}", refusal_reason(one)) for one in host.shortages.refusals
+    ]
+    return _first(found, NAMED, "", "more devices are refused")
 
 
 def _plugins(host: Parts) -> list[Problem]:

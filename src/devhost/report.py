@@ -10,6 +10,7 @@ from functools import lru_cache
 from . import __version__
 from .account import Account
 from .discovery import Discovery
+from .entries import described
 from .holding import Holder
 from .host import Host
 from .inventory import Snapshot
@@ -20,6 +21,7 @@ from .problems import problems
 from .provisioning import Provisioning
 from .service import ResourceService
 from .settings import Of
+from .shortages import refusal_reason
 from .stranded import Stranded
 from .telemetry.document import (
     BackendStatus,
@@ -64,6 +66,7 @@ def status(host: Host) -> StatusDocument:
             "socket": "present" if host.kubelet.identity else "absent",
             "podResources": _pod_resources(host.holders),
         },
+        "entries": [described(standing) for standing in host.shortages.standings.all()],
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
         "held": [_stranded(one) for one in host.strand.found()],
         "backends": [
@@ -76,7 +79,7 @@ def status(host: Host) -> StatusDocument:
                 backend=refusal.backend,
                 device=refusal.device,
                 kind=refusal.kind.value,
-                reason=f"resources[{refusal.entry}]: {refusal.reason}",
+                reason=refusal_reason(refusal),
             )
             for refusal in host.plan.refusals
         ],

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from .backend import (
     Backend,
@@ -18,12 +18,14 @@ from .backend import (
     CanInform,
     CanLabel,
     CanLink,
+    CanMissDrivers,
     CanNotice,
     CanPrepare,
     CanProbe,
     CanProvision,
     CanWatch,
     Event,
+    MissingDriver,
     NoOptions,
     Offered,
 )
@@ -126,6 +128,8 @@ class Source:
         self._lanes = (self._looking, self._probing, self._serving, self._linking)
         self.linkage = Linkage(kind.name, self._closeness) if issubclass(kind, CanLink) else None
         """How its devices are joined; ``None`` for a backend that has no ``links``."""
+        self.missing_drivers: tuple[MissingDriver, ...] = ()
+        """Hardware without its driver, as of the last look that succeeded."""
         self._made: Backend | None = None
         self._before: Backend | None = None
 
@@ -369,8 +373,19 @@ class Source:
             for event in events:
                 self.backend.notice(event)
         found = list(self.backend.discover())
+        self.missing_drivers = self._missing_drivers()
         self._before = None
         return found
+
+    def _missing_drivers(self) -> tuple[MissingDriver, ...]:
+        if not isinstance(self.backend, CanMissDrivers):
+            return ()
+        found: tuple[object, ...] = tuple(self.backend.missing_drivers())
+        if not all(isinstance(one, MissingDriver) for one in found):
+            raise BackendError(
+                f"backend {self.name} answered missing_drivers() with something else than MissingDriver"
+            )
+        return cast("tuple[MissingDriver, ...]", found)
 
     def _probe(self, backend: CanProbe, devices: Sequence[Device]) -> Mapping[str, Health]:
         verdicts: object = backend.probe(devices)

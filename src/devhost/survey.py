@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .discovery import Discovery
+from .entries import Standing, Standings
 from .health import in_resource, worst
 from .holding import Listing
 from .ledger import Ledger
@@ -28,6 +29,10 @@ class Survey:
     settings: Settings
     plan: Plan
     discoveries: Mapping[str, Discovery]
+
+    def entries(self) -> Sequence[Standing]:
+        """What became of each entry of the file, in its order."""
+        return Standings(self.settings, self.plan, self.discoveries).all()
 
     def devices(self) -> list[tuple[str, Device]]:
         """Every device with the name of its backend, in an order that depends only on their ids."""

@@ -151,6 +151,21 @@ class Block:
                 return f"{found or 'the device does not meet it'}, {key} refuses {{{block}}}"
         return ""
 
+    def unmet(self, attributes: Mapping[str, AttributeValue], most: int) -> list[Term | Block] | None:
+        """The terms that do not hold and the ``refuse`` blocks that do; ``None`` if more than ``most``."""
+        found: list[Term | Block] = []
+        for term in self.terms:
+            if not term.holds(attributes):
+                if len(found) == most:
+                    return None
+                found.append(term)
+        for block in self.refuse:
+            if block.holds(attributes):
+                if len(found) == most:
+                    return None
+                found.append(block)
+        return found
+
     def objection(self, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
         """Why this block does not hold, in words; empty when it does."""
         every, attributes = attributes, self.sees(attributes, inherited)
@@ -211,6 +226,15 @@ def _own(
     return {name: value for name, value in attributes.items() if name not in inherited}
 
 
+def may_hold(where: Where, known: Mapping[str, AttributeValue]) -> bool:
+    """Whether ``where`` could take a device of which only the attributes ``known`` are known."""
+    for block in where:
+        unmet = block.unmet(known, len(block.terms) + len(block.refuse)) or ()
+        if all(isinstance(one, Term) and one.attribute not in known for one in unmet):
+            return True
+    return not where
+
+
 def objection(where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
     """Why no block of ``where`` takes a device with these attributes; empty when one does.
 
@@ -242,9 +266,7 @@ def _found(term: Term, attributes: Mapping[str, AttributeValue]) -> str:
     value = attributes.get(term.attribute)
     if value is None:
         return f"the device has no {term.attribute}"
-    text = " ".join(show(value).split())
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    return f'{term.attribute} is "{text}"' if isinstance(value, str) else f"{term.attribute} is {text}"
+    return f"{term.attribute} is {quoted(' '.join(value.split()) if isinstance(value, str) else value)}"
 
 
 def covers(wide: Where, narrow: Where) -> bool:
@@ -300,6 +322,13 @@ def _pattern_covers(wide: Pattern, narrow: Pattern) -> bool:
         high = wide.high is None or (narrow.high is not None and narrow.high <= wide.high)
         return low and high
     return wide == narrow
+
+
+def quoted(value: AttributeValue) -> str:
+    """An attribute's value as a reason quotes it: text in quotation marks, and never very long."""
+    text = show(value)
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return f'"{text}"' if isinstance(value, str) else text
 
 
 def show(value: AttributeValue) -> str:

@@ -48,6 +48,18 @@ def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
                 "listed": "2026-11-20T11:59:50Z",
             },
         },
+        "entries": [
+            {
+                "entry": "resources[0]",
+                "name": "example.com/serial",
+                "backend": "udev",
+                "optional": False,
+                "devices": len(devices),
+                "resources": ["example.com/serial"],
+                "state": "served",
+                "reason": "",
+            }
+        ],
         "resources": [
             {
                 "name": "example.com/serial",

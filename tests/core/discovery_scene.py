@@ -30,6 +30,7 @@ class FakeSource:
     name = "toy"
     kind: type[Toy] = Toy
     linkage = None
+    missing_drivers = ()
 
     def __init__(self, *, probes: bool) -> None:
         self.probes = probes

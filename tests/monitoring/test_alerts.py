@@ -23,6 +23,7 @@ MINUTES = 240
 ON = 'job="devhost/devhost",instance="10.0.0.1:9400",node="n1"'
 OTHER = 'job="devhost/devhost",instance="10.0.0.2:9400",node="n2"'
 GPU = 'resource="nvidia.com/gpu"'
+ENTRY = 'entry="resources[0]",resource="nvidia.com/gpu",backend="gpu"'
 KUBELET = "/var/lib/kubelet/device-plugins"
 
 STEADY = f"x{MINUTES}"
@@ -34,6 +35,11 @@ WELL = {
     f'devhost_build_info{{{OTHER},version="0.1.0"}}': f"1+0{STEADY}",
     f'devhost_problems{{{ON},kind="kubelet"}}': f"0+0{STEADY}",
     f'devhost_problems{{{ON},kind="device"}}': f"0+0{STEADY}",
+    f'devhost_problems{{{ON},kind="driver"}}': f"0+0{STEADY}",
+    f'devhost_entry_devices{{{ON},{ENTRY},optional="false"}}': f"8+0{STEADY}",
+    f'devhost_entry_devices{{{ON},entry="resources[1]",resource="x.com/y",backend="fpga",optional="true"}}': (
+        f"0+0{STEADY}"
+    ),
     f"devhost_streams{{{ON},{GPU}}}": f"1+0{STEADY}",
     f'devhost_devices{{{ON},{GPU},backend="gpu",health="Healthy",reason=""}}': f"8+0{STEADY}",
     f'devhost_devices{{{ON},{GPU},backend="gpu",health="Unhealthy",reason=""}}': f"0+0{STEADY}",
@@ -75,6 +81,14 @@ WRONG: dict[str, dict[str, str | None]] = {
         f'devhost_problems{{{ON},kind="device"}}': f"2+0{STEADY}",
     },
     "DevhostDevicesLeft": {f'devhost_devices_left{{{ON},{GPU},reason="is gone"}}': f"1+0{STEADY}"},
+    "DevhostEntryWithoutDevices": {
+        f'devhost_entry_devices{{{ON},{ENTRY},optional="false"}}': f"0+0{STEADY}",
+        **info("entry", "nvidia.com/gpu", "0 devices; the backend sees no devices"),
+    },
+    "DevhostDriverMissing": {
+        f'devhost_problems{{{ON},kind="driver"}}': f"1+0{STEADY}",
+        **info("driver", "gpu 0000:3b:00.0", "no driver is bound to it"),
+    },
     "DevhostAllocationsFailing": {
         f'devhost_allocation_failures_total{{{ON},{GPU},reason="missing"}}': f"0+1{STEADY}"
     },

@@ -36,6 +36,7 @@ def series() -> dict[str, set[str]]:
     metrics.planned({"name": 1})
     metrics.config_loaded(1)
     metrics.name_holders(lambda: [("r", "d", ("n", "p", "c"))])
+    metrics.name_entries(lambda: [("resources[0]", "r", "b", False, 1)])
     metrics.name_problems(
         lambda: ({"backend": 1}, [("backend", "b", "no answer")]), lambda: [("r", "is gone")]
     )

@@ -9,6 +9,7 @@ from devhost.telemetry.document import (
     BackendStatus,
     DepartedStatus,
     DeviceStatus,
+    EntryStatus,
     HolderStatus,
     PlanRefusal,
     ProblemStatus,
@@ -74,6 +75,22 @@ def resource(name: str, backend: str, devices: Iterable[DeviceStatus], **more: o
     return made | more  # type: ignore[return-value]
 
 
+def entry(
+    number: int, name: str, backend: str, reason: str = "", *, devices: int = 0, optional: bool = False
+) -> EntryStatus:
+    """One entry of the file: with devices, or with a ``reason`` why it has none."""
+    return {
+        "entry": f"resources[{number}]",
+        "name": name,
+        "backend": backend,
+        "optional": optional,
+        "devices": devices,
+        "resources": [name] if devices else [],
+        "state": "served" if devices else "absent" if optional else "none",
+        "reason": reason,
+    }
+
+
 def backend(name: str, count: int, **more: object) -> BackendStatus:
     """A backend that is well."""
     made: BackendStatus = {
@@ -114,6 +131,10 @@ def document(*resources: ResourceStatus, **more: object) -> StatusDocument:
             "socket": "present",
             "podResources": {"socket": "", "known": True, "reason": "", "listed": ago(seconds=4)},
         },
+        "entries": [
+            entry(number, one["name"], one["backend"], devices=len(one["devices"]))
+            for number, one in enumerate(resources)
+        ],
         "resources": list(resources),
         "held": [],
         "backends": [],

@@ -51,7 +51,7 @@ class Toy(Backend):
             reason = ILLEGIBLE if line.startswith("illegible") else "port 1 is down"
             ill = {"health": unhealthy(reason)} if line.startswith("ill") else {}
             name = line.removeprefix("ill").removeprefix("egible")
-            yield Device(id=name, attributes={"model": "x100"}, **ill)
+            yield Device(id=name, attributes={} if line == "bare" else {"model": "x100"}, **ill)
             if line == "twice":
                 yield Device(id=line, attributes={"model": "x100"})
 

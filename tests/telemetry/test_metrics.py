@@ -271,6 +271,18 @@ def test_every_kind_of_problem_exists_at_zero_and_what_is_wrong_is_told_at_each_
     assert "devhost_problem_info{" not in text and "devhost_devices_left{" not in text
 
 
+def test_each_entry_of_the_file_has_a_series_that_ends_with_it(metrics: PrometheusMetrics) -> None:
+    """Also an entry without a device: it is what an alert wants to find."""
+    entries = [("resources[0]", "a/b", "udev", False, 0), ("resources[1]", "a/{c}", "gpu", True, 7)]
+    metrics.name_entries(lambda: entries)
+    first, second = {"entry": "resources[0]", "optional": "false"}, {"resource": "a/{c}", "optional": "true"}
+    assert _value(metrics, "entry_devices", resource="a/b", backend="udev", **first) == 0
+    assert _value(metrics, "entry_devices", entry="resources[1]", backend="gpu", **second) == 7
+    entries.pop()
+    text = asyncio.run(metrics.render()).decode()
+    assert text.count("devhost_entry_devices{") == 1
+
+
 def test_a_refusal_that_is_mended_goes_to_zero(metrics: PrometheusMetrics) -> None:
     metrics.planned({"claimed": 2, "name": 1})
     metrics.planned({"name": 3})
@@ -294,6 +306,7 @@ async def test_process_metrics_and_version_are_served() -> None:
 def test_every_metric_is_documented_as_the_code_has_it(metrics: PrometheusMetrics) -> None:
     metrics.planned({"claimed": 1})
     metrics.name_problems(lambda: ({}, [("backend", "udev", "no")]), lambda: [("a/b", "gone")])
+    metrics.name_entries(lambda: [("resources[0]", "a/b", "udev", False, 1)])
     metrics.name_holders(lambda: [("a/b", "d0", None)])
     rows = []
     for family in metrics.registry.collect():

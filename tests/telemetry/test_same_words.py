@@ -38,6 +38,30 @@ def devhost_backends():
 """
 
 
+LACKING = """
+from devhost.backend import Backend, Edits, MissingDriver, hookimpl
+
+
+class Lacking(Backend):
+    name = "lacking"
+
+    def discover(self):
+        return []
+
+    def missing_drivers(self):
+        if not (self.context.root / "driver").exists():
+            yield MissingDriver("0000:3b:00.0 (10de:2330)", "no driver is bound to it (run modprobe x)")
+
+    def allocate(self, devices):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Lacking]
+"""
+
+
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[ReadingNode]:
     async with ReadingNode(tmp_path) as made:
@@ -79,6 +103,54 @@ async def test_a_broken_configuration(node: ReadingNode) -> None:
     await over(node, "config", "configuration loaded")
     assert len(node.log(message="configuration loaded")) == loaded + 1
     assert node.value("devhost_config_last_reload_success") == 1
+
+
+async def test_an_entry_that_no_device_matches(node: ReadingNode) -> None:
+    """Other plugins do not mention a selector that selects nothing; here nothing says that all is well."""
+    node.configure(f"{{name: {RESOURCE}, backend: toy, where: {{model: X100}}}}")
+    reason = '0 devices; 3 match all but model ("x100", not "X100")'
+    assert await everywhere(node, "entry", RESOURCE) == [reason]
+    assert [(one["state"], one["reason"]) for one in node.document()["entries"]] == [("none", reason)]
+    labels = {"entry": "resources[0]", "resource": RESOURCE, "backend": "toy", "optional": "false"}
+    assert node.value("devhost_entry_devices", **labels) == 0
+    assert "All is well" not in node.get("/")[1]
+    assert node.get("/readyz") == (200, "ok\n")  # a node without the hardware stops no rollout
+    node.configure(f"{{name: {RESOURCE}, backend: toy, optional: true, where: {{model: X100}}}}")
+    await node.until(lambda: not node.problems("entry"))
+    assert node.document()["entries"][0]["state"] == "absent"
+    assert "not on this node" in node.get("/")[1]
+    assert f"Not on this node (optional): {RESOURCE}" in node.status()
+    assert reason in node.status("--all")
+    node.configure(f"{{name: {RESOURCE}, backend: toy}}")
+    await over(node, "entry", "entry has devices")
+    assert node.value("devhost_entry_devices", **labels) == 3
+    assert node.series("devhost_entry_devices", optional="true") == []
+
+
+async def test_hardware_without_its_driver(node: ReadingNode) -> None:
+    (node.drop_ins / "lacking.py").write_text(LACKING)
+    node.configure(
+        f"{{name: {RESOURCE}, backend: toy}}",
+        "{name: example.com/lacking, backend: lacking, optional: true}",
+    )
+    reason = "no driver is bound to it (run modprobe x)"
+    assert await everywhere(node, "driver", "lacking 0000:3b:00.0 (10de:2330)") == [reason]
+    assert [line["level"] for line in node.log(reason=reason)] == ["warning"]
+    (node.root / "driver").touch()
+    node.look()
+    await over(node, "driver", "hardware no longer lacks its driver")
+    assert "All is well" in node.get("/")[1]
+
+
+async def test_a_device_without_the_attribute_that_a_template_needs(node: ReadingNode) -> None:
+    node.configure("{name: 'example.com/toy-{model}', backend: toy}")
+    node.plug("a", "b", "bare")
+    node.look()
+    reason = "resources[0]: it has no model, which the name example.com/toy-{model} needs"
+    assert await everywhere(node, "plan", "toy bare") == [reason]
+    node.plug("a", "b", "c")
+    node.look()
+    await over(node, "plan", "device no longer refused by the plan")
 
 
 async def test_a_device_that_is_unplugged_while_a_pod_has_it(node: ReadingNode) -> None:

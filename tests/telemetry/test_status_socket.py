@@ -44,6 +44,7 @@ class Source:
                 "socket": "present",
                 "podResources": {"socket": "", "known": True, "reason": "", "listed": None},
             },
+            "entries": [],
             "resources": [],
             "backends": [],
             "observers": [],

@@ -10,7 +10,7 @@ from devhost.sysfs import natural
 from devhost.telemetry.crowding import Alike, alike, fair
 from devhost.telemetry.document import HostStatus, StatusDocument
 from devhost.telemetry.printable import printable
-from devhost.telemetry.wording import age, container, few, held_by
+from devhost.telemetry.wording import age, container, empty_entry, few, held_by
 
 from ._table import table
 
@@ -28,6 +28,7 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False) -
         "\n".join(_header(document, now)),
         _problems(document, now),
         _resources(document, now),
+        _entries(document, everything),
         _devices(document, now, everything),
         _together(document, everything),
         _departed(document, now, everything),
@@ -89,6 +90,24 @@ def _resources(document: StatusDocument, now: datetime) -> str:
         for resource in resources
     ]
     return _with_remarks(headers, rows)
+
+
+def _entries(document: StatusDocument, everything: bool) -> str:
+    """The entries of the file that have no device: what is expected and missing, then what is optional."""
+    empty = [entry for entry in document["entries"] if not entry["devices"]]
+    absent = [entry for entry in empty if entry["state"] == "absent" and not everything]
+    rows: list[_Row] = [
+        (entry["name"], entry["backend"], entry["entry"], empty_entry(entry), entry["reason"])
+        for entry in empty
+        if everything or entry["state"] != "absent"
+    ]
+    headers = ("NO DEVICES", "BACKEND", "ENTRY", "STATE", "REASON")
+    parts = [table(headers, rows, width=sys.maxsize)] if rows else []
+    if absent:
+        names = ", ".join(printable(entry["name"]) for entry in absent[:FEW])
+        more = f" and {len(absent) - FEW} more" if len(absent) > FEW else ""
+        parts.append(f"Not on this node (optional): {names}{more}")
+    return "\n".join(parts)
 
 
 def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:

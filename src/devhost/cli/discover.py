@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from devhost.entries import State, described
 from devhost.errors import UsageError
 from devhost.files import hostless
 from devhost.loading import load_or_everything
@@ -44,7 +45,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     if output == "json":
         click.echo(json.dumps(_document(found, names), indent=2))
     else:
-        _print(found, names, everything or not found.settings.resources)
+        _print(found, names, everything or not found.settings.resources, resource)
     reasons = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
     if output == "table" and not (reasons or found.devices()) and (nothing := hostless(root)):
         click.echo(f"devhost: {nothing}", err=True)
@@ -68,7 +69,7 @@ def _chosen(found: Survey, resource: str | None) -> list[str]:
     raise UsageError(f"no resource is called {resource!r}", f"there are: {known}")
 
 
-def _print(found: Survey, names: list[str], everything: bool) -> None:
+def _print(found: Survey, names: list[str], everything: bool, resource: str | None) -> None:
     rows = [
         (resource.name, offer.device.id, *_shown(found, resource, offer))
         for resource in (found.plan.resources[name] for name in names)
@@ -76,6 +77,7 @@ def _print(found: Survey, names: list[str], everything: bool) -> None:
     ]
     if found.settings.resources:
         click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT"), rows))
+    _print_empty(found, resource)
     refusals = _refusals(found)
     for refusal in refusals if everything else refusals[:SHOWN_REFUSALS]:
         entry = found.settings.resources[refusal.entry]
@@ -98,6 +100,18 @@ def _print(found: Survey, names: list[str], everything: bool) -> None:
     elif left:
         count = "1 device matches" if len(left) == 1 else f"{len(left)} devices match"
         click.echo(f"{count} no resource (--all lists them, `devhost explain DEVICE` tells why)")
+
+
+def _print_empty(found: Survey, resource: str | None) -> None:
+    """The entries without devices, with what comes nearest; only that of ``resource`` if it is given."""
+    for standing in found.entries():
+        if standing.devices or (resource is not None and standing.entry.name != resource):
+            continue
+        absent = " (optional: not on this node)" if standing.state is State.ABSENT else ""
+        click.echo(f"{standing.entry.name}: {standing.reason}{absent}")
+    for name, discovery in found.discoveries.items():
+        for lacking in discovery.condition.missing_drivers:
+            click.echo(f"without driver: {lacking.subject} of backend {name}: {lacking.reason}")
 
 
 def _offers(resource: PlannedResource) -> list[Offer]:
@@ -152,6 +166,7 @@ def _attributes(device: Device) -> str:
 def _document(found: Survey, names: list[str]) -> dict[str, object]:
     resources = [found.plan.resources[name] for name in names]
     return {
+        "entries": [described(standing) for standing in found.entries()],
         "resources": [
             {
                 "name": resource.name,
@@ -194,6 +209,10 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
                 "state": discovery.condition.state.value,
                 "reason": discovery.condition.reason,
                 "devices": len(discovery.devices),
+                "missingDrivers": [
+                    {"hardware": lacking.subject, "reason": lacking.reason}
+                    for lacking in discovery.condition.missing_drivers
+                ],
                 "refusedDevices": [
                     {"device": flawed.device, "reason": flawed.reason}
                     for flawed in discovery.condition.refused

@@ -199,6 +199,25 @@ class HeldStatus(TypedDict):
     reason: str
 
 
+class EntryStatus(TypedDict):
+    """One entry of the file.
+
+    ``entry`` is its place (``resources[2]``), ``name`` may be a template, ``resources`` are the names of the
+    resources that it makes. ``state`` is ``served`` for one with devices, ``waiting`` until its backend has
+    listed its devices, ``absent`` for an optional one for which the node has no hardware, else ``none``; then
+    ``reason`` says why it has no devices. It is empty for one with devices.
+    """
+
+    entry: str
+    name: str
+    backend: str
+    optional: bool
+    devices: int
+    resources: list[str]
+    state: Literal["served", "waiting", "none", "absent"]
+    reason: str
+
+
 class PlanRefusal(TypedDict):
     """A device that some resource wanted and the plan did not give it, and why.
 
@@ -218,6 +237,9 @@ ProblemKind = Literal[
     "resource",
     "allocation",
     "backend",
+    "driver",
+    "entry",
+    "plan",
     "device",
     "refused",
     "events",
@@ -250,6 +272,7 @@ class StatusDocument(TypedDict):
 
     devhost: HostStatus
     kubelet: KubeletStatus
+    entries: list[EntryStatus]
     resources: list[ResourceStatus]
     held: list[HeldStatus]
     backends: list[BackendStatus]

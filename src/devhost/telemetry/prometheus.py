@@ -20,7 +20,7 @@ from devhost import __version__
 from .metrics import BackendFailure, CallFailure, Guess, Metrics, ObserverFailure
 from .page.hiding import hidden
 from .printable import printable
-from .scraped import Collected, Held, Holders, Left, Problems, Wrong
+from .scraped import Collected, Entries, Entry, Held, Holders, Left, Problems, Wrong
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The classic text format, which every Prometheus reads: our names need nothing newer."""
@@ -224,6 +224,14 @@ class PrometheusMetrics(Metrics):
         """
         self.registry.register(Holders(held))
         self._said = printable
+
+    def name_entries(self, entries: Callable[[], Iterable[Entry]]) -> None:
+        """From now on tells how many devices each entry of the file has.
+
+        Args:
+            entries: tells it of every entry.
+        """
+        self.registry.register(Entries(entries))
 
     def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
         """From now on tells what is wrong, and which devices left lately, as these say at each scrape."""

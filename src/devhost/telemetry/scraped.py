@@ -73,6 +73,27 @@ class Problems(Collector):
         return (how_many, which, left)
 
 
+Entry = tuple[str, str, str, bool, int]
+"""An entry's place in the file, name and backend, whether it is optional, and its number of devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entries(Collector):
+    """The entries of the file, asked for at each scrape: a series ends with its entry."""
+
+    entries: Callable[[], Iterable[Entry]]
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "devhost_entry_devices",
+            "Devices that an entry of the file serves now, those of all resources that it makes.",
+            labels=("entry", "resource", "backend", "optional"),
+        )
+        for entry, name, backend, optional, devices in self.entries():
+            family.add_metric((entry, name, backend, "true" if optional else "false"), devices)
+        return (family,)
+
+
 @dataclass(frozen=True, slots=True)
 class Collected(Collector):
     """One metric that has been collected already."""

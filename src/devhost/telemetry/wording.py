@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from .document import DeviceStatus, HolderStatus
+from .document import DeviceStatus, EntryStatus, HolderStatus, StatusDocument
 
 UNKNOWN_POD = "a pod, unknown which"
 
@@ -25,6 +25,19 @@ def age(since: str | None, now: datetime) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
+
+
+def empty_entry(entry: EntryStatus) -> str:
+    """How an entry without devices is called."""
+    if entry["state"] == "absent":
+        return "not on this node"
+    return "waiting" if entry["state"] == "waiting" else "no devices"
+
+
+def awaits(document: StatusDocument) -> list[str]:
+    """The backends that have not listed their devices, of entries which should have some."""
+    waiting = (e["backend"] for e in document["entries"] if e["state"] == "waiting" and not e["optional"])
+    return list(dict.fromkeys(waiting))
 
 
 def held_by(device: DeviceStatus, known: bool, unnamed: str = UNKNOWN_POD) -> str:

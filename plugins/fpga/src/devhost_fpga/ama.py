@@ -73,7 +73,8 @@ class Ama:
             function = self._sysfs.pci(where) if where else None
             if function and (function.vendor, function.device) == _IDS and not function.driver:
                 reason = f"no driver is bound to it: load the module {AMA}"
-                yield Unit(self._device(where, "", frozenset((f"pci:{address}",)), unhealthy(reason)))
+                device = self._device(where, "", frozenset((f"pci:{address}",)), unhealthy(reason))
+                yield Unit(device, lacks_driver=True)
 
     def _device(self, where: str, serial: str, claims: frozenset[str], health: Health) -> Device:
         place = pci.place(self._sysfs, where)

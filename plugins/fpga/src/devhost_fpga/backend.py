@@ -8,7 +8,17 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from devhost.backend import AllocationError, Backend, Context, Device, Edits, Event, Health, unhealthy
+from devhost.backend import (
+    AllocationError,
+    Backend,
+    Context,
+    Device,
+    Edits,
+    Event,
+    Health,
+    MissingDriver,
+    unhealthy,
+)
 from devhost.errors import one_line
 from devhost.sysfs import Sysfs, is_live, pci_path
 
@@ -16,6 +26,7 @@ from .allocation import edits, lack
 from .attributes import ATTRIBUTES
 from .families import FAMILIES, Rest
 from .options import PLAIN, FpgaOptions, FpgaUse
+from .undriven import DflCards
 from .unit import CanProbe, Family, Unit
 from .watch import Watch
 
@@ -47,6 +58,7 @@ class Fpga(Backend):
         super().__init__(options, context)
         self._sysfs = Sysfs(context.root)
         self._is_live = is_live(context.root)
+        self._dfl_cards = DflCards(self._sysfs)
         # Replaced whole, never changed: probe(), allocate() and prepare() read them on other threads.
         self._families: Mapping[str, Family] = {}
         self._units: Mapping[str, Mapping[str, Unit]] = {}
@@ -82,6 +94,19 @@ class Fpga(Backend):
         every = self._every()
         self._watch.follow(every.values())
         return [unit.device for unit in every.values()]
+
+    def missing_drivers(self) -> list[MissingDriver]:
+        """FPGAs that no driver is bound to, as of the last look."""
+        lacking = [
+            MissingDriver(
+                unit.device.id,
+                unit.device.health.reason,
+                {name: value for name, value in unit.device.attributes.items() if name != "driver"},
+            )
+            for unit in self._every().values()
+            if unit.lacks_driver
+        ]
+        return [*lacking, *self._dfl_cards.undriven()]
 
     def allocate(self, devices: Sequence[Device], use: FpgaUse = PLAIN) -> Edits:
         """What a container needs to use these FPGAs.

@@ -107,5 +107,11 @@ class Embedded:
             slots = (Slot(Interface.FIRMWARE, manager.path),)
         nodes = (render,) if render else ()
         return Unit(
-            device, nodes, slots=slots, watched=state.files, is_busy=verdict.is_busy, hardware=(place,)
+            device,
+            nodes,
+            slots=slots,
+            watched=state.files,
+            is_busy=verdict.is_busy,
+            hardware=(place,),
+            lacks_driver=not driver,
         )

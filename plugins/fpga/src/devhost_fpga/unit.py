@@ -72,6 +72,8 @@ class Unit:
     """Directories in sysfs that this unit speaks for: other families leave out what is below them."""
     addresses: tuple[str, ...] = ()
     """PCI addresses of the functions that a container uses, where they are several."""
+    lacks_driver: bool = False
+    """No driver is bound to it; why it is unhealthy says which module to load."""
     warning: str = ""
     """What somebody should know of it though it can be used: the log has it, each time that it changes."""
 

@@ -124,6 +124,7 @@ class Xrt:
             watched=condition.watched,
             is_busy=condition.is_passing,
             hardware=tuple(one.path for one in (user, manager) if one),
+            lacks_driver=not user.pci.driver,
         )
 
     def _condition(self, user: Function, manager: Function | None) -> tuple[Condition, str]:

@@ -15,6 +15,7 @@ from devhost.backend import (
     Edits,
     Event,
     Health,
+    MissingDriver,
     Offered,
     unhealthy,
 )
@@ -31,6 +32,7 @@ from .mps import Servers, uses
 from .options import GpuOptions
 from .recall import Recall
 from .suspects import Suspects
+from .undriven import missing
 from .use import PLAIN, GpuUse
 from .vendors import by_vendor, make
 
@@ -55,6 +57,7 @@ class Gpu(Backend):
         # Replaced whole, never changed: probe(), allocate() and links() read them on other threads.
         self._families: Mapping[str, Family] = {}
         self._cards: Mapping[str, Card] = {}
+        self._missing: Sequence[MissingDriver] = ()
         self._following = Following()
         self._servers = Servers(context)
         self._suspects = Suspects(context.root)
@@ -89,8 +92,13 @@ class Gpu(Backend):
             raise failures[0]
         adapters = [one for vendor, own in groups.items() if vendor != NVIDIA for one in own]
         self._cards = self._without_wedged(self._recall.complete(found, adapters), adapters)
+        self._missing = [*missing(self._sysfs, groups)]
         self._servers.look()
         return [self._servers.judged(card).device for card in self._cards.values()]
+
+    def missing_drivers(self) -> Sequence[MissingDriver]:
+        """The GPUs that their vendor's driver does not drive, as of the last look."""
+        return self._missing
 
     def allocate(
         self, devices: Sequence[Device], use: GpuUse = PLAIN, shares: Mapping[str, Fraction] = {}

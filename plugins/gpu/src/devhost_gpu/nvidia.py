@@ -272,7 +272,7 @@ class Nvidia:
         elif self._trouble:
             text = f"GPUs of NVIDIA's are here, but NVML cannot be used: {self._trouble}"
         elif not self._bound:
-            text = "GPUs of NVIDIA's are here, but their driver is not"
+            return  # hardware without its driver is a problem, which the core logs
         else:
             parts = sum(isinstance(card.facts, NvidiaFacts) and card.facts.is_mig for card in cards)
             text = f"NVML tells of {len(self._told)} GPUs and {parts} MIG instances"

@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event, Health
+from devhost.backend import (
+    AllocationError,
+    Backend,
+    Context,
+    Device,
+    DeviceNode,
+    Edits,
+    Event,
+    Health,
+    MissingDriver,
+)
 from devhost.netlink import hears_links
 from devhost.sysfs import Sysfs, is_live, pcie_path
 
@@ -21,7 +31,8 @@ from .nodes import DIRECTORY, Node, Role, lack, rdma_cm_node, required
 from .options import RdmaOptions
 from .place import Kind, Place
 from .presence import Absent, Presence, why_not
-from .scan import CLASS, NETWORK, Scan, Unit, read_place
+from .scan import CLASS, NETWORK, PORTS, Scan, Unit, read_place
+from .undriven import Undriven
 from .verdict import verdict
 
 DEVICES_VARIABLES = ("RDMA_DEVICES_{RESOURCE}", "RDMA_DEVICES")
@@ -67,6 +78,9 @@ class Rdma(Backend):
         self._sysfs = Sysfs(context.root)
         self._scan = Scan(self._sysfs)
         self._presence = Presence(self._sysfs)
+        self._undriven = Undriven(self._sysfs)
+        self._missing: Sequence[MissingDriver] = ()
+        self._functions_stale = True
         self._deep = DeepProbe(options.verbs_probe, context.log)
         self._netns_mode: str | None = None
         self._hears = False
@@ -80,6 +94,7 @@ class Rdma(Backend):
     def notice(self, event: Event) -> None:
         """Hears an event; see :meth:`devhost_rdma.scan.Scan.notice` for what each kind concerns."""
         self._scan.notice(event)
+        self._functions_stale |= event.subsystem != "net" and event.sys_path not in PORTS
 
     def discover(self) -> list[Device]:
         """Every function with RDMA devices, here or in a pod.
@@ -101,8 +116,15 @@ class Rdma(Backend):
         self._presence.remember(seen, absent)
         self._places = {unit.function.place.id: unit.function.place for unit, _ in seen}
         self._names = {unit.function.place.id: unit.main.name for unit, _ in seen}
+        if look.everything or self._functions_stale:
+            self._functions_stale = False
+            self._missing = self._without_drivers(look.units, absent)
         self._silent = [path for unit in look.units for path in silent_ports(unit, hears=self._hears)]
         return [device for _, device in seen] + [self._absent_device(away, rdma_cm) for away in absent]
+
+    def missing_drivers(self) -> Sequence[MissingDriver]:
+        """Adapters without an RDMA device because a driver or module is missing, as of the last look."""
+        return self._missing
 
     def allocate(self, devices: Sequence[Device]) -> Edits:
         """The nodes of all RDMA devices of these functions, and variables with their names.
@@ -141,6 +163,11 @@ class Rdma(Backend):
         """Changes of ports, which make no uevent."""
         async for event in link_events(self.context, lambda: self._silent):
             yield _NARROWED.get(event, event)
+
+    def _without_drivers(self, units: Iterable[Unit], absent: Iterable[Absent]) -> Sequence[MissingDriver]:
+        functions = [unit.function for unit in units]
+        served = {one.place.address for one in functions} | {away.place.address for away in absent}
+        return [*self._undriven.look(served, {function.driver for function in functions})]
 
     def _make(self, unit: Unit, rdma_cm: str) -> tuple[_Basis, Device]:
         lacking = lack(unit.main, unit.nodes, rdma_cm, self._sysfs)

@@ -8,12 +8,13 @@ from datetime import datetime
 from devhost.sysfs import natural
 from devhost.telemetry.document import (
     BackendStatus,
+    EntryStatus,
     HostStatus,
     ProblemStatus,
     ResourceStatus,
     StatusDocument,
 )
-from devhost.telemetry.wording import UNKNOWN_POD, container, few
+from devhost.telemetry.wording import UNKNOWN_POD, awaits, container, empty_entry, few
 
 from .devices import MOST, anchor, devices, health, more
 from .hiding import HIDDEN
@@ -23,6 +24,9 @@ NO_ID = "(no id)"
 """What a device is called whose backend gives it none."""
 OTHERS = "(others)"
 """What a problem is with that stands for many of several resources or packages."""
+
+LOOKING = "Looking for devices"
+"""The verdict until every backend of an entry that should have devices has listed them."""
 
 LINKS = ("/metrics", "/healthz", "/readyz", "/status.json")
 """What else the listener answers."""
@@ -44,6 +48,7 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
         _verdict(document),
         _problems(document, now),
         _resources(document, now),
+        _entries(document),
         devices(document, now, pods),
         _backends(document["backends"], now),
         _observers(document, now),
@@ -60,9 +65,10 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
 
 
 def verdict(document: StatusDocument) -> str:
-    """One line: whether all is well."""
-    count = how_many(document["problems"])
-    return _count(count, "problem") if count else "All is well"
+    """One line: whether all is well. It is not while a backend of an entry has not listed its devices."""
+    if count := how_many(document["problems"]):
+        return _count(count, "problem")
+    return LOOKING if awaits(document) else "All is well"
 
 
 def how_many(problems: Iterable[ProblemStatus]) -> int:
@@ -103,7 +109,7 @@ def _verdict(document: StatusDocument) -> Html:
     healthy = f"{well:,} of {_count(total, 'device')} healthy"
     line = f"{_count(len(resources), 'resource')}, {healthy}, {used:,} in use"
     said = verdict(document)
-    looks = "bad" if document["problems"] else "good"
+    looks = "bad" if document["problems"] else "pending" if said == LOOKING else "good"
     parts = tag("h2", said, id="verdict"), tag("p", line)
     news = {"data-news": "verdict", "data-say": said}
     return tag(
@@ -129,7 +135,12 @@ def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) 
     if name in resources:
         subject = joined([tag("a", name, href=f"#{anchor(name)}"), *([" ", device] if device else [])])
     say = f"{problem['subject'] or problem['kind']}: {_SAID.get(problem['kind'], '')}{problem['reason']}"
-    if problem["kind"] in ("config", "plugin"):  # one for each complaint, and all of one file or package
+    if problem["kind"] in (
+        "config",
+        "plugin",
+        "entry",
+        "plan",
+    ):  # several may be of one file, package, name or device
         key = f"{key} {problem['reason']}"
     return Row(
         (
@@ -177,6 +188,35 @@ def _resources(document: StatusDocument, now: datetime) -> Html:
         "resources",
         table("Resources", headers, rows, wide=("Error",), optional=("Error",), headed=True),
     )
+
+
+def _entries(document: StatusDocument) -> Html | None:
+    """The entries of the file that have no device."""
+    empty = [entry for entry in document["entries"] if not entry["devices"]]
+    rows = [
+        Row(
+            (
+                entry["name"],
+                entry["backend"],
+                entry["entry"],
+                tag("span", empty_entry(entry), class_=_looks(entry)),
+                entry["reason"],
+            ),
+            {"data-key": entry["entry"]},
+        )
+        for entry in empty[:MOST]
+    ]
+    if not rows:
+        return None
+    headers = ("Entry", "Backend", "Place", "State", "Reason")
+    listed = table("Entries without devices", headers, rows, wide=("Reason",), headed=True)
+    return _section("Entries without devices", "entries", listed, more(len(empty) - len(rows), "entries"))
+
+
+def _looks(entry: EntryStatus) -> str:
+    if entry["state"] == "waiting":
+        return "state pending"
+    return "state" if entry["optional"] else "state bad"
 
 
 def _say(resource: ResourceStatus) -> str:

@@ -20,6 +20,7 @@ def without_pods(document: StatusDocument) -> StatusDocument:
     return {
         **document,
         "problems": [{**problem, "reason": hidden(problem["reason"])} for problem in document["problems"]],
+        "entries": [{**entry, "reason": hidden(entry["reason"])} for entry in document["entries"]],
         "resources": [_resource(resource) for resource in document["resources"]],
         "held": [{**held, "holder": None, "reason": hidden(held["reason"])} for held in document["held"]],
         "refusals": [{**refusal, "reason": hidden(refusal["reason"])} for refusal in document["refusals"]],

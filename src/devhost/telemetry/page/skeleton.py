@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from devhost.telemetry.document import StatusDocument
+from devhost.telemetry.wording import awaits
 
 from .content import content, how_many
 from .markup import Html, joined, tag
@@ -22,6 +23,7 @@ _ICON = (
     '<path d="{}" fill="none" stroke="#fff" stroke-width="2.4" stroke-linecap="round"/></svg>'
 )
 _WELL = _ICON.format("#0a6b3d", "M4 8.5l2.8 2.8L12 5.5")
+_WAITS = _ICON.format("#7a4a00", "M8 4v4.5l2.8 1.8")
 _ILL = _ICON.format("#b3261e", "M8 3.5v5.5M8 12.3v.1")
 
 
@@ -44,7 +46,7 @@ def render(document: StatusDocument, node: str, now: datetime, *, pods: bool = T
     """
     count = how_many(document["problems"])
     title = f"({count:,}) {node} · devhost" if count else f"{node} · devhost"
-    icon = f"data:image/svg+xml,{quote(_ILL if count else _WELL)}"
+    icon = f"data:image/svg+xml,{quote(_ILL if count else _WAITS if awaits(document) else _WELL)}"
     part = tag(
         "div",
         content(document, node, now, pods=pods),

@@ -1,0 +1,171 @@
+"""What comes nearest to an entry without devices, and what became of each entry of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from devhost.backend import MissingDriver
+from devhost.entries import nearest, wanted
+from devhost.model import AttributeValue, Device
+from devhost.settings import ResourceSettings
+from devhost.where import Block, Flag, Range, Term, Text, may_hold
+
+
+def term(attribute: str, *patterns: str) -> Term:
+    return Term(attribute, tuple(map(Text, patterns)))
+
+
+def machine(*each: Mapping[str, AttributeValue]) -> list[Device]:
+    return [Device(f"d{number}", attributes) for number, attributes in enumerate(each)]
+
+
+ADAPTERS = machine(
+    {"subsystem": "tty", "idVendor": "1a86", "idProduct": "5523"},
+    {"subsystem": "tty", "idVendor": "1a86", "idProduct": "7523"},
+    {"subsystem": "usb", "idVendor": "0403"},
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        pytest.param(
+            [Block((term("subsystem", "TTY"), term("idVendor", "1a86")))],
+            '2 match all but subsystem ("tty", not "TTY")',
+            id="one condition fails",
+        ),
+        pytest.param(
+            [Block((term("subsystem", "TTY"),))],
+            '2 match all but subsystem ("tty", not "TTY")',
+            id="nothing but case differs",
+        ),
+        pytest.param(
+            [Block((term("subsystem", " tty"),))],
+            '2 match all but subsystem ("tty", not " tty")',
+            id="nothing but white space differs",
+        ),
+        pytest.param(
+            [Block((term("subsystem", "usb"), term("idProduct", "6001")))],
+            '1 matches all but idProduct (has none, not "6001")',
+            id="the attribute is missing",
+        ),
+        pytest.param(
+            [Block((term("subsystem", "tty"), term("serial", "A")))],
+            '2 match all but serial (all have none, not "A")',
+            id="the attribute is missing in all",
+        ),
+        pytest.param(
+            [Block((term("subsystem", "tty"), term("idProduct", "1", "2*", "3", "4", "5")))],
+            '2 match all but idProduct ("5523" or "7523", not "1", "2*", "3" or 2 others)',
+            id="many patterns",
+        ),
+        pytest.param(
+            [Block((term("subsystem", "tty"),), (Block((term("idVendor", "1a86"),)),))],
+            "2 match all but not: {idVendor: 1a86}",
+            id="a not refuses them",
+        ),
+        pytest.param(
+            [
+                Block((term("driver", "ch340"),)),
+                Block((term("subsystem", "tty"), term("idVendor", "1a86"), term("idProduct", "9999"))),
+            ],
+            '2 match all of block 2 but idProduct ("5523" or "7523", not "9999")',
+            id="the nearest of several blocks",
+        ),
+        pytest.param(
+            [Block((term("subsystem", "net"),))],
+            'none of the 3 devices has subsystem "net", they have "tty" and "usb"',
+            id="no device meets the only condition",
+        ),
+        pytest.param(
+            [Block((term("driver", "ch341"),))],
+            "none of the 3 devices has the attribute driver",
+            id="no device has the only attribute",
+        ),
+        pytest.param(
+            [Block((term("driver", "ch341"), term("serial", "A")))],
+            "none of the 3 devices meets any condition",
+            id="no device meets any condition",
+        ),
+        pytest.param(
+            [Block((term("subsystem", "tty"), Term("index", (Range(1, 3),)), Term("isVf", (Flag(True),))))],
+            "2 match all but index (all have none, not 1-3) and isVf (all have none, not true)",
+            id="numbers and flags",
+        ),
+    ],
+)
+def test_the_nearest_miss_names_what_fails_with_both_values(where: list[Block], said: str) -> None:
+    """Peers say nothing of a selector that selects no device: its resource is missing, without a reason."""
+    assert nearest(tuple(where), ADAPTERS) == said
+
+
+def test_where_there_is_no_device_at_all_that_is_the_reason() -> None:
+    assert nearest((Block((term("subsystem", "tty"),)),), []) == "the backend sees no devices"
+
+
+def test_one_device_is_named_in_the_singular() -> None:
+    where = (Block((term("subsystem", "net"),)),)
+    assert nearest(where, ADAPTERS[:1]) == 'the only device has subsystem "tty", not "net"'
+    assert nearest((Block((term("driver", "x"),)),), ADAPTERS[:1]) == "the only device has no driver"
+
+
+def test_groups_of_devices_that_fail_differently_are_told_apart() -> None:
+    devices = machine(
+        {"subsystem": "tty", "idVendor": "0403"},
+        {"subsystem": "tty", "idVendor": "067b"},
+        {"subsystem": "usb", "idVendor": "1a86"},
+    )
+    where = (Block((term("subsystem", "tty"), term("idVendor", "1a86"))),)
+    assert nearest(where, devices) == (
+        '2 match all but idVendor ("0403" or "067b", not "1a86"); '
+        '1 matches all but subsystem ("usb", not "tty")'
+    )
+
+
+def test_of_many_values_the_most_similar_are_shown() -> None:
+    devices = machine(*({"driver": f"driver-{n}"} for n in range(50)), {"driver": "ch341-uart"})
+    said = nearest((Block((term("driver", "ch340-uart"),)),), devices)
+    assert said.startswith('none of the 51 devices has driver "ch340-uart", they have "ch341-uart", ')
+    assert said.endswith("and 48 others")
+
+
+def test_a_long_value_is_cut() -> None:
+    said = nearest(
+        (Block((term("driver", "y"), term("name", "x"))),), machine({"name": "x", "driver": "z" * 4096})
+    )
+    assert len(said) < 200
+
+
+def test_an_inherited_attribute_counts_only_in_a_block_that_names_its_source() -> None:
+    device = Device("d0", {"group": "video", "driver": "uvc"}, inherited=frozenset({"driver"}))
+    where = (Block((term("driver", "uvc"),), without="group"),)
+    assert nearest(where, [device]) == "1 matches all but driver (counts only in a block that names group)"
+
+
+def test_ten_thousand_devices_are_counted_all() -> None:
+    devices = machine(*({"subsystem": "tty", "idVendor": f"{n:04x}"} for n in range(10_000)))
+    said = nearest((Block((term("subsystem", "TTY"), term("idVendor", "*"))),), devices)
+    assert said == '10000 match all but subsystem ("tty", not "TTY")'
+
+
+@pytest.mark.parametrize(
+    ("where", "is_wanted"),
+    [
+        ((), True),
+        ((Block((term("vendor", "nvidia"),)),), True),
+        ((Block((term("vendor", "amd"),)),), False),
+        ((Block((term("vendor", "nvidia"), term("product", "NVIDIA A100*"))),), True),
+        ((Block((term("vendor", "amd"),)), Block((term("product", "A*"),))), True),
+        ((Block((), (Block((term("vendor", "nvidia"),)),)),), False),
+        ((Block((), (Block((term("product", "T4"),)),)),), True),
+    ],
+)
+def test_hardware_without_its_driver_is_wanted_by_entries_it_does_not_contradict(
+    where: tuple[Block, ...], *, is_wanted: bool
+) -> None:
+    """What a driver would tell, such as the product, is not known without it, and so contradicts nothing."""
+    lacking = MissingDriver("0000:3b:00.0", "no driver is bound to it", {"vendor": "nvidia"})
+    assert may_hold(where, lacking.attributes) is is_wanted
+    assert wanted(lacking, [ResourceSettings(0, "example.com/gpu", "gpu", where)]) is is_wanted

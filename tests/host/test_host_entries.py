@@ -1,0 +1,260 @@
+"""Every entry of the file is visible, and what keeps devices from an entry is a problem."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+
+from devhost.backend import Device, MissingDriver
+from devhost.problems import problems
+from devhost.report import status
+from devhost.telemetry.page.content import verdict
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+MISS = '0 devices; 2 match all but model ("x100", not "X100")'
+
+
+def entry(host, number=0):
+    return status(host)["entries"][number]
+
+
+def wrong(host):
+    return [(one.kind, one.subject, one.reason) for one in problems(host).shown if one.kind != "pods"]
+
+
+@pytest.fixture
+def records(caplog):
+    """The lines of the log by their message: level and fields of each."""
+    caplog.set_level(logging.INFO, "devhost")
+
+    class Records:
+        def of(self, message):
+            found = [one for one in caplog.records if one.getMessage() == message]
+            return [(one.levelname, vars(one)["fields"]) for one in found]
+
+    return Records()
+
+
+async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig, kubelet, records):
+    """Other plugins say nothing of a selector that selects no device; here each place has the reason."""
+    rig.write(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert entry(host) == {
+            "entry": "resources[0]",
+            "name": TOY,
+            "backend": "toy",
+            "optional": False,
+            "devices": 0,
+            "resources": [],
+            "state": "none",
+            "reason": MISS,
+        }
+        assert wrong(host) == [("entry", TOY, MISS)]
+        assert verdict(status(host)) != "All is well"
+        assert records.of("entry has no devices") == [
+            ("WARNING", {"entry": "resources[0]", "resource": TOY, "backend": "toy", "reason": MISS})
+        ]
+
+
+async def test_an_optional_entry_without_devices_is_no_problem(rig, kubelet, records):
+    rig.write(f"name: {TOY}, backend: toy, optional: true, where: {{model: X100, index: 0-9}}")
+    async with rig.running() as host:
+        await rig.until(lambda: entry(host)["state"] == "absent")
+        assert wrong(host) == []
+        assert entry(host)["reason"] == MISS
+        assert [level for level, _ in records.of("entry has no devices")] == ["INFO"]
+
+
+async def test_an_entry_without_devices_does_not_fail_readiness(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy, where: {{model: X100}}")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert host.ready() == (True, "")
+
+
+async def test_the_log_has_each_change_once(rig, kubelet, records):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert entry(host)["state"] == "served"
+        assert entry(host)["resources"] == [TOY]
+        assert records.of("entry has no devices") == []
+        found, rig.scripts["toy"].devices = rig.scripts["toy"].devices, []
+        host.discoveries["toy"].look()
+        await rig.until(lambda: wrong(host))
+        # at once, while the device list still has the vanished devices
+        assert wrong(host)[0] == ("entry", TOY, "0 devices; the backend sees no devices")
+        rig.scripts["toy"].devices = found
+        host.discoveries["toy"].look()
+        await rig.until(lambda: entry(host)["devices"] == 2)
+        assert not any(kind == "entry" for kind, *_ in wrong(host))
+        assert len(records.of("entry has no devices")) == 1
+        assert records.of("entry has devices") == [
+            ("INFO", {"entry": "resources[0]", "resource": TOY, "backend": "toy", "devices": 2})
+        ]
+
+
+async def test_the_log_has_the_new_reason_when_something_else_comes_nearest(rig, kubelet, records):
+    rig.scripts["toy"].devices = []
+    rig.write(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        rig.scripts["toy"].devices = [Device("d0", {"model": "x100", "index": 1})]
+        host.discoveries["toy"].look()
+        await rig.until(lambda: len(records.of("entry has no devices")) == 2)
+        told = [fields["reason"] for _, fields in records.of("entry has no devices")]
+        assert told == [
+            "0 devices; the backend sees no devices",
+            '0 devices; 1 matches all but model ("x100", not "X100")',
+        ]
+
+
+async def test_an_entry_waits_for_its_backend_and_nothing_is_well_meanwhile(rig, kubelet):
+    """A page must not say that all is well before the first look at the hardware."""
+    go = threading.Event()
+    rig.scripts["toy"].on_discover = lambda: go.wait(60)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        try:
+            await rig.until(lambda: host.planned)
+            assert entry(host)["state"] == "waiting"
+            assert entry(host)["reason"] == "0 devices; the backend has not answered yet"
+            assert not any(kind == "entry" for kind, *_ in wrong(host))
+            assert verdict({**status(host), "problems": []}) == "Looking for devices"
+        finally:
+            go.set()
+        await rig.until(lambda: entry(host)["state"] == "served")
+
+
+async def test_a_reload_shows_the_entries_of_the_new_file(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy, where: {{model: X100}}")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        rig.write(f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other, where: {{model: none}}")
+        await rig.until(lambda: entry(host)["state"] == "served" and len(status(host)["entries"]) == 2)
+        await rig.until(lambda: entry(host, 1)["state"] == "none")
+        assert [subject for kind, subject, _ in wrong(host) if kind == "entry"] == [OTHER]
+
+
+async def test_an_entry_whose_devices_an_earlier_one_takes_names_that(rig, kubelet):
+    rig.write(
+        f"name: {TOY}, backend: toy, where: {{index: 0-9}}",
+        f"name: {OTHER}, backend: toy, where: {{model: x*}}",
+    )
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        reason = f"0 devices; 2 match, but resources[0] ({TOY}) took them"
+        assert wrong(host) == [("entry", OTHER, reason)]
+
+
+async def test_an_overlap_that_leaves_devices_for_both_is_no_problem(rig, kubelet, records):
+    """A specific entry before a catch-all is how configurations are written."""
+    rig.write(f"name: {TOY}, backend: toy, where: {{index: 0}}", f"name: {OTHER}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
+        assert not any(kind in ("entry", "plan") for kind, *_ in wrong(host))
+        assert [refusal["kind"] for refusal in status(host)["refusals"]] == ["taken"]
+        assert [fields["earlier"] for _, fields in records.of("an earlier entry takes devices")] == [
+            "resources[0]"
+        ]
+
+
+async def test_sharing_that_only_the_later_entry_allows_is_a_problem(rig, kubelet, records):
+    rig.write(
+        f"name: {TOY}, backend: toy, where: {{index: 0}}", f"name: {OTHER}, backend: toy, exclusive: false"
+    )
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
+        reason = f"resources[1]: entry 1 ({TOY}) already took it and does not say exclusive: false"
+        await rig.until(lambda: ("plan", "toy d0", reason) in wrong(host))
+        assert [one["reason"] for one in status(host)["refusals"]] == [reason]
+        assert records.of("device refused by the plan") == [
+            ("WARNING", {"backend": "toy", "device": "d0", "reason": reason})
+        ]
+
+
+async def test_a_template_without_its_attribute_is_a_problem_until_it_is_there(rig, kubelet, records):
+    complete, lacking = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [complete, replace(lacking, attributes={"index": 1})]
+    rig.write("name: 'example.com/{model}', backend: toy")
+    async with rig.running() as host:
+        reason = "resources[0]: it has no model, which the name example.com/{model} needs"
+        await rig.until(lambda: ("plan", "toy d1", reason) in wrong(host))
+        assert entry(host)["resources"] == ["example.com/x100"]
+        rig.scripts["toy"].devices = [complete, lacking]
+        host.discoveries["toy"].look()
+        await rig.until(lambda: not any(kind == "plan" for kind, *_ in wrong(host)))
+        assert len(records.of("device refused by the plan")) == 1
+        assert len(records.of("device no longer refused by the plan")) == 1
+
+
+async def test_two_values_that_make_one_name_are_a_problem(rig, kubelet):
+    rig.scripts["toy"].devices = [Device("d0", {"model": "a b"}), Device("d1", {"model": "a/b"})]
+    rig.write("name: 'example.com/{model}', backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: any(kind == "plan" for kind, *_ in wrong(host)))
+        ((_, subject, reason),) = [one for one in wrong(host) if one[0] == "plan"]
+        assert subject == "toy d1"
+        assert "the name example.com/a-b already stands for a b" in reason
+
+
+LACK = MissingDriver(
+    "0000:3b:00.0 (10de:2330)", "no driver is bound to it (run modprobe toy)", {"model": "x100"}
+)
+
+
+@pytest.fixture
+def lacking(rig):
+    """What the toy backend says that it lacks; the test changes it."""
+    found = [LACK]
+    rig.classes["toy"] = type("Lacking", (rig.classes["toy"],), {"missing_drivers": lambda self: found})
+    return found
+
+
+async def test_hardware_without_its_driver_is_a_problem_until_the_driver_is_there(
+    rig, kubelet, records, lacking
+):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert wrong(host) == [("driver", f"toy {LACK.subject}", LACK.reason)]
+        lacking.clear()
+        host.discoveries["toy"].look()
+        await rig.until(lambda: not wrong(host))
+        assert records.of("hardware lacks its driver") == [
+            ("WARNING", {"backend": "toy", "hardware": LACK.subject, "reason": LACK.reason})
+        ]
+        assert len(records.of("hardware no longer lacks its driver")) == 1
+
+
+async def test_an_optional_entry_is_not_absent_where_its_hardware_lacks_a_driver(rig, kubelet, lacking):
+    rig.scripts["toy"].devices = []
+    rig.write(f"name: {TOY}, backend: toy, optional: true, where: {{model: x100, index: 4}}")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert entry(host)["state"] == "none"
+        assert entry(host)["reason"] == f"0 devices; {LACK.subject}: {LACK.reason}"
+        assert [kind for kind, *_ in wrong(host)] == ["driver"]
+
+
+async def test_hardware_that_no_entry_could_want_may_be_without_a_driver(rig, kubelet, lacking):
+    lacking.append(replace(LACK, subject="x", attributes={"model": "y"}))
+    rig.scripts["toy"].devices = [Device("d0", {"model": "y"})]
+    rig.write(f"name: {TOY}, backend: toy, where: {{model: y}}")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert [subject for _, subject, _ in wrong(host)] == ["toy x"]
+
+
+async def test_what_is_no_missing_driver_degrades_the_backend(rig, kubelet, lacking):
+    lacking[:] = ["0000:3b:00.0"]
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: any(kind == "backend" for kind, *_ in wrong(host)))
+        assert "missing_drivers()" in host.discoveries["toy"].condition.reason
+        assert entry(host)["state"] == "waiting"
+        assert entry(host)["reason"].startswith("0 devices; the backend is degraded: ")
