@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from .document import DeviceStatus, HolderStatus
+from .document import DeviceStatus, HolderStatus, HostStatus
 
 UNKNOWN_POD = "a pod, unknown which"
 
@@ -25,6 +25,13 @@ def age(since: str | None, now: datetime) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
+
+
+def in_use(host: HostStatus) -> str:
+    """Which configuration is in use while the file is refused."""
+    if copy := host["copy"]:
+        return f"running on the copy of {copy['acceptedAt']}"
+    return f"generation {host['generation']} stays"
 
 
 def held_by(device: DeviceStatus, known: bool, unnamed: str = UNKNOWN_POD) -> str:
