@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -52,7 +53,10 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
         return
     if path.parent != path:
         make_directory(path.parent, mode)
-    path.mkdir(mode=mode, exist_ok=True)
+    try:
+        path.mkdir(mode=mode, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
     path.chmod(mode)  # whatever the umask is: its readers may not be root
 
 
