@@ -194,7 +194,7 @@ class Host:
                     "config",
                     ConfigWatch(self.config, self._read, lambda: self.last_reload.complaints, self._seen).run,
                 )
-                self.tasks.spawn("config copy", self.last_good.run)
+                self.tasks.spawn("config copy", lambda: self.last_good.run(self._changed))
                 self.observers.follow(self._catalog, self._news.everything)
                 if self.copied is not None:
                     self._news.configuration_read(str(self.config), self.copied.complaints)

@@ -15,6 +15,7 @@ import json
 import os
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,11 +133,18 @@ class LastGood:
             self._wanted = accepted
             await self._write()
 
-    async def run(self) -> None:
-        """Writes again what could not be written, for ever."""
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Writes again what could not be written, for ever.
+
+        Args:
+            changed: called when :attr:`outdated` is another than before.
+        """
         while True:
             await asyncio.sleep(AGAIN)
+            before = self.outdated
             await self._write()
+            if self.outdated != before:
+                changed()
 
     def close(self) -> None:
         """Lets the thread that writes end."""
