@@ -171,7 +171,7 @@ def test_root_keeps_copies_on_the_node_and_a_user_at_home(monkeypatch, tmp_path)
     assert state_dir() == tmp_path / ".local" / "state" / "devhost"
     monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
     assert state_dir() == tmp_path / ".local" / "state" / "devhost"
-    monkeypatch.setenv("XDG_STATE_HOME", "/home/user/state")
-    assert state_dir() == Path("/home/user/state/devhost")
+    monkeypatch.setenv("XDG_STATE_HOME", "/srv/state")
+    assert state_dir() == Path("/srv/state/devhost")
     monkeypatch.setenv("DEVHOST_STATE_DIR", "/srv/copies")
     assert state_dir() == Path("/srv/copies")
