@@ -110,7 +110,7 @@ class LastGood:
         self._wanted: Accepted | None = None
         self._old = False
         self._failing = Episode()
-        self._lane = FileLane("configuration copy", _HINT)
+        self._lane = _lane()
 
     def read(self) -> Copy | None:
         """The copy; ``None`` where there is none.
@@ -169,6 +169,10 @@ class LastGood:
             self.outdated = ""
             if self._failing.over():
                 log.info("the configuration is copied again", file=self._config)
+        finally:
+            if not self._lane.abandoned:  # edits are rare: the thread need not wait for the next
+                self._lane.close()
+                self._lane = _lane()
 
     def _store(self, wanted: Accepted) -> None:
         assert self.file is not None
@@ -218,6 +222,10 @@ class LastGood:
         if config != self._config:
             raise Unusable(f"it is a copy of {config}")
         return Copy(self.file, data, at, version)
+
+
+def _lane() -> FileLane:
+    return FileLane("configuration copy", _HINT)
 
 
 def _own(path: Path) -> bytes:

@@ -18,6 +18,7 @@ TOY, WRONG = f"{{name: {RESOURCE}, backend: toy}}", f"{{name: {RESOURCE}, backen
 async def node(tmp_path: Path) -> AsyncIterator[ReadingNode]:
     async with ReadingNode(tmp_path) as made:
         await serves(made, RESOURCE)
+        await made.until(lambda: list(made.state.glob("config-*.yaml")))
         yield made
 
 
@@ -27,8 +28,8 @@ async def serves(node: ReadingNode, *resources: str) -> None:
 
 
 def copy(node: ReadingNode) -> Path:
-    """The only file in the directory of copies."""
-    (found,) = node.state.iterdir()
+    """The only copy in its directory."""
+    (found,) = node.state.glob("config-*.yaml")
     return found
 
 
@@ -78,6 +79,7 @@ async def test_the_next_good_edit_is_adopted_and_becomes_the_copy(node):
     assert node.problems("config") == []
     assert node.document()["devhost"]["copy"] is None
     assert node.value("devhost_config_last_reload_success") == 1
+    await node.until(lambda: OTHER in copy(node).read_text())
     node.configure(WRONG)
     await node.again()
     await serves(node, OTHER)
@@ -103,9 +105,9 @@ async def test_sighup_reads_a_refused_file_again(node):
 
 
 async def test_an_edit_while_it_runs_is_what_a_restart_with_a_bad_file_serves(node):
-    node.configure(TOY, f"{{name: {OTHER}, backend: toy, exclusive: false}}")
     node.configure(f"{{name: {OTHER}, backend: toy}}")
     await serves(node, OTHER)
+    await node.until(lambda: OTHER in copy(node).read_text())
     node.configure(WRONG)
     await node.until(lambda: node.problems("config"))
     assert node.get("/readyz") == (200, "ok\n"), "a running host stays ready, as before"
@@ -219,5 +221,5 @@ async def test_the_copy_is_as_closed_as_the_file(node):
         node.config.chmod(given)
         await node.again()
         await serves(node, RESOURCE)
-        assert copy(node).stat().st_mode & 0o777 == kept, oct(given)
+        await node.until(lambda kept=kept: copy(node).stat().st_mode & 0o777 == kept)
         assert copy(node).stat().st_uid == os.geteuid()
