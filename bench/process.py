@@ -111,7 +111,8 @@ async def devhost(directory: Path, kubelet: Recorder, config: str, *options: str
     command = [
         os.fspath(Path(sys.executable).with_name("devhost")),
         *("run", "--config", os.fspath(file), "--kubelet-dir", os.fspath(kubelet.directory)),
-        *("--status-socket", os.fspath(directory / "status.sock"), *options),
+        *("--status-socket", os.fspath(directory / "status.sock")),
+        *("--state-dir", os.fspath(directory / "state"), *options),
     ]
     with log.open("ab") as sink:
         began = time.monotonic()

@@ -40,6 +40,7 @@ LAYERS = (
         "announcing",
         "watchdog",
         "notify",
+        "lastgood",
     ),
     ("backend",),
     (

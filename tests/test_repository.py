@@ -246,6 +246,7 @@ def test_the_daemonset_takes_no_more_than_it_needs() -> None:
     assert "subPath" not in mounts["/etc/devhost"]
     assert {path for path, mount in mounts.items() if not mount.get("readOnly")} == {
         "/run/devhost",
+        "/var/lib/devhost",
         "/var/lib/kubelet/device-plugins",
     }
     below = {path for path in mounts if path.startswith("/host")}

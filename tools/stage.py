@@ -242,8 +242,8 @@ class Stage:
         )
 
     def _environment(self) -> dict[str, str]:
-        runtime = {"DEVHOST_RUNTIME_DIR": str(self._runtime), "COLUMNS": "200"}
-        return os.environ | runtime
+        own = {"DEVHOST_RUNTIME_DIR": str(self._runtime), "DEVHOST_STATE_DIR": str(self.place / "state")}
+        return os.environ | own | {"COLUMNS": "200"}
 
     def _until(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE

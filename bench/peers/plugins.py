@@ -99,6 +99,7 @@ DEVHOST = Plugin(
     lambda place: [
         *("run", "--config", str(place / "devhost.yaml")),
         *("--status-socket", str(place / "status.sock")),
+        *("--state-dir", str(place / "state")),
     ],
     {
         NVIDIA_RESOURCE: NVIDIA_GPUS,

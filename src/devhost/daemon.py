@@ -16,7 +16,8 @@ from .errors import UsageError
 from .host import Host, on_signals
 from .kubelet.api import PLUGIN_DIRECTORY
 from .kubelet.server import CONNECTIONS
-from .loading import DEFAULT, load
+from .lastgood import LastGood, state_dir
+from .loading import DEFAULT, load, load_or_copy
 from .notify import Notify, line
 from .problems import problems
 from .report import holders, status
@@ -46,6 +47,8 @@ class Options:
     """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP.
 
     ``pod_metrics`` is whether metrics may name pods, ``hide_pods`` whether the status page may not.
+    ``state_dir`` is where a copy of the last accepted configuration is kept; with ``strict_config`` devhost
+    does not start from it.
     """
 
     config: Path = DEFAULT
@@ -56,13 +59,15 @@ class Options:
     pod_resources: Path | None = None
     pod_metrics: bool = False
     hide_pods: bool = False
+    state_dir: Path | None = None
+    strict_config: bool = False
 
 
 async def serve(options: Options) -> None:
     """Runs until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the configuration is wrong.
+        ConfigError: the configuration is wrong, and there is no copy of an accepted one to start from.
         UsageError: ``listen`` cannot be read or is missing where it is needed, or options contradict.
         EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used, or too few
             files can be open at a time.
@@ -71,7 +76,12 @@ async def serve(options: Options) -> None:
     sys.setswitchinterval(SWITCH)
     listen = parse_listen(options.listen) if options.listen else None
     _check_pods(options)
-    loaded = load(options.config)
+    directory = options.state_dir or state_dir()
+    if directory is None:
+        reason = "this user has no home directory (name a directory with --state-dir)"
+        log.warning("the configuration is not copied", file=str(options.config), reason=reason)
+    last_good = LastGood(options.config, directory)
+    loaded = load(options.config) if options.strict_config else load_or_copy(options.config, last_good)
     resources = len(loaded.settings.resources)
     descriptors.provide(
         descriptors.SERVING + resources * descriptors.RESOURCE,
@@ -102,6 +112,7 @@ async def serve(options: Options) -> None:
         changed,
         options.pod_resources,
         notify.reloading,
+        last_good,
     )
     if metrics is not None:
         metrics.name_entries(lambda: _entries(host))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -39,8 +40,11 @@ def hostless(root: Path) -> str:
     return "" if there else f"{root} has neither sys nor dev"
 
 
-def make_directory(path: Path) -> None:
-    """Makes a directory that everybody may read, with those above it; one that is there stays as it is.
+def make_directory(path: Path, mode: int = 0o755) -> None:
+    """Makes a directory, with those above it; one that is there stays as it is.
+
+    Args:
+        mode: its permission bits, whatever the umask is. By default everybody may read it.
 
     Raises:
         OSError: it cannot be made.
@@ -48,15 +52,19 @@ def make_directory(path: Path) -> None:
     if path.is_dir():
         return
     if path.parent != path:
-        make_directory(path.parent)
-    path.mkdir(exist_ok=True)
-    path.chmod(0o755)  # whatever the umask is: its readers may not be root
+        make_directory(path.parent, mode)
+    try:
+        path.mkdir(mode=mode, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
+    path.chmod(mode)  # whatever the umask is: its readers may not be root
 
 
-def replace_file(path: Path, data: bytes, part: str) -> None:
-    """Makes a file hold ``data``, mode 0644. Who opens it meanwhile sees the old content or the new one.
+def replace_file(path: Path, data: bytes, part: str, mode: int = 0o644) -> None:
+    """Makes a file hold ``data``. Who opens it meanwhile sees the old content or the new one.
 
     Args:
+        mode: the file's permission bits, whatever the umask is.
         part: what the unfinished file's name, which ends in ``.part``, begins with. It lies beside the
             finished one, so it must be a name that those who list the directory do not take for one.
 
@@ -65,20 +73,20 @@ def replace_file(path: Path, data: bytes, part: str) -> None:
             never the unfinished file, which is called otherwise each time.
     """
     try:
-        _replace(path, data, part)
+        _replace(path, data, part, mode)
     except OSError as error:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def _replace(path: Path, data: bytes, part: str) -> None:
+def _replace(path: Path, data: bytes, part: str, mode: int) -> None:
     descriptor, unfinished = tempfile.mkstemp(".part", part, path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(unfinished, path)  # noqa: PTH105 - the name mkstemp gave is a string
     except BaseException:

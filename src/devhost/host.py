@@ -31,6 +31,7 @@ from .kubelet.ownsockets import OwnSockets
 from .kubelet.podresources import PodResources, beside
 from .kubelet.registration import KubeletSocket
 from .labelling import Labelling
+from .lastgood import LastGood
 from .ledger import Ledger
 from .loading import Loaded
 from .news import News, Present
@@ -89,6 +90,7 @@ class Host:
         pod_resources: the socket on which the kubelet tells who holds what; by default that beside
             ``kubelet_dir``.
         reloading: entered while the configuration is read again.
+        last_good: keeps a copy of what is accepted; without it there is none.
     """
 
     def __init__(
@@ -102,11 +104,16 @@ class Host:
         changed: Callable[[], None] = lambda: None,
         pod_resources: Path | None = None,
         reloading: Callable[[], AbstractContextManager[None]] = nullcontext,
+        last_good: LastGood | None = None,
     ) -> None:
         self.config = config
         self.settings = loaded.settings
         self.generation = 1
-        self.last_reload = LastReload(time.time())
+        self.copied = loaded.copied
+        """What it runs on if the file was refused at the start; ``None`` once one is accepted."""
+        self.last_reload = LastReload(time.time(), loaded.copied.complaints if loaded.copied else ())
+        self.last_good = last_good or LastGood(config, None)
+        self._accepted = loaded.accepted
         self._metrics = metrics or Metrics()
         self._changed = changed
         self.tasks = Tasks()
@@ -172,6 +179,16 @@ class Host:
         self.kubelet.subscribe(self._look_who_is_there())
         monitor = self._monitor()
         self._metrics.config_loaded(self.generation)
+        if self.copied is not None:
+            self._metrics.config_rejected()
+            for complaint in self.copied.complaints:
+                log.error(
+                    "configuration refused, started from the copy of the last accepted one",
+                    file=str(self.config),
+                    reason=complaint,
+                    copy=str(self.copied.file),
+                    accepted=self.copied.at,
+                )
         try:
             async with self.tasks.group:
                 self.tasks.spawn("kubelet", self.kubelet.run)
@@ -179,14 +196,21 @@ class Host:
                     "config",
                     ConfigWatch(self.config, self._read, lambda: self.last_reload.complaints, self._seen).run,
                 )
+                self.tasks.spawn("config copy", lambda: self.last_good.run(self._changed))
                 self.observers.follow(self._catalog, self._news.everything)
+                if self.copied is not None:
+                    self._news.configuration_read(str(self.config), self.copied.complaints)
                 self._roster.follow(self.settings, self._catalog)
                 self.tasks.spawn("holders", self.holders.run)
                 self._serving = True
                 if self._reload_wanted:
                     self._reload_wanted = False
                     self.reload()
-                await asyncio.gather(self._roster.answered(FIRST_PLAN), self.holders.first_word(FIRST_PLAN))
+                await asyncio.gather(
+                    self._roster.answered(FIRST_PLAN),
+                    self.holders.first_word(FIRST_PLAN),
+                    self.last_good.keep(self._accepted),  # what is offered has its copy
+                )
                 self._planning = True
                 self.replan(None)
                 self.tasks.spawn("clear", self._clearing.run)
@@ -205,6 +229,7 @@ class Host:
                 monitor.close()
             self._reader.close()
             self.shortages.close()
+            self.last_good.close()
             self._specifications.close()
             self._infos.close()
             self.labelling.close()
@@ -242,7 +267,8 @@ class Host:
     def ready(self) -> tuple[bool, str]:
         """Whether every wanted resource has a live list stream; else which have not, and why.
 
-        Of a backend that has never listed its devices nobody knows which resources are wanted.
+        Of a backend that has never listed its devices nobody knows which resources are wanted. While the host
+        runs on a copy, since the file was refused at the start, it is not ready either: so a rollout stops.
         """
         if not self._planning:
             return False, "looking for devices"
@@ -255,8 +281,14 @@ class Host:
         missing = ((name, service.missing()) for name, service in sorted(self.services.items()))
         waiting = [f"{name} ({reason})" for name, reason in missing if reason]
         found = (("no devices listed yet", unknown), ("no list stream yet", waiting))
-        reason = "; ".join(f"{what}: {', '.join(who)}" for what, who in found if who)
-        return not reason, reason
+        reasons = [f"{what}: {', '.join(who)}" for what, who in found if who]
+        if self.copied is not None:
+            first, *more = self.last_reload.complaints
+            rest = f" and {len(more)} more" if more else ""
+            reasons.insert(
+                0, f"configuration refused, running on the copy of {self.copied.at}: {first}{rest}"
+            )
+        return not reasons, "; ".join(reasons)
 
     def serving(self) -> Mapping[str, Path]:
         """The sockets on which the kubelet knows resources now, by the resource's name."""
@@ -431,6 +463,7 @@ class Host:
             if edited:
                 self._rejected((f"{self.config}: a drop-in of backendPaths does not finish: {error}",))
             return
+        await self.last_good.keep(loaded.accepted)  # before it takes effect: what is offered has its copy
         change = difference(self.settings, loaded.settings)
         if change or forced or self.last_reload.complaints:
             self._adopt(loaded, str(change))
@@ -446,7 +479,7 @@ class Host:
         self._changed()
 
     def _adopt(self, loaded: Loaded, change: str) -> None:
-        self.settings, self._catalog = loaded.settings, loaded.catalog
+        self.settings, self._catalog, self.copied = loaded.settings, loaded.catalog, loaded.copied
         self.generation += 1
         self._metrics.config_loaded(self.generation)
         self.last_reload = LastReload(time.time())

@@ -192,4 +192,4 @@ class ObserverHooks:
 
     @hookspec
     def devhost_configuration_read(self, news: tuple[ConfigurationRead, ...], missed: int) -> None:
-        """The configuration was read again."""
+        """The configuration was read again, or refused at the start."""

@@ -22,6 +22,7 @@ from .kubelet.holders import Holders
 from .kubelet.ownsockets import OwnSockets
 from .kubelet.registration import KubeletSocket
 from .labelling import Labelling
+from .lastgood import LastGood
 from .observers import Observer
 from .observers import State as ObserverState
 from .provisioning import Provisioning
@@ -86,6 +87,9 @@ class Parts(Protocol):
 
     @property
     def last_reload(self) -> Reading: ...
+
+    @property
+    def last_good(self) -> LastGood: ...
 
     @property
     def kubelet(self) -> KubeletSocket: ...
@@ -163,7 +167,9 @@ def _told(problem: Problem) -> Problem:
 def _config(host: Parts) -> list[Problem]:
     last, file = host.last_reload, str(host.config)
     found = [Problem("config", file, complaint, last.at) for complaint in last.complaints]
-    return _first(found, NAMED, file, "more complaints")
+    copy = host.last_good
+    outdated = [Problem("config", file, copy.outdated, copy.since)] if copy.outdated else []
+    return [*_first(found, NAMED, file, "more complaints"), *outdated]
 
 
 def _kubelet(host: Parts) -> Iterator[Problem]:

@@ -60,6 +60,7 @@ def status(host: Host) -> StatusDocument:
                 "result": "rejected" if reload.complaints else "ok",
                 "complaints": list(reload.complaints),
             },
+            "copy": {"file": str(host.copied.file), "acceptedAt": host.copied.at} if host.copied else None,
         },
         "kubelet": {
             "dir": str(host.kubelet.directory),

@@ -13,6 +13,7 @@ from devhost.settings import CDI_DIRECTORY, DEVICE_INFO_DIRECTORY, LABEL_DIRECTO
 ALWAYS = {
     "/etc/devhost",
     "/run/devhost",
+    "/var/lib/devhost",
     "/var/lib/kubelet/device-plugins",
     "/var/lib/kubelet/pod-resources",
     "/host/dev",
@@ -20,7 +21,7 @@ ALWAYS = {
     "/host/proc",
     "/host/run/udev",
 }
-WRITABLE = {"/run/devhost", "/var/lib/kubelet/device-plugins"}
+WRITABLE = {"/run/devhost", "/var/lib/devhost", "/var/lib/kubelet/device-plugins"}
 
 FUSE = {"name": "example.com/fuse", "backend": "udev", "where": {"devNode": "/dev/fuse"}}
 GPU = {"name": "example.com/gpu", "backend": "gpu"}

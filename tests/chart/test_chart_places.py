@@ -16,6 +16,8 @@ HIDING = {
     "/etc/devhost/backends": "the configuration",
     "/run": "devhost's own files",
     "/var/run": "devhost's own files",
+    "/var/lib": "devhost's own files",
+    "/var/lib/devhost/copies": "devhost's own files",
     "/proc": "the container's processes",
     "/proc/driver": "the container's processes",
     "/usr": "the programs and libraries",

@@ -137,6 +137,7 @@ def test_it_listens_where_it_is_told_and_is_probed_there(
         ({"logLevel": "debug"}, "--log-level=debug"),
         ({"podMetrics": True}, "--pod-metrics"),
         ({"hidePods": True}, "--hide-pods"),
+        ({"strictConfig": True}, "--strict-config"),
     ],
 )
 def test_what_devhost_is_told_on_its_command_line(

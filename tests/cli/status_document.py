@@ -37,6 +37,7 @@ def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
             "config": "/etc/devhost.yaml",
             "generation": 2,
             "lastReload": {"at": "2026-11-20T11:48:00Z", "result": "ok", "complaints": []},
+            "copy": None,
         },
         "kubelet": {
             "dir": "/var/lib/kubelet/device-plugins",

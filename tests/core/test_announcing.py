@@ -164,7 +164,7 @@ async def test_a_directory_that_cannot_be_used_fails_the_pod_with_the_way_to_men
     with pytest.raises(AllocationError) as caught:
         await desk.announce("a")
     assert str(caught.value) == (
-        f"{NET}: cannot write to {desk.directory}: File exists (deviceInfo.directory must be a directory "
+        f"{NET}: cannot write to {desk.directory}: Not a directory (deviceInfo.directory must be a directory "
         "that devhost may write to; deviceInfo: {write: false} where no network plugin reads it)"
     )
 

@@ -55,7 +55,7 @@ def test_it_runs_as_root_without_any_capability(cluster, release):
 
 
 def test_it_can_write_to_the_kubelets_plugin_directory_and_to_nothing_else_of_the_node(cluster, release):
-    assert writable(cluster, release) == {PLUGIN_DIRECTORY, "/run/devhost"}
+    assert writable(cluster, release) == {PLUGIN_DIRECTORY, "/run/devhost", "/var/lib/devhost"}
 
 
 def writable(cluster: Cluster, release: Release) -> set[str]:
@@ -118,6 +118,6 @@ def test_the_privileged_profile_may_open_devices_and_can_write_no_more(cluster, 
     release.apply({"securityProfile": "privileged"})
     try:
         release.execute("python3", "-c", OPEN_FUSE)
-        assert writable(cluster, release) == {PLUGIN_DIRECTORY, "/run/devhost"}
+        assert writable(cluster, release) == {PLUGIN_DIRECTORY, "/run/devhost", "/var/lib/devhost"}
     finally:
         release.apply({})

@@ -125,6 +125,7 @@ def document(*resources: ResourceStatus, **more: object) -> StatusDocument:
             "config": "/etc/devhost/devhost.yaml",
             "generation": 3,
             "lastReload": {"at": ago(minutes=42), "result": "ok", "complaints": []},
+            "copy": None,
         },
         "kubelet": {
             "dir": "/var/lib/kubelet/device-plugins",

@@ -123,6 +123,7 @@ async def test_it_has_no_capability_and_can_write_where_it_must_and_nowhere_else
     assert found["/sys"] == "ro"
     assert found["/var/lib/kubelet/device-plugins"] == "rw"
     assert found["/run/devhost"] == "rw"
+    assert found["/var/lib/devhost"] == "rw"
     assert found["/run/k8s.cni.cncf.io/devinfo/dp"] == "rw"
 
 
@@ -202,7 +203,20 @@ async def test_one_that_hangs_is_killed_and_started_again(stopped, kubelet):
         stopped.drop_in("impatient", None)
 
 
-async def test_a_configuration_that_is_wrong_at_the_start_is_tried_until_it_is_mended(stopped, kubelet):
+async def test_a_configuration_that_is_wrong_at_a_restart_leaves_the_last_accepted_one_served(
+    stopped, kubelet
+):
+    stopped.systemctl("start", "devhost")
+    await served(kubelet)
+    stopped.config.write_text("version: 1\nresources: [{name: no, backend: udevv}]\n")
+    stopped.systemctl("restart", "devhost")
+    await served(kubelet)
+    await until(lambda: "devhost.yaml:2:" in stopped.shown()["StatusText"], "the refused file")
+    assert stopped.shown()["ActiveState"] == "active"
+
+
+async def test_a_configuration_that_is_wrong_at_the_first_start_is_tried_until_it_is_fixed(stopped, kubelet):
+    stopped.run("rm", "-rf", "/var/lib/devhost")  # no configuration was ever accepted
     stopped.config.write_text("version: 1\nresources: [{name: no, backend: udevv}]\n")
     assert stopped.run("systemctl", "start", "devhost").returncode != 0
     stopped.config.write_text(CONFIG)

@@ -54,6 +54,10 @@ class Running:
         self.write(RESOURCE)
         (directory / "backends").mkdir()
         (directory / "backends" / "toy.py").write_text(TOY)
+        self.start()
+
+    def start(self) -> None:
+        directory, listener = self.directory, self.listener
         command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
         command += ["--root", str(directory), "--kubelet-dir", str(directory / "no kubelet")]
         environment = {
@@ -61,6 +65,7 @@ class Running:
             "NOTIFY_SOCKET": listener.address,
             "WATCHDOG_USEC": "2000000",
             "DEVHOST_RUNTIME_DIR": str(directory / "run"),
+            "DEVHOST_STATE_DIR": str(directory / "state"),
         }
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -110,6 +115,17 @@ async def test_a_reload_is_announced_and_ends_also_when_the_file_is_wrong(runnin
     await running.listener.until(RELOADING="1")
     await running.listener.until(READY="1")
     await running.listener.until("devhost.yaml:4")
+
+
+async def test_a_start_from_the_last_accepted_configuration_is_ready_and_names_the_refused_file(running):
+    """Else systemd would end the service after ``TimeoutStartSec`` and start it again, for ever."""
+    await running.listener.until(READY="1")
+    running.process.kill()
+    await asyncio.to_thread(running.process.communicate, timeout=120)
+    running.write("  - {name: example.com/toy, backend: toyy}\n")
+    running.start()
+    await running.listener.until(f"first: {running.config}: {running.config}:4:", READY="1")
+    assert running.listener.heard[-1]["STATUS"].startswith("1 resource, ")
 
 
 async def test_stopping_is_announced_before_the_process_ends_with_0(running):

@@ -129,6 +129,12 @@ def test_a_reload_checks_the_configuration_that_is_run():
     assert "DEVHOST_CONFIG=" in README.read_text()
 
 
+def test_the_copy_of_the_last_accepted_configuration_is_where_devhost_looks_for_it():
+    """``StateDirectory=`` is below ``/var/lib``, made by systemd and let through the sandbox."""
+    assert ("StateDirectory", "devhost") in settings(UNIT)
+    assert not any("--state-dir" in value for _, value in settings(UNIT))
+
+
 def test_only_two_examples_give_a_capability_and_each_just_one():
     giving = {file.name: value for file in EXAMPLES for key, value in settings(file) if "Capab" in key}
     assert giving == {"eswitch.conf": "CAP_NET_ADMIN", "kubevirt.conf": "CAP_CHOWN"}

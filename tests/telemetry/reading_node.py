@@ -71,6 +71,7 @@ class ReadingNode:
     Attributes:
         kubelet: the simulator; it runs while the node is entered, unless a test stops it.
         config: the configuration file.
+        state: where devhost keeps a copy of it.
         drop_ins: the directory of drop-in backends.
     """
 
@@ -81,6 +82,7 @@ class ReadingNode:
         self.drop_ins.mkdir()
         (self.drop_ins / "toy.py").write_text(TOY)
         self.config = place / "devhost.yaml"
+        self.state = place / "state"
         self.mood("well")
         self.plug("a", "b", "c")
         self.configure(f"{{name: {RESOURCE}, backend: toy}}")
@@ -98,11 +100,12 @@ class ReadingNode:
         self._start()
         return self
 
-    def _start(self) -> None:
+    def _start(self, *options: str) -> None:
         command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
         command += ["--root", str(self.root), "--kubelet-dir", str(self.kubelet.directory)]
         command += ["--listen", self._address, "--status-socket", str(self._socket)]
         command += ["--pod-resources", str(self.kubelet.pod_resources), "--log-format", "json"]
+        command += ["--state-dir", str(self.state), *options]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stderr=log)
 
@@ -113,12 +116,21 @@ class ReadingNode:
         await asyncio.to_thread(self._process.wait, PATIENCE)
         await self.kubelet.stop()
 
-    async def again(self) -> None:
+    async def again(self, *options: str) -> None:
         """Kills devhost, and starts it anew with a log of its own."""
+        await self._restarted(*options)
+        await self.until(lambda: self.get("/status.json")[0] == 200)
+
+    async def refused(self, *options: str) -> list[str]:
+        """Kills devhost, and starts it anew, which must end with exit code 2; gives the reasons it logs."""
+        await self._restarted(*options)
+        assert await asyncio.to_thread(self._process.wait, PATIENCE) == 2
+        return [line["reason"] for line in self.log(message="cannot start")]
+
+    async def _restarted(self, *options: str) -> None:
         self._process.kill()
         await asyncio.to_thread(self._process.wait, PATIENCE)
-        self._start()
-        await self.until(lambda: self.get("/status.json")[0] == 200)
+        self._start(*options)
 
     def plug(self, *toys: str) -> None:
         """Makes exactly these exist; :meth:`look` has devhost notice."""

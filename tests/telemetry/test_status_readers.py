@@ -28,6 +28,7 @@ def _document() -> StatusDocument:
             "config": "x" * 3_000_000,
             "generation": 1,
             "lastReload": {"at": "2026-11-20T12:00:00Z", "result": "ok", "complaints": []},
+            "copy": None,
         },
         "kubelet": {
             "dir": "/kubelet",

@@ -38,6 +38,7 @@ class Source:
                 "config": "x" * self._padding,
                 "generation": self.generation,
                 "lastReload": {"at": "2026-11-20T12:00:00Z", "result": "ok", "complaints": []},
+                "copy": None,
             },
             "kubelet": {
                 "dir": self._dir,

@@ -10,7 +10,7 @@ from devhost.sysfs import natural
 from devhost.telemetry.crowding import Alike, alike, fair
 from devhost.telemetry.document import HostStatus, StatusDocument
 from devhost.telemetry.printable import printable
-from devhost.telemetry.wording import age, container, empty_entry, few, held_by
+from devhost.telemetry.wording import age, container, empty_entry, few, held_by, in_use
 
 from ._table import table
 
@@ -56,7 +56,7 @@ def _reload(host: HostStatus, now: datetime) -> str:
     last = host["lastReload"]
     if last["result"] == "ok":
         return f"loaded {age(last['at'], now)} ago"
-    return f"REJECTED {age(last['at'], now)} ago, generation {host['generation']} stays"
+    return f"REJECTED {age(last['at'], now)} ago, {printable(in_use(host))}"
 
 
 def _problems(document: StatusDocument, now: datetime) -> str:

@@ -35,6 +35,18 @@ log = telemetry.get(__name__)
 )
 @_options.root
 @click.option(
+    "--state-dir",
+    type=_options.path,
+    metavar="DIR",
+    help="Where to keep a copy of the last accepted configuration, to start from when the file is refused."
+    "  [default: /var/lib/devhost]",
+)
+@click.option(
+    "--strict-config",
+    is_flag=True,
+    help="Exit with 2 when the file is refused at the start, even if there is such a copy.",
+)
+@click.option(
     "--listen",
     default="",
     metavar="HOST:PORT",
@@ -76,6 +88,8 @@ def command(
     kubelet_dir: Path | None,
     pod_resources: Path | None,
     root: Path,
+    state_dir: Path | None,
+    strict_config: bool,
     listen: str,
     pod_metrics: bool,
     hide_pods: bool,
@@ -106,6 +120,8 @@ def command(
             pod_resources,
             pod_metrics,
             hide_pods,
+            state_dir,
+            strict_config,
         )
         _options.check_root(root)
         asyncio.run(daemon.serve(options))

@@ -24,7 +24,7 @@ from .resources import Placed, backend_of, read_resources, spoken_of
 from .scalar import WRONG
 from .shape import read_fields
 
-__all__ = ["CatalogFor", "backend_paths", "load", "loads"]
+__all__ = ["CatalogFor", "backend_paths", "load", "loads", "read"]
 
 CatalogFor = Callable[[Sequence[Path], Collection[str]], Catalog]
 """Makes the catalog for the directories of ``backendPaths`` and the backends that a file speaks of;
@@ -41,15 +41,32 @@ def load(path: Path, catalog_for: CatalogFor) -> Settings:
     Raises:
         ConfigError: with everything that is wrong with it, in file order.
     """
-    complaints = Complaints(str(path))
-    return _settings(read_file(path, complaints), path.parent, catalog_for, complaints)
+    return loads(read(path), str(path), catalog_for)
 
 
-def loads(text: str | bytes, file_name: str, catalog_for: CatalogFor) -> Settings:
-    """Reads a configuration from memory; ``file_name`` stands in the complaints. See :func:`load`."""
+def read(path: Path) -> bytes:
+    """The bytes of a configuration file, for :func:`loads`.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    return read_file(path, Complaints(str(path)))
+
+
+def loads(
+    text: str | bytes, file_name: str, catalog_for: CatalogFor, directory: Path | None = None
+) -> Settings:
+    """Reads a configuration from memory. See :func:`load`.
+
+    Args:
+        text: the configuration.
+        file_name: what complaints call it.
+        catalog_for: as for :func:`load`.
+        directory: where relative ``backendPaths`` begin; by default the directory of ``file_name``.
+    """
     complaints = Complaints(file_name)
     data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
-    return _settings(data, Path(file_name).parent, catalog_for, complaints)
+    return _settings(data, directory or Path(file_name).parent, catalog_for, complaints)
 
 
 def backend_paths(path: Path) -> tuple[Path, ...]:

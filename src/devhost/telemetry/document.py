@@ -17,8 +17,18 @@ class Reload(TypedDict):
     complaints: list[str]
 
 
+class CopyStatus(TypedDict):
+    """The copy of the last accepted configuration, and when it was accepted."""
+
+    file: str
+    acceptedAt: str
+
+
 class HostStatus(TypedDict):
-    """The process itself; ``config`` is the file's path, ``generation`` counts what took effect."""
+    """The process itself; ``config`` is the file's path, ``generation`` counts what took effect.
+
+    ``copy`` is what it runs on in place of the file, which was refused at the start; else ``None``.
+    """
 
     version: str
     pid: int
@@ -26,6 +36,7 @@ class HostStatus(TypedDict):
     config: str
     generation: int
     lastReload: Reload
+    copy: CopyStatus | None
 
 
 class PodResourcesStatus(TypedDict):

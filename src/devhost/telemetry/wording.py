@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from .document import DeviceStatus, EntryStatus, HolderStatus, StatusDocument
+from .document import DeviceStatus, EntryStatus, HolderStatus, HostStatus, StatusDocument
 
 UNKNOWN_POD = "a pod, unknown which"
 
@@ -38,6 +38,13 @@ def awaits(document: StatusDocument) -> list[str]:
     """The backends that have not listed their devices, of entries which should have some."""
     waiting = (e["backend"] for e in document["entries"] if e["state"] == "waiting" and not e["optional"])
     return list(dict.fromkeys(waiting))
+
+
+def in_use(host: HostStatus) -> str:
+    """Which configuration is in use while the file is refused."""
+    if copy := host["copy"]:
+        return f"running on the copy of {copy['acceptedAt']}"
+    return f"generation {host['generation']} stays"
 
 
 def held_by(device: DeviceStatus, known: bool, unnamed: str = UNKNOWN_POD) -> str:

@@ -6,9 +6,9 @@ runs there.
  system   there itself nothing goes; below it may, such as a vendor's library
 */}}
 {{- define "devhost.places" -}}
-{{- $own := dict "/opt/devhost" "devhost itself" "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" "/proc" "the container's processes" -}}
+{{- $own := dict "/opt/devhost" "devhost itself" "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" "/var/lib/devhost" "devhost's own files" "/proc" "the container's processes" -}}
 {{- $system := list "/usr" "/usr/bin" "/usr/sbin" "/usr/lib" "/usr/lib64" "/usr/lib/x86_64-linux-gnu" "/usr/lib/aarch64-linux-gnu" -}}
-{{- $places := dict "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" -}}
+{{- $places := dict "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" "/var/lib/devhost" "devhost's own files" -}}
 {{- range $mount := . -}}
   {{- $who := default $mount.name $mount.said -}}
   {{- range $path := list $mount.path $mount.at -}}

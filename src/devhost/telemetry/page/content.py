@@ -14,7 +14,7 @@ from devhost.telemetry.document import (
     ResourceStatus,
     StatusDocument,
 )
-from devhost.telemetry.wording import UNKNOWN_POD, awaits, container, empty_entry, few
+from devhost.telemetry.wording import UNKNOWN_POD, awaits, container, empty_entry, few, in_use
 
 from .devices import MOST, anchor, devices, health, more
 from .hiding import HIDDEN
@@ -98,7 +98,7 @@ def _reload(host: HostStatus, now: datetime) -> Html:
     if last["result"] == "ok":
         return joined(["loaded ", since(last["at"], now, " ago")])
     rejected = tag("strong", "REJECTED", class_="state bad")
-    return joined([rejected, " ", since(last["at"], now, " ago"), f", generation {host['generation']} stays"])
+    return joined([rejected, " ", since(last["at"], now, " ago"), f", {in_use(host)}"])
 
 
 def _verdict(document: StatusDocument) -> Html:

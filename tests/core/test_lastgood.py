@@ -1,0 +1,188 @@
+"""The copy of the last accepted configuration: whose it is, where it is, and that it is always whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from devhost.errors import ConfigError
+from devhost.lastgood import Accepted, LastGood, Unusable, state_dir
+from devhost.loading import load, load_or_copy
+
+FIRST, SECOND = b"version: 1\nresources: []\n", b"version: 1\nresources: [] # the second\n"
+
+
+def keep(config: Path, directory: Path, data: bytes) -> LastGood:
+    kept = LastGood(config, directory)
+    asyncio.run(_keep(kept, data))
+    return kept
+
+
+async def _keep(kept: LastGood, data: bytes) -> None:
+    await written(kept, data)
+    kept.close()
+
+
+async def written(kept: LastGood, data: bytes) -> None:
+    """Keeps it, again and again where the disk is very slow."""
+    async with asyncio.timeout(60):
+        while True:
+            await kept.keep(Accepted(data, 0o644))
+            if (found := kept.read()) and found.data == data and not kept.outdated:
+                return
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Like a full disk, for files that this process writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_each_path_has_a_copy_of_its_own_in_one_directory(tmp_path):
+    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    keep(one, tmp_path / "state", FIRST)
+    keep(other, tmp_path / "state", SECOND)
+    assert LastGood(one, tmp_path / "state").read().data == FIRST
+    assert LastGood(other, tmp_path / "state").read().data == SECOND
+    assert LastGood(tmp_path / "third.yaml", tmp_path / "state").read() is None
+
+
+def test_the_copy_of_another_path_is_not_used_under_any_name(tmp_path):
+    kept = keep(tmp_path / "one.yaml", tmp_path / "state", FIRST)
+    other = LastGood(tmp_path / "other.yaml", tmp_path / "state")
+    kept.file.rename(other.file)
+    with pytest.raises(Unusable, match=f"it is a copy of {tmp_path}/one.yaml"):
+        other.read()
+
+
+def test_a_link_in_place_of_the_copy_is_not_followed(tmp_path):
+    kept = keep(tmp_path / "one.yaml", tmp_path / "state", FIRST)
+    kept.file.rename(tmp_path / "elsewhere")
+    kept.file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Unusable, match="cannot be read: Too many levels of symbolic links"):
+        LastGood(tmp_path / "one.yaml", tmp_path / "state").read()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
+def test_a_copy_that_another_user_wrote_is_not_used(tmp_path):
+    kept = keep(tmp_path / "one.yaml", tmp_path / "state", FIRST)
+    os.chown(kept.file, 4711, 4711)
+    with pytest.raises(Unusable, match="it belongs to uid 4711"):
+        LastGood(tmp_path / "one.yaml", tmp_path / "state").read()
+
+
+def test_what_comes_from_an_open_file_or_a_pipe_has_no_copy(tmp_path, monkeypatch):
+    """``--config <(generate)`` has the path ``/dev/fd/63`` whatever is generated."""
+    assert LastGood(Path("/dev/fd/63"), tmp_path).file is None
+    assert LastGood(Path("/proc/self/fd/0"), tmp_path).read() is None
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(["sh", "-c", f"printf 'version: 1\\nresources: []\\n' > {pipe}"])
+    assert load(pipe).accepted is None
+    assert writer.wait(60) == 0
+
+
+async def test_a_full_disk_leaves_the_old_copy_whole_and_is_a_problem_until_there_is_room(tmp_path):
+    kept = LastGood(tmp_path / "one.yaml", tmp_path / "state")
+    await written(kept, FIRST)
+    big = SECOND + b"#" * 100_000
+    with files_of_at_most(50_000):
+        await kept.keep(Accepted(big, 0o644))
+    assert kept.outdated.startswith(
+        f"{kept.file} is the copy of an earlier configuration:"
+        f" cannot keep a copy of the configuration in {kept.file.parent}: File too large"
+    )
+    assert kept.read().data == FIRST
+    assert list(kept.file.parent.iterdir()) == [kept.file]
+    await written(kept, big)
+    kept.close()
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from devhost.lastgood import Accepted, LastGood
+
+async def main():
+    kept = LastGood(Path(sys.argv[1]), Path(sys.argv[2]))
+    while True:
+        for letter in b"ab":
+            await kept.keep(Accepted(bytes([letter]) * 300_000, 0o644))
+            print(letter, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("writes", [1, 2, 5, 9])
+def test_a_process_killed_while_it_writes_leaves_the_old_copy_or_the_new_one(tmp_path, writes):
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "one.yaml"), str(tmp_path / "state")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        for _ in range(writes):
+            process.stdout.readline()
+        process.kill()  # it writes the next one just now
+    found = LastGood(tmp_path / "one.yaml", tmp_path / "state").read()
+    assert found.data in (b"a" * 300_000, b"b" * 300_000)
+
+
+def test_what_a_killed_process_left_half_written_is_removed_in_time(tmp_path):
+    kept = keep(tmp_path / "one.yaml", tmp_path / "state", FIRST)
+    left = kept.file.with_name(f".{kept.file.stem}-abc.part")
+    fresh = left.with_name(f".{kept.file.stem}-def.part")
+    left.touch()
+    fresh.touch()  # another process may be writing it
+    os.utime(left, (1, 1))
+    keep(tmp_path / "one.yaml", tmp_path / "state", SECOND)
+    assert sorted(kept.file.parent.iterdir()) == [fresh, kept.file]
+
+
+def test_complaints_about_a_copy_have_the_lines_of_the_copy(tmp_path):
+    config = tmp_path / "one.yaml"
+    kept = keep(config, tmp_path / "state", b"version: 1\nresources: 7\nbackends: 8\n")
+    with pytest.raises(ConfigError) as caught:
+        load_or_copy(config, kept)
+    missing, neither = caught.value.complaints
+    assert str(missing) == f"{config}: there is no such file"
+    line = kept.file.read_text().splitlines().index("resources: 7") + 1
+    assert str(neither).startswith(
+        f"{kept.file}:{line}:12: resources: this copy of the configuration accepted at 2"
+    )
+    assert "and 1 more complaint" in str(neither)
+
+
+def test_a_copy_can_be_checked_like_any_file(tmp_path):
+    kept = keep(tmp_path / "one.yaml", tmp_path / "state", FIRST)
+    assert load(kept.file).settings == load_or_copy(tmp_path / "one.yaml", kept).settings
+
+
+def test_root_keeps_copies_on_the_node_and_a_user_at_home(monkeypatch, tmp_path):
+    monkeypatch.delenv("DEVHOST_STATE_DIR")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert state_dir() == Path("/var/lib/devhost")
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert state_dir() == tmp_path / ".local" / "state" / "devhost"
+    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
+    assert state_dir() == tmp_path / ".local" / "state" / "devhost"
+    monkeypatch.setenv("XDG_STATE_HOME", "/srv/state")
+    assert state_dir() == Path("/srv/state/devhost")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 4_294_967_000)  # in no list of users, as in some containers
+    assert state_dir() is None
+    monkeypatch.setenv("DEVHOST_STATE_DIR", "/srv/copies")
+    assert state_dir() == Path("/srv/copies")

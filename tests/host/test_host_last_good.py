@@ -1,0 +1,108 @@
+"""A host and the copy of what it accepted: when it is written, and who hears that the file was refused."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devhost import catalog
+from devhost.lastgood import Accepted, LastGood
+from devhost.loading import Copied
+from devhost.observe import ConfigurationRead, hookimpl
+from devhost.problems import problems
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE, OTHER_LINE = f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other"
+
+
+@pytest.fixture
+def kept(rig, tmp_path) -> LastGood:
+    """The copy of the rig's file."""
+    load = rig.load
+    rig.load = lambda: replace(load(), accepted=Accepted(rig.config.read_bytes(), 0o644))
+    return LastGood(rig.config, tmp_path / "state")
+
+
+async def test_what_is_offered_has_its_copy(rig, kubelet, kept, caplog):
+    def copied() -> bool:
+        found = kept.read()
+        slow = "the configuration is not copied" in caplog.text  # the disk took longer than devhost waits
+        return slow or (found is not None and found.data == rig.config.read_bytes())
+
+    rig.write(TOY_LINE)
+    async with rig.running(last_good=kept):
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert copied()
+        rig.write(TOY_LINE, OTHER_LINE)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        assert copied()
+
+
+async def test_an_edit_of_a_comment_reaches_the_copy(rig, kubelet, kept):
+    rig.write(TOY_LINE)
+    async with rig.running(last_good=kept):
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.config.write_bytes(rig.config.read_bytes() + b"# nothing else is different\n")
+        await rig.until(lambda: kept.read().data == rig.config.read_bytes())
+
+
+async def test_a_refused_edit_does_not_reach_the_copy(rig, kubelet, kept):
+    rig.write(TOY_LINE)
+    async with rig.running(last_good=kept) as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        good = rig.config.read_bytes()
+        rig.config.write_text("version: 1\nresources: 7\n")
+        await rig.until(lambda: host.last_reload.complaints)
+        assert kept.read().data == good
+
+
+async def test_a_copy_of_an_earlier_configuration_is_a_problem_until_it_is_replaced(
+    rig, kubelet, kept, caplog
+):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    rig.write(TOY_LINE)
+    async with rig.running(last_good=kept) as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.write(TOY_LINE, OTHER_LINE)
+        new = rig.config.with_suffix(".new")
+        new.write_bytes(rig.config.read_bytes() + b"#" * 100_000)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # like a full disk
+        try:
+            new.replace(rig.config)
+            await rig.until(lambda: problems(host).counts.get("config"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        (problem,) = problems(host).shown
+        assert problem.subject == str(rig.config)
+        assert problem.reason.startswith(f"{kept.file} is the copy of an earlier configuration: cannot keep")
+        assert [record.fields["reason"] for record in caplog.records] == [problem.reason]
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+        await rig.until(lambda: host.ready() == (True, ""))
+        host.reload()
+        await rig.until(lambda: not problems(host).shown)
+        assert kept.read().data == rig.config.read_bytes()
+
+
+async def test_observers_hear_at_the_start_that_the_file_was_refused(rig, kubelet):
+    class Ear:
+        def __init__(self) -> None:
+            self.news: list[ConfigurationRead] = []
+
+        @hookimpl
+        def devhost_configuration_read(self, news: tuple[ConfigurationRead, ...]) -> None:
+            self.news += news
+
+    ear, load, builder = Ear(), rig.load, catalog._Builder()
+    builder._register(ear, "tests", "1", "ear")
+    copied = Copied(Path("/var/lib/devhost/config-0.yaml"), "2026-11-20T12:00:00Z", ("it is wrong",))
+    rig.load = lambda: replace(
+        load(), catalog=replace(load().catalog, observers=tuple(builder.observers.values())), copied=copied
+    )
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await rig.until(lambda: ear.news)
+        (news,) = ear.news
+        assert (news.file, news.complaints) == (str(rig.config), ("it is wrong",))
