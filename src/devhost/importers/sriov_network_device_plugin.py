@@ -1,8 +1,8 @@
 """sriov-network-device-plugin's JSON → devhost.yaml.
 
 Read are its configuration file, a ConfigMap that holds one (or one for each node, under the node's name), and
-a NicClusterPolicy of NVIDIA's network operator, which has it as a string. What the plugin refuses is refused
-here.
+a NicClusterPolicy or NicNodePolicy of NVIDIA's network operator, which have it as a string. What the plugin
+refuses is refused here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from devhost import naming
 from devhost.backend import OptionError, option
 from devhost.config.annotation import Bounds, Raw, keys
 from devhost.config.complaints import Complaints, Place, one_line, shown
-from devhost.config.document import parse
 from devhost.config.language import MAX_RESOURCES
 from devhost.config.nodes import Items, Node
 from devhost.config.scalar import WRONG
@@ -24,8 +23,8 @@ from devhost.config.shape import read_dataclass, read_fields
 from devhost.where import Where, covers
 
 from .gojson import Remark, known
-from .kubernetes import unwrapped
-from .notation import IF_EMPTY, quoted, text, untabbed
+from .kubernetes import objects, unwrapped
+from .notation import quoted, text
 from .sriov_selectors import READ, DeviceType, Selectors, condition
 
 DEFAULT_PREFIX = "intel.com"
@@ -34,8 +33,11 @@ DEFAULT_PREFIX = "intel.com"
 CONFIG_KEY = "config.json"
 """The key of a ConfigMap that the plugin's own manifests use."""
 
-FIELDS = {"NicClusterPolicy": ("spec", "sriovDevicePlugin", "config")}
-"""Where the network operator's object has it."""
+FIELDS = dict.fromkeys(("NicClusterPolicy", "NicNodePolicy"), ("spec", "sriovDevicePlugin", "config"))
+"""Where the network operator's objects have it: one for the cluster, or one for a group of nodes."""
+
+_BELONGS = dict.fromkeys(FIELDS, (("spec", "rdmaSharedDevicePlugin", "config"), "rdma-shared-dev-plugin"))
+"""What else they may have, and who imports that."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _BARE = frozenset({"kind", "acpiIndex", "isRdma", "vdpaType"})
@@ -100,13 +102,12 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
     complaints = Complaints(file_name)
-    document = parse(untabbed(data), complaints, if_empty=IF_EMPTY)
     node, place = unwrapped(
-        document,
-        Place(complaints),
+        objects(data, complaints),
         config_map_key=key or CONFIG_KEY,
         fields=FIELDS,
         choose_key="choose one with --key",
+        belongs=_BELONGS,
     )
     remarks: list[Remark] = []
     values = read_fields(known(node, keys(_File), place, remarks.append), _File, place)
