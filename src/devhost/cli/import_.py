@@ -107,10 +107,10 @@ def rdma_shared(file: str) -> None:
 @click.option(
     "--resource-prefix",
     "prefix",
-    default=sriov_network_device_plugin.DEFAULT_PREFIX,
-    show_default=True,
+    default="",
     metavar="DOMAIN",
-    help="Domain of resources that have none of their own: what the plugin's flag of this name says.",
+    help="Domain of resources that have none of their own: what the plugin's flag of this name says.  "
+    f"[default: that of a DaemonSet in FILE, else {sriov_network_device_plugin.DEFAULT_PREFIX}]",
 )
 @click.option(
     "--key",

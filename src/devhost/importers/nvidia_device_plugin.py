@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NoReturn
 
-from devhost.config.annotation import keys
 from devhost.config.complaints import Complaints, Place, one_line
 from devhost.config.nodes import Fields, Node
 from devhost.config.scalar import WRONG
@@ -21,9 +20,10 @@ from devhost.settings import LABEL_DIRECTORY
 from .gojson import Remark
 from .kubernetes import GUIDE, Object, at, config_map_entry, objects, text_at, unwrapped
 from .notation import quoted, text
-from .nvidia_config import Config, pruned
+from .nvidia_config import Config
 from .nvidia_entries import Entries, Entry, Value
-from .nvidia_values import CHOOSE, found_in, others, read_values
+from .nvidia_values import CHOOSE, found_in, of_container, others, read_config, read_values, settled
+from .workload import Container, containers
 
 CONFIG_KEY = "default"
 """Which of several configurations in a ConfigMap the plugin's chart takes for a node without a label."""
@@ -52,22 +52,49 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     complaints = Complaints(file_name)
     notes: list[str] = []
     remarks: list[Remark] = []
-    node, place = _document(objects(data, complaints), key, notes)
-    if (values := found_in(node, place)) is not None:
-        read = read_values(*values, key, remarks.append)
-        node, place, notes = read.config, read.place, [*notes, *read.notes]
+    found = objects(data, complaints)
+    running = [one for thing in found for one in containers(thing) if _runs_it(one)]
+    if running:
+        node, place = _beside(running[0], found, key, notes)
     else:
-        if isinstance(node, Fields) and node.entries and not _is_known(node):
-            hint = f"known keys: {', '.join(sorted(keys(Config)))}; for what else there is see {GUIDE}"
-            message = "no key of it is known, so it is no configuration of NVIDIA's device plugin"
-            place.complaints.fail(node.mark, message, hint)
-        node = pruned(node, Config, place, remarks.append)
+        node, place = _document(found, key, notes)
+    if not running and (values := found_in(node, place)) is not None:
+        read = read_values(*values, key, remarks.append)
+    else:
+        config_node = read_config(node, place, remarks.append)
+        given = of_container(running[0]) if running else Fields(node.mark)
+        read = settled(config_node, given, running[0].place if running else place, place)
+    node, place, notes = read.config, read.place, [*notes, *read.notes]
     config = read_dataclass(node, Config, place)
     if config is WRONG or complaints.found:
         for remark in remarks:  # they may be what is wrong
             place.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
         raise (complaints if complaints.found else place.complaints).error()
     return "\n".join(_written(config, [*notes, *map(str, remarks)], as_written=as_written)) + "\n"
+
+
+def _runs_it(container: Container) -> bool:
+    """Whether it is NVIDIA's plugin, and no helper from the same image."""
+    image = container.image
+    ours = "nvidia" in image and "k8s-device-plugin" in image
+    return ours and container.program in ("", "nvidia-device-plugin")
+
+
+def _beside(container: Container, found: Sequence[Object], key: str, notes: list[str]) -> tuple[Node, Place]:
+    """The configuration that a container reads beside its variables; an empty one where it reads none.
+
+    Raises:
+        ConfigError: it is not in the file.
+    """
+    for name, _ in container.variables():
+        if name.startswith("DP_"):
+            notes.append(f"{name}: see {GUIDE} for the option that does the same.")
+    if any(one.kind == "ConfigMap" for one in found):
+        return _document([one for one in found if one.kind == "ConfigMap"], key, notes)
+    if container.variable("CONFIG_FILE") or any(flag.name == "config-file" for flag in container.flags()):
+        message = "its configuration is in a ConfigMap, which is not in this file"
+        container.place.complaints.fail(container.node.mark, message, "add the ConfigMap")
+    return Fields(container.node.mark), container.place
 
 
 def _document(found: Sequence[Object], key: str, notes: list[str]) -> tuple[Node, Place]:
@@ -103,17 +130,6 @@ def _point_to_map(policy: Object, name: str, key: str) -> NoReturn:
         hint = f"see {GUIDE}"
         message = f"{policy} holds no configuration, and names none under spec.devicePlugin.config"
     policy.place.complaints.fail(policy.node.mark, message, hint)
-
-
-def _is_known(node: Fields) -> bool:
-    """Whether the plugin reads any of the keys; a chart's ``resources`` are something else than its own."""
-    names = {name.lower() for name in keys(Config)}
-    for name, entry in node.entries.items():
-        inner = {one.lower() for one in entry.value.entries} if isinstance(entry.value, Fields) else set()
-        foreign = name.lower() == "resources" and inner and not inner & {"gpus", "mig"}
-        if name.lower() in names and not foreign:
-            return True
-    return False
 
 
 def _written(config: Config, remarks: Sequence[str], *, as_written: bool) -> Iterator[str]:

@@ -6,7 +6,8 @@ and with the plugin a variable wins over its file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from devhost.config.annotation import keys
@@ -16,10 +17,24 @@ from devhost.config.scalar import WRONG
 from devhost.config.shape import read
 
 from .gojson import Remark
-from .kubernetes import at, opened, some, text_at
+from .kubernetes import GUIDE, at, opened, some, text_at
 from .nvidia_config import Config, Flags, Plugin, pruned
+from .workload import Container
 
 CHOOSE = "choose one with --key"
+
+_OTHERWISE: Mapping[tuple[str, ...], str] = {
+    ("compatWithCPUManager",): "PASS_DEVICE_SPECS",
+    ("mps", "root"): "MPS_ROOT",
+    ("devicePlugin", "mps", "root"): "",
+    ("cdi", "nvidiaHookPath"): "NVIDIA_CDI_HOOK_PATH",
+}
+"""Settings whose variables are called otherwise than the chart's keys."""
+
+_SWITCHES = frozenset(
+    {"pass-device-specs", "fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "mofed-enabled"}
+)
+"""Flags that need no value."""
 
 _PLUGIN = ("flags", "plugin")
 _SETTINGS: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
@@ -61,6 +76,14 @@ _OF_PODS = frozenset({
 })  # fmt: skip
 """Keys that say how the plugin's pods run; many charts have them."""
 
+_TELLING = (
+    *(("config", key) for key in ("map", "name", "default", "fallbackStrategies")),
+    ("devicePlugin", "config"),
+    ("gfd", "enabled"),
+    *((key,) for key in ("dcgmExporter", "migManager", "nodeStatusExporter", "sandboxDevicePlugin")),
+)
+"""What tells values of these charts from those of others, beside the settings."""
+
 _SUBCHARTS = ("nvidia-device-plugin", "gpu-operator")
 """Under these keys a chart that has one of the two as a part has its values."""
 
@@ -84,8 +107,50 @@ def found_in(node: Node, place: Place) -> tuple[Fields, Place] | None:
             return inner, place.key(key)
     if node.entries.keys() & {"version", "flags", "sharing", "imex"}:
         return None
-    wanted = {path[0] for path in _SETTINGS} | _BOTH | _OPERATOR
-    return (node, place) if node.entries.keys() & wanted else None
+    told = any(at(node, *path) is not None for path in (*_SETTINGS, *_TELLING))
+    return (node, place) if told else None
+
+
+def read_config(node: Node, place: Place, remark: Callable[[Remark], None]) -> Fields:
+    """The plugin's own configuration without keys that it ignores; ``remark`` is told of these.
+
+    Raises:
+        ConfigError: it is none: no mapping, or one of which the plugin knows no key.
+    """
+    if isinstance(node, Fields) and node.entries and not _is_known(node):
+        hint = f"known keys: {', '.join(sorted(keys(Config)))}; for what else there is see {GUIDE}"
+        message = "no key of it is known, so it is no configuration of NVIDIA's device plugin"
+        place.complaints.fail(node.mark, message, hint)
+    config = pruned(node, Config, place, remark)
+    if not isinstance(config, Fields):
+        place.complaints.fail(node.mark, f"must be a mapping, not {node}", f"for what there is see {GUIDE}")
+    return config
+
+
+def _is_known(node: Fields) -> bool:
+    """Whether the plugin reads any of the keys; ``resources`` of a chart are something else than its own."""
+    names = {name.lower() for name in keys(Config)}
+    for name, entry in node.entries.items():
+        inner = {one.lower() for one in entry.value.entries} if isinstance(entry.value, Fields) else set()
+        foreign = name.lower() == "resources" and inner and not inner & {"gpus", "mig"}
+        if name.lower() in names and not foreign:
+            return True
+    return False
+
+
+def settled(config: Fields, values: Fields, place: Place, where: Place, notes: Sequence[str] = ()) -> Values:
+    """A configuration with the settings that values give.
+
+    Args:
+        config: the configuration, which is changed.
+        values: the values.
+        place: where the values stand.
+        where: where the configuration stands.
+        notes: what is to be said already.
+    """
+    for path, name, value in _given(values, place):
+        _set(config, path, name, value)
+    return Values(config, where, list(notes))
 
 
 def read_values(values: Fields, place: Place, key: str, remark: Callable[[Remark], None]) -> Values:
@@ -103,21 +168,40 @@ def read_values(values: Fields, place: Place, key: str, remark: Callable[[Remark
     of_operator = bool(values.entries.keys() & _OPERATOR) or at(values, "devicePlugin", "config") is not None
     notes: list[str] = []
     node, where = _chosen(values, place, key, notes)
-    config = pruned(node, Config, where, remark)
-    if not isinstance(config, Fields):
-        where.complaints.fail(node.mark, f"must be a mapping, not {node}")
+    config = read_config(node, where, remark)
     known = {path[0] for path in _SETTINGS} | _BOTH | _OPERATOR | _OF_PODS
     for name, entry in values.entries.items():
         if name not in known:
             message = "the chart knows no such key and ignores it"
             remark(Remark(entry.mark, place.key(name).path, message, suggest(name, known, "keys")))
-    for path, name, value in _given(values, place):
-        _set(config, path, name, value)
     _features(values, config, of_operator=of_operator, notes=notes)
     ignored = sorted(values.entries.keys() & (_OF_PODS | _OPERATOR) - {"mig"})
     if ignored:
         notes.append(f"{', '.join(ignored)}: for the pods of the chart; here see deploy/README.md.")
-    return Values(config, where, notes)
+    return settled(config, values, place, where, notes)
+
+
+def of_container(container: Container) -> Fields:
+    """What a container's variables and flags say, as values of the chart, which makes such variables."""
+    names = {_variable(path): path for path in _SETTINGS if path != ("mig", "strategy")}
+    values = Fields(container.node.mark)
+    given = [(flag.name, flag.value) for flag in container.flags(switches=_SWITCHES)]
+    for name, value in [*container.variables(), *given]:  # a flag wins over a variable
+        path = names.get(name.upper().replace("-", "_"))
+        if path is None:
+            continue
+        kind = "bool" if value.text.lower() in ("true", "false") else value.kind
+        switched = not value.text and name in _SWITCHES
+        node = Scalar(value.mark, "true" if switched else value.text.strip(), "bool" if switched else kind)
+        _set(values, path[:-1], path[-1], node)
+    return values
+
+
+def _variable(path: tuple[str, ...]) -> str:
+    """How the plugin calls a setting of the chart in a variable; its flags are the same in lower case."""
+    if path in _OTHERWISE:
+        return _OTHERWISE[path]
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path[-1]).upper()
 
 
 def _chosen(values: Fields, place: Place, key: str, notes: list[str]) -> tuple[Node, Place]:
@@ -172,8 +256,8 @@ def others(chosen: str, names: list[str]) -> Iterator[str]:
     left = [name for name in names if name != chosen]
     if left:
         yield (
-            f"This is the configuration {chosen}. There are also {some(left)}, for nodes with the label "
-            f"nvidia.com/device-plugin.config: {CHOOSE}, for a file of their own."
+            f"This is the configuration {chosen}. For nodes with another in the label "
+            f"nvidia.com/device-plugin.config ({some(left)}), import that with --key."
         )
 
 

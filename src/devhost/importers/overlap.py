@@ -23,6 +23,23 @@ _LINKS = {
 _DISK = re.compile(f"({'|'.join(_DISKS)})[^/]*")
 """How nodes of disks are called. A disk is not offered beside its partitions."""
 
+_OWN = frozenset(
+    {
+        "fuse",
+        "kfd",
+        "kvm",
+        "ppp",
+        "rfkill",
+        "uhid",
+        "uinput",
+        "userfaultfd",
+        "vhost-net",
+        "vhost-vsock",
+        "vsock",
+    }
+)
+"""Nodes whose names have no number, and that no rule of udev's is likely to give to a link."""
+
 _ANY = frozenset({"*", "?", "["})
 _SIGN = re.compile(r"\[[^\]]*\]|.", re.DOTALL)
 
@@ -31,12 +48,21 @@ def may_be_one(one: str, other: str) -> bool:
     """Whether a node, or a disk and a part of it, may be among what both globs mean."""
     if _link_directory(one) and _link_directory(one) == _link_directory(other):
         return _meet(one.split("/"), other.split("/"))
+    if _own_link(one, other) or _own_link(other, one):
+        return True
     return any(_meet(a.split("/"), b.split("/")) for a, b in product(_reach(one), _reach(other)))
 
 
 def has_parts(path: str) -> bool:
     """Whether a glob may mean a disk as well as its partitions."""
     return bool(_ANY & set(path) and _DISK.fullmatch(path.rpartition("/")[2]))
+
+
+def _own_link(one: str, other: str) -> bool:
+    """Whether ``one`` looks like a link by a rule of the node's owner, and may lead to a match of a glob."""
+    name = one.removeprefix("/dev/")
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z_-]*", name) is not None and name not in _OWN
+    return plain and re.fullmatch(r"/dev/[^/]*[*?\[][^/]*", other) is not None
 
 
 def _reach(path: str) -> list[str]:

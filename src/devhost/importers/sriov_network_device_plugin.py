@@ -23,9 +23,10 @@ from devhost.config.shape import read_dataclass, read_fields
 from devhost.where import Where, covers
 
 from .gojson import Remark, known
-from .kubernetes import objects, unwrapped
+from .kubernetes import Object, objects, unwrapped
 from .notation import quoted, text
 from .sriov_selectors import READ, DeviceType, Selectors, condition
+from .workload import containers
 
 DEFAULT_PREFIX = "intel.com"
 """The domain of a resource without ``resourcePrefix``, unless the plugin's flag of that name says another."""
@@ -95,15 +96,18 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     Args:
         data: the plugin's configuration, or a Kubernetes object that holds it, as JSON or YAML.
         file_name: stands in the complaints.
-        prefix: what the plugin's flag ``--resource-prefix`` was given; :data:`DEFAULT_PREFIX` if empty.
+        prefix: what the plugin's flag ``--resource-prefix`` was given. If empty, what a DaemonSet in the same
+            file gives it, else :data:`DEFAULT_PREFIX`.
         key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
 
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
     complaints = Complaints(file_name)
+    found = objects(data, complaints)
+    prefix = prefix or _prefix(found) or DEFAULT_PREFIX
     node, place = unwrapped(
-        objects(data, complaints),
+        found,
         config_map_key=key or CONFIG_KEY,
         fields=FIELDS,
         choose_key="choose one with --key",
@@ -112,11 +116,17 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     remarks: list[Remark] = []
     values = read_fields(known(node, keys(_File), place, remarks.append), _File, place)
     nodes = values.get("resource_list", ())
-    imports = _imports(nodes, place.key("resourceList"), prefix or DEFAULT_PREFIX)
-    for found in (complaints, place.complaints):
-        if found.found:
-            raise found.error()
+    imports = _imports(nodes, place.key("resourceList"), prefix)
+    for heard in (complaints, place.complaints):
+        if heard.found:
+            raise heard.error()
     return "\n".join(_written(imports, remarks)) + "\n"
+
+
+def _prefix(found: Sequence[Object]) -> str:
+    """What the flag is given by the object that runs the plugin; empty where none does."""
+    flags = (flag for one in found for container in containers(one) for flag in container.flags())
+    return next((flag.value.text for flag in flags if flag.name == "resource-prefix"), "")
 
 
 def _imports(nodes: Sequence[Node], place: Place, prefix: str) -> list[_Import]:

@@ -51,13 +51,24 @@ class Container:
         found = _VERSION.fullmatch(tag)
         return tuple(map(int, found.groups())) if found else ()
 
+    @property
+    def program(self) -> str:
+        """What is started, without its directory; empty where the image says it."""
+        command = at(self.node, "command")
+        words = command.items if isinstance(command, Items) else ()
+        return words[0].text.rpartition("/")[2] if words and isinstance(words[0], Scalar) else ""
+
     def variable(self, name: str) -> str:
         """The value of a variable that is written in the object; empty where none is."""
+        return dict((key, value.text) for key, value in self.variables()).get(name, "")
+
+    def variables(self) -> Iterator[tuple[str, Scalar]]:
+        """The variables whose values are written in the object, in its order."""
         listed = at(self.node, "env")
         for one in listed.items if isinstance(listed, Items) else ():
-            if text_at(one, "name") == name:
-                return text_at(one, "value")
-        return ""
+            value = at(one, "value")
+            if isinstance(value, Scalar):
+                yield text_at(one, "name"), value
 
     def flags(self, switches: Collection[str] = ()) -> Iterator[Flag]:
         """The flags with two hyphens or one, as ``--name=value`` or ``--name value``.
