@@ -430,16 +430,16 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
     paths = [path for group in groups for path in group.nodes]
     usb = [one for group in groups for one in group.usb]
     found.update(id(path) for path in paths if overlap.has_parts(path.host))
-    for a, b in combinations([(group, path) for group in groups for path in group.nodes], 2):
-        if overlap.may_be_one(a[1].host, b[1].host):
-            found.update((id(a[1]), id(b[1])))
+    for path, another in combinations(paths, 2):
+        if overlap.may_be_one(path.host, another.host):
+            found.update((id(path), id(another)))
     for one, other in combinations(usb, 2):
         if one.may_be(other):
             found.update((id(one), id(other)))
     # a serial port or a camera may be of any USB device, and that cannot be seen in a path
-    if usb and paths:
-        found.update(map(id, usb))
-        found.update(id(path) for path in paths if overlap.may_be_one(path.host, "/dev/bus/usb"))
+    whole = [path for path in paths if overlap.may_be_one(path.host, "/dev/bus/usb")]
+    if paths and len(paths) + len(usb) > 1:
+        found.update(map(id, (*usb, *whole)))
     return found
 
 

@@ -21,6 +21,7 @@ _POD_SPEC: Mapping[str, Sequence[str]] = {
 }
 """Where the objects that run containers have their pod's ``spec``."""
 
+_FLAG = re.compile(r"--?[A-Za-z]")
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
@@ -60,7 +61,7 @@ class Container:
 
     def variable(self, name: str) -> str:
         """The value of a variable that is written in the object; empty where none is."""
-        return dict((key, value.text) for key, value in self.variables()).get(name, "")
+        return {key: value.text for key, value in self.variables()}.get(name, "")
 
     def variables(self) -> Iterator[tuple[str, Scalar]]:
         """The variables whose values are written in the object, in its order."""
@@ -81,11 +82,11 @@ class Container:
         while n < len(words):
             word, place = words[n]
             n += 1
-            if not word.text.startswith("-") or not word.text.strip("-"):
+            if not _FLAG.match(word.text):
                 continue
             name, sign, text = word.text.lstrip("-").partition("=")
             given = Scalar(word.mark, text, "str")
-            if not sign and name not in switches and n < len(words):
+            if not sign and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
                 given, place = words[n]
                 n += 1
             yield Flag(name, given, place)
