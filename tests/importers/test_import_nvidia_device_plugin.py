@@ -552,6 +552,25 @@ def test_the_daemon_set_with_a_file_needs_its_config_map(read) -> None:
     assert replicas(read(both)[0]) == {"nvidia.com/gpu": 10, "nvidia.com/mig-{profile}": 1}
 
 
+def test_a_rendered_chart_is_read_with_the_default_of_its_helper(read) -> None:
+    """`helm template`: the helper beside the plugin is told which of the configurations is the default."""
+    rendered = json.loads(daemon_set(CONFIG_FILE="/config/config.yaml"))
+    helper = rendered["spec"]["template"]["spec"]["containers"][0]
+    helper["env"] = [{"name": "DEFAULT_CONFIG", "value": "sliced"}]
+    others = (
+        "kind: ServiceAccount\n---\nkind: ConfigMap\nmetadata: {name: kube-root-ca.crt}\ndata: {ca.crt: x}"
+    )
+    both = config_map(first=README, sliced=SLICED % "")
+    settings, said = read(f"{others}\n---\n{json.dumps(rendered)}\n---\n{both}")
+    assert replicas(settings) == {"nvidia.com/gpu": 10}
+    assert "This is the configuration sliced" in said
+
+
+def test_a_configuration_that_is_asked_for_and_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--key, which may be any"):
+        convert(config_map(any=README).encode(), "cm.yaml", "other")
+
+
 @pytest.mark.parametrize(
     "source",
     [

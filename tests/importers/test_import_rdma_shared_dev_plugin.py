@@ -130,8 +130,16 @@ def one_of_a_list(text: str) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": [json.loads(config_map(text))]})
 
 
+def one_of_a_namespace(text: str) -> str:
+    """`kubectl get configmap -o yaml`: each namespace has one with the cluster's certificate."""
+    root = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}}
+    return json.dumps({"kind": "List", "items": [root, json.loads(config_map(text))]})
+
+
 @pytest.mark.parametrize(
-    "wrap", [str, config_map, policy, one_of_a_list, node_policy, node_policies], ids=lambda one: one.__name__
+    "wrap",
+    [str, config_map, policy, one_of_a_list, one_of_a_namespace, node_policy, node_policies],
+    ids=lambda one: one.__name__,
 )
 def test_the_documented_example_is_kept_whatever_it_comes_in(wrap: Callable[[str], str]) -> None:
     a, b = converted(wrap(README))

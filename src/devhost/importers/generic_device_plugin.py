@@ -455,11 +455,11 @@ def _written(devices: Sequence[_Device], domain: str, remarks: Sequence[str]) ->
         yield "# - two equal USB devices are two devices here, there they are one."
     shared = _shared(groups)
     if shared:
-        yield "# A node that several of these may be is given through each of them, as there: `shared: true`."
-        yield "# Remove that where only one pod at a time is to have the node."
+        yield "# A node that several of these devices may name serves each of them, as there: `shared: true`."
+        yield "# Remove that where only one pod at a time may have the node."
     if len([path for group in groups for path in group.nodes if id(path) not in shared]) > 1:
-        yield "# A node that two paths reach under different names, by a link, goes to the first of them,"
-        yield "# unless both members say `shared: true`; there it goes to both."
+        yield "# A node that two paths reach under different names, by a link, serves the first of them only,"
+        yield "# unless both members say `shared: true`; there it serves both."
     for remark in remarks:
         yield f"# {one_line(remark)}"
     yield "version: 1"

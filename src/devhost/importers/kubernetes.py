@@ -76,17 +76,7 @@ def unwrapped(
     Raises:
         ConfigError: no object holds such a document, or several do.
     """
-    holders = [one for one in found if not one.kind or one.kind == "ConfigMap" or one.kind in fields]
-    if len(holders) > 1:
-        # of the network operator's objects only some have this plugin
-        holders = [one for one in holders if at(one.node, *fields.get(one.kind, ()))] or holders
-    if not holders:
-        _refuse(found[0], fields)
-    if len(holders) > 1:
-        names = " and ".join(map(str, holders[:3])) + (" and others" if len(holders) > 3 else "")
-        message = f"several objects hold a configuration: {names}"
-        holders[1].place.complaints.fail(holders[1].node.mark, message, "give it one of them")
-    (holder,) = holders
+    holder = the_holder(found, config_map_key=config_map_key, fields=fields)
     if not holder.kind:
         return holder.node, holder.place
     if holder.kind == "ConfigMap":
@@ -101,6 +91,28 @@ def unwrapped(
             holder.place.complaints.fail(holder.node.mark, message, hint)
         node, place = held(holder, *path)
     return opened(node, place)
+
+
+def the_holder(
+    found: Sequence[Object], *, config_map_key: str, fields: Mapping[str, Sequence[str]]
+) -> Object:
+    """The one object that may hold a configuration; the arguments are those of :func:`unwrapped`.
+
+    Raises:
+        ConfigError: no object does, or several do.
+    """
+    holders = [one for one in found if not one.kind or one.kind == "ConfigMap" or one.kind in fields]
+    if not holders:
+        _refuse(found[0], fields)
+    if len(holders) > 1:
+        # a namespace has ConfigMaps of others too, and not every object of an operator has this plugin
+        ways = {**fields, "ConfigMap": ("data", config_map_key)}
+        holders = [one for one in holders if at(one.node, *ways.get(one.kind, ()))] or holders
+    if len(holders) > 1:
+        names = " and ".join(map(str, holders[:3])) + (" and others" if len(holders) > 3 else "")
+        message = f"several objects hold a configuration: {names}"
+        holders[1].place.complaints.fail(holders[1].node.mark, message, "give it one of them")
+    return holders[0]
 
 
 def opened(node: Node, place: Place) -> tuple[Node, Place]:

@@ -18,11 +18,22 @@ from devhost.config.shape import read_dataclass
 from devhost.settings import LABEL_DIRECTORY
 
 from .gojson import Remark
-from .kubernetes import GUIDE, Object, at, config_map_entry, objects, text_at, unwrapped
+from .kubernetes import (
+    GUIDE,
+    Object,
+    at,
+    config_map_entry,
+    held,
+    objects,
+    opened,
+    text_at,
+    the_holder,
+    unwrapped,
+)
 from .notation import quoted, text
 from .nvidia_config import Config
 from .nvidia_entries import Entries, Entry, Value
-from .nvidia_values import CHOOSE, found_in, of_container, others, read_config, read_values, settled
+from .nvidia_values import CHOOSE, Values, found_in, of_container, others, read_config, read_values, settled
 from .workload import Container, containers
 
 CONFIG_KEY = "default"
@@ -53,17 +64,24 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     notes: list[str] = []
     remarks: list[Remark] = []
     found = objects(data, complaints)
-    running = [one for thing in found for one in containers(thing) if _runs_it(one)]
+    started = [container for thing in found for container in containers(thing)]
+    running = [one for one in started if _runs_it(one)]
+    if len(running) > 1:
+        message = "several containers run NVIDIA's device plugin: here is the second"
+        running[1].place.complaints.fail(running[1].node.mark, message, "give it one of them")
     if running:
-        node, place = _beside(running[0], found, key, notes)
+        (plugin,) = running
+        # the chart's helper beside the plugin knows which configuration is the default
+        default = next(filter(None, (one.variable("DEFAULT_CONFIG") for one in started)), "")
+        node, place = _beside(plugin, found, key or default, notes)
+        config_node = read_config(node, place, remarks.append)
+        read = settled(config_node, of_container(plugin), plugin.place, place)
     else:
         node, place = _document(found, key, notes)
-    if not running and (values := found_in(node, place)) is not None:
-        read = read_values(*values, key, remarks.append)
-    else:
-        config_node = read_config(node, place, remarks.append)
-        given = of_container(running[0]) if running else Fields(node.mark)
-        read = settled(config_node, given, running[0].place if running else place, place)
+        if (values := found_in(node, place)) is not None:
+            read = read_values(*values, key, remarks.append)
+        else:
+            read = Values(read_config(node, place, remarks.append), place)
     node, place, notes = read.config, read.place, [*notes, *read.notes]
     config = read_dataclass(node, Config, place)
     if config is WRONG or complaints.found:
@@ -113,10 +131,14 @@ def _document(found: Sequence[Object], key: str, notes: list[str]) -> tuple[Node
         if not maps:
             _point_to_map(policy, name, key)
         found = maps
-    if len(maps) == 1 and len(found) == 1:
-        names = [*data.entries] if isinstance(data := at(maps[0].node, "data"), Fields) else []
-        notes += others(config_map_entry(maps[0], key or CONFIG_KEY, CHOOSE, strict=bool(key)), names)
-    return unwrapped(found, config_map_key=key or CONFIG_KEY, fields=_VALUES, choose_key=CHOOSE)
+    wanted = key or CONFIG_KEY
+    holder = the_holder(found, config_map_key=wanted, fields=_VALUES)
+    if holder.kind == "ConfigMap":
+        chosen = config_map_entry(holder, wanted, CHOOSE, strict=bool(key))
+        names = [*data.entries] if isinstance(data := at(holder.node, "data"), Fields) else []
+        notes += others(chosen, names)
+        return opened(*held(holder, "data", chosen))
+    return unwrapped([holder], config_map_key=wanted, fields=_VALUES)
 
 
 def _point_to_map(policy: Object, name: str, key: str) -> NoReturn:
