@@ -143,7 +143,7 @@ def test_the_sound_cards_of_the_plugins_own_manifest_are_all_served(tmp_path: Pa
 
 
 async def test_a_pod_gets_the_nodes_of_each_while_another_pod_has_the_others(tmp_path: Path) -> None:
-    async with Node(tmp_path / "node") as node:
+    async with Node(tmp_path) as node:
         machine(node.root)
         node.configure(converted(SHIPPED).partition("version: 1\n")[2])
         async with node.served():

@@ -309,7 +309,7 @@ async def test_a_container_sees_the_additional_information_of_its_own_pool_only(
         pool("one", {"pfNames": ["enp2s0#0"]}, additionalInfo={"*": {"token": "secret"}}),
         pool("other", {"pfNames": ["enp2s0#1-7"]}),
     )
-    async with Node(tmp_path / "node") as node:
+    async with Node(tmp_path) as node:
         machines["igb"](node.root)
         node.configure(run(text).stdout.partition("version: 1\n")[2])
         async with node.served():
