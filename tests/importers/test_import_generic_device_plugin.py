@@ -32,13 +32,16 @@ devices:
 """
 
 
+DOMAIN = ("--domain", "example.org")
+
+
 def run(text: str | bytes, *arguments: str) -> Result:
     return CliRunner().invoke(command, ["generic-device-plugin", "-", *arguments], input=text)
 
 
 def converted(text: str, *arguments: str) -> Settings:
     """The settings that the output stands for: it must be accepted as it is."""
-    done = run(text, *arguments)
+    done = run(text, *(arguments or DOMAIN))
     assert done.exit_code == 0, done.output
     return loads(done.stdout, "converted.yaml", catalog.load)
 
@@ -78,7 +81,7 @@ def test_usb_ids_are_kept_however_yaml_takes_them() -> None:
     (group,) = converted(text).backends["udev"].groups  # type: ignore[attr-defined]
     ids = [(usb.id_vendor, usb.id_product, usb.serial) for usb in group.usb]
     assert ids == [("1a86", "7523", "7"), ("0002", "1e10", "")]
-    assert "two equal USB devices" in run(text).stdout
+    assert "two equal USB devices" in run(text, *DOMAIN).stdout
 
 
 def test_a_path_in_several_devices_may_be_used_by_each() -> None:
@@ -101,7 +104,7 @@ devices:
 )
 def test_what_the_flag_takes_is_understood_too(text: str) -> None:
     (resource,) = converted(text).resources
-    assert resource.name == "squat.ai/x"
+    assert resource.name == "example.org/x"
 
 
 def test_the_domain_given_wins_over_the_files() -> None:
@@ -114,7 +117,7 @@ def test_a_file_without_devices_in_its_list_is_an_empty_configuration() -> None:
 
 def test_what_has_no_equal_is_said_in_a_comment() -> None:
     text = "devices: [{name: x, groups: [{paths: [{path: /dev/x*}, {path: /lib/*.so, type: Mount}]}]}]"
-    assert "each of the group's devices gets one of the matches, here all" in run(text).stdout
+    assert "each of the group's devices gets one of the matches, here all" in run(text, *DOMAIN).stdout
     assert "# listen: has no place in this file" in run(FILE).stdout
 
 
@@ -164,7 +167,7 @@ def test_a_file_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
 def test_what_is_paired_otherwise_is_said_and_several_usb_devices_still_come_together() -> None:
     """generic-device-plugin joins the nth match of each path; here nodes of one hardware come together."""
     paths = "- {name: cam, groups: [{paths: [{path: /dev/video*}, {path: /dev/media*}, {path: /dev/x}]}]}"
-    text = run(paths).stdout
+    text = run(paths, *DOMAIN).stdout
     assert "are paired in order there, whatever they belong to" in text
     assert "# paired in order there, by hardware here" in text
     assert converted(paths).backends["udev"].groups[0].pair.value == "hardware"  # type: ignore[attr-defined]

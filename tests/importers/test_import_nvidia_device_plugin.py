@@ -360,6 +360,250 @@ def test_of_several_configurations_the_default_or_the_one_asked_for_is_read(tmp_
     assert "nvidia.com/gpu.shared" in command_line("--key", "sliced", "-", text=both).stdout
 
 
+VALUES = """
+config:
+  map:
+    default: |-
+      version: v1
+      flags: {migStrategy: none}
+    sliced: |-
+      version: v1
+      sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}
+    mixed: |-
+      version: v1
+      flags: {migStrategy: mixed}
+  default: %s
+"""
+"""Values of the plugin's chart, as its documentation has them."""
+
+
+def replicas(settings: Settings) -> dict[str, int]:
+    return {entry.name: entry.share.replicas for entry in settings.resources}
+
+
+def comments(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if line.startswith("#"))
+
+
+def test_values_of_the_chart_give_the_configuration_that_is_the_default(read) -> None:
+    """Nodes without a label of their own have config.default there."""
+    settings, text = read(VALUES % "sliced")
+    assert replicas(settings) == {"nvidia.com/gpu": 4}
+    assert "This is the configuration sliced." in text
+    assert "nvidia.com/device-plugin.config (default, mixed), import that with --key" in text
+
+
+@pytest.mark.parametrize(("default", "expected"), [("mixed", 2), ('""', 1), ("null", 1)])
+def test_values_without_a_default_fall_back_as_the_chart_does(read, default: str, expected: int) -> None:
+    """The chart's config-manager takes the one called default, or the only one."""
+    assert len(read(VALUES % default)[0].resources) == expected
+    only = 'config: {map: {any: "flags: {migStrategy: single}"}}'
+    assert taken(read(only)[0].resources[0], kind="mig", profile="1g.5gb")
+
+
+def test_another_configuration_of_values_is_asked_for_by_key() -> None:
+    done = command_line("--key", "mixed", "-", text=VALUES % "sliced")
+    assert "nvidia.com/mig-{profile}" in done.stdout
+    with pytest.raises(ConfigError, match=r"it has no config\.map\.other .*may be default, sliced, mixed"):
+        convert((VALUES % "sliced").encode(), "values.yaml", "other")
+    with pytest.raises(ConfigError, match=r"no configuration is the default .*--key, which may be a, b"):
+        convert(b'config: {map: {a: "version: v1", b: "version: v1"}}', "values.yaml")
+
+
+def test_values_that_name_a_config_map_say_how_to_get_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        convert(b"config: {name: plugin-configs, default: a100}", "values.yaml")
+    command = (
+        "kubectl get configmap plugin-configs -o yaml | devhost import nvidia-device-plugin --key a100 -"
+    )
+    assert command in str(caught.value)
+
+
+def test_settings_beside_the_configuration_win_over_it(read) -> None:
+    """The chart makes variables of them, and a variable wins over the plugin's file."""
+    more = "migStrategy: mixed\nnvidiaDriverRoot: /run/nvidia/driver\ncompatWithCPUManager: true\n"
+    settings, _ = read(VALUES % "sliced" + more + "deviceListStrategy: volume-mounts,cdi-cri\n")
+    assert replicas(settings) == {"nvidia.com/gpu": 4, "nvidia.com/mig-{profile}": 1}
+    found = options(settings)
+    assert found.driver_root == "/run/nvidia/driver"
+    assert found.strategies == {"volume-mounts", "device-specs", "cdi"}
+
+
+def test_settings_alone_are_values_too(read) -> None:
+    assert len(read("migStrategy: mixed\nconfig: {map: {}}\nfailOnInitError: null\n")[0].resources) == 2
+    settings, text = read("gfd: {enabled: true}\nimage: {tag: v1}\nmigStrategi: mixed\n")
+    assert settings.write_labels and replicas(settings) == {"nvidia.com/gpu": 1}
+    assert "image: for the pods of the chart" in comments(text)
+    assert "migStrategi: the chart knows no such key and ignores it (did you mean migStrategy?)" in text
+
+
+def test_the_root_of_mps_is_that_of_the_chart(read) -> None:
+    sharing = 'config: {map: {a: "sharing: {mps: {resources: [{name: gpu, replicas: 4}]}}"}}\n'
+    settings, _ = read(sharing + "mps: {root: /run/mps}\n")
+    assert settings.resources[0].options.mps == Mps(root="/run/mps")
+
+
+def test_labels_are_written_where_the_chart_starts_feature_discovery(read) -> None:
+    """gfd.enabled of the chart decides, whatever the configuration says under flags.gfd."""
+    text = 'config: {map: {a: "flags: {gfd: {oneshot: false}}"}}\n'
+    settings, said = read(text)
+    assert not settings.write_labels and "gfd.enabled" in comments(said)
+    assert read(text + "gfd: {enabled: true}\n")[0].write_labels
+
+
+def test_values_of_the_gpu_operator_hold_the_configuration_as_data(read) -> None:
+    text = """
+driver: {enabled: false}
+mig: {strategy: mixed}
+devicePlugin:
+  config:
+    create: true
+    name: time-slicing
+    default: any
+    data:
+      any: "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
+      other: "version: v1"
+"""
+    settings, said = read(text)
+    assert replicas(settings) == {"nvidia.com/gpu": 4, "nvidia.com/mig-{profile}": 1}
+    assert settings.write_labels
+    assert "(other), import that with --key" in said
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "nvidia-device-plugin: {migStrategy: mixed}",
+        "{kind: HelmRelease, spec: {values: {migStrategy: mixed}}}",
+        "{kind: HelmChart, spec: {valuesContent: 'migStrategy: mixed'}}",
+    ],
+)
+def test_values_are_found_where_other_charts_and_tools_have_them(read, wrap: str) -> None:
+    assert len(read(wrap)[0].resources) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("migStrategy: both", "migStrategy"),
+        ("failOnInitError: maybe", "failOnInitError"),
+        ("deviceListStrategy: envvar,env", "deviceListStrategy[1]"),
+        ("config: {map: {a: 'flags: {migStrategy: both}'}}", "flags.migStrategy"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_place(read, source: str, path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(source)
+    assert [one.path for one in caught.value.complaints] == [path]
+
+
+def test_the_object_of_the_gpu_operator_says_where_the_configuration_is() -> None:
+    """A ClusterPolicy only names a ConfigMap and which of its configurations is the default."""
+    policy = {
+        "apiVersion": "nvidia.com/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "cluster-policy"},
+        "spec": {"devicePlugin": {"config": {"name": "slices", "default": "any"}}},
+    }
+    with pytest.raises(ConfigError) as caught:
+        convert(json.dumps(policy).encode(), "policy.json")
+    assert "kubectl get configmap slices" in str(caught.value)
+    assert "devhost import nvidia-device-plugin --key any -" in str(caught.value)
+    held = json.loads(config_map(any=SLICED % "", other=README))
+    held["metadata"] = {"name": "slices"}
+    both = json.dumps(policy) + "\n---\n" + json.dumps(held)
+    assert "replicas: 10" in command_line("-", text=both).stdout
+    assert "replicas" not in command_line("--key", "other", "-", text=both).stdout
+
+
+def daemon_set(*args: str, **variables: str) -> str:
+    container = {
+        "name": "nvidia-device-plugin-ctr",
+        "image": "nvcr.io/nvidia/k8s-device-plugin:v0.17.1",
+        "args": list(args),
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+    }
+    helper = {"name": "sidecar", "image": container["image"], "command": ["config-manager"]}
+    spec = {"template": {"spec": {"containers": [helper, container]}}}
+    return json.dumps({"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": spec})
+
+
+def test_the_plugins_daemon_set_says_its_flags_and_variables(read) -> None:
+    """A flag wins over a variable there, and both over the file."""
+    text = daemon_set(
+        "--mig-strategy=mixed",
+        "--pass-device-specs",
+        MIG_STRATEGY="single",
+        FAIL_ON_INIT_ERROR="false",
+        DP_DISABLE_HEALTHCHECKS="xids",
+    )
+    settings, said = read(text)
+    assert replicas(settings) == {"nvidia.com/gpu": 1, "nvidia.com/mig-{profile}": 1}
+    assert options(settings).strategies == {"envvar", "device-specs"}
+    assert "DP_DISABLE_HEALTHCHECKS: see docs/migration.md" in comments(said)
+    assert replicas(read(daemon_set())[0]) == {"nvidia.com/gpu": 1}
+
+
+def test_the_daemon_set_with_a_file_needs_its_config_map(read) -> None:
+    text = daemon_set(CONFIG_FILE="/config/config.yaml", MIG_STRATEGY="mixed")
+    with pytest.raises(ConfigError, match="add the ConfigMap"):
+        read(text)
+    both = f"{text}\n---\n{config_map(default=SLICED % '')}"
+    assert replicas(read(both)[0]) == {"nvidia.com/gpu": 10, "nvidia.com/mig-{profile}": 1}
+
+
+def test_a_rendered_chart_is_read_with_the_default_of_its_helper(read) -> None:
+    """`helm template`: the helper beside the plugin is told which of the configurations is the default."""
+    rendered = json.loads(daemon_set(CONFIG_FILE="/config/config.yaml"))
+    helper = rendered["spec"]["template"]["spec"]["containers"][0]
+    helper["env"] = [{"name": "DEFAULT_CONFIG", "value": "sliced"}]
+    others = (
+        "kind: ServiceAccount\n---\nkind: ConfigMap\nmetadata: {name: kube-root-ca.crt}\ndata: {ca.crt: x}"
+    )
+    both = config_map(first=README, sliced=SLICED % "")
+    settings, said = read(f"{others}\n---\n{json.dumps(rendered)}\n---\n{both}")
+    assert replicas(settings) == {"nvidia.com/gpu": 10}
+    assert "This is the configuration sliced" in said
+
+
+def test_a_configuration_that_is_asked_for_and_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--key, which may be any"):
+        convert(config_map(any=README).encode(), "cm.yaml", "other")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "foo: 1",
+        "{image: {tag: x}, resources: {limits: {cpu: 1}}, nodeSelector: {}}",
+        "config: {logLevel: debug}",
+        "resourceList: []",
+        "driver: x",
+        "kind: Secret",
+        "kind: Deployment",
+        "{kind: ConfigMap, data: {a: 'foo: 1'}}",
+        "config: {map: {a: 'foo: 1'}}",
+        "# nothing",
+        "",
+        "[]",
+        "- migStrategy: mixed",
+        "text",
+        "null",
+    ],
+)
+def test_what_has_no_key_of_the_plugin_is_refused_in_one_line(tmp_path: Path, source: str) -> None:
+    """It would be an exclusive nvidia.com/gpu, whatever the file was about."""
+    done = command_line("-", text=source)
+    assert getattr(done.exception, "exit_code", None) == 2
+    assert done.stdout == ""
+    assert len(str(done.exception).splitlines()) == 1
+
+
+@pytest.mark.parametrize("source", ["foo: 1", "kind: Deployment", "{kind: ConfigMap, data: {a: 'foo: 1'}}"])
+def test_what_is_something_else_points_to_the_guide(source: str) -> None:
+    assert "docs/migration.md" in str(command_line("-", text=source).exception)
+
+
 def test_of_several_without_a_default_the_choice_is_shown() -> None:
     with pytest.raises(ConfigError, match="--key, which may be a, b"):
         convert(config_map(a=README, b=README).encode(), "cm.yaml")

@@ -93,6 +93,19 @@ def policy(text: str) -> str:
     )
 
 
+def node_policy(text: str) -> str:
+    """Its policy for a group of nodes, behind one for the cluster that has no device plugin."""
+    cluster = "kind: NicClusterPolicy\nspec:\n  nvIpam: {image: nvidia-k8s-ipam}\n"
+    return f"{cluster}---\n{policy(text).replace('NicClusterPolicy', 'NicNodePolicy')}"
+
+
+def node_policies(text: str) -> str:
+    """What kubectl prints of them where it is given no name."""
+    spec = {"nodeSelector": {"a": "b"}, "rdmaSharedDevicePlugin": {"config": text}}
+    items = [{"apiVersion": "mellanox.com/v1alpha1", "kind": "NicNodePolicy", "spec": spec}]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
 def run(text: str | bytes) -> Result:
     return CliRunner().invoke(command, ["rdma-shared-dev-plugin", "-"], input=text)
 
@@ -117,7 +130,17 @@ def one_of_a_list(text: str) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": [json.loads(config_map(text))]})
 
 
-@pytest.mark.parametrize("wrap", [str, config_map, policy, one_of_a_list])
+def one_of_a_namespace(text: str) -> str:
+    """`kubectl get configmap -o yaml`: each namespace has one with the cluster's certificate."""
+    root = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}}
+    return json.dumps({"kind": "List", "items": [root, json.loads(config_map(text))]})
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [str, config_map, policy, one_of_a_list, one_of_a_namespace, node_policy, node_policies],
+    ids=lambda one: one.__name__,
+)
 def test_the_documented_example_is_kept_whatever_it_comes_in(wrap: Callable[[str], str]) -> None:
     a, b = converted(wrap(README))
     assert wheres((a, b)) == {
@@ -128,6 +151,32 @@ def test_the_documented_example_is_kept_whatever_it_comes_in(wrap: Callable[[str
         (1000, Of.ALL, WhenEmpty.REGISTER),
         (500, Of.ALL, WhenEmpty.REGISTER),
     ]
+
+
+def test_policies_of_several_groups_of_nodes_are_not_guessed_between() -> None:
+    """The operator runs the plugin once for each of them, each on its own nodes."""
+    one, other = (
+        policy(RELEASE).replace("NicClusterPolicy", "NicNodePolicy").replace("nic-cluster-policy", name)
+        for name in ("gpu-nodes", "storage-nodes")
+    )
+    done = run(f"{one}---\n{other}")
+    assert getattr(done.exception, "exit_code", None) == 2
+    message = str(done.exception)
+    assert (
+        "several objects hold a configuration: NicNodePolicy gpu-nodes and NicNodePolicy storage-nodes"
+        in message
+    )
+
+
+def test_a_policy_without_this_plugin_names_the_importer_of_the_one_it_has() -> None:
+    text = json.dumps({"kind": "NicClusterPolicy", "spec": {"sriovDevicePlugin": {"config": "{}"}}})
+    done = run(text)
+    assert "has spec.sriovDevicePlugin.config, and no spec.rdmaSharedDevicePlugin.config" in str(
+        done.exception
+    )
+    assert "devhost import sriov-network-device-plugin" in str(done.exception)
+    neither = run('{"kind": "NicNodePolicy", "spec": {"ofedDriver": {}}}')
+    assert "it has no spec.rdmaSharedDevicePlugin" in str(neither.exception)
 
 
 def test_nodes_have_the_permissions_that_the_plugin_gives() -> None:

@@ -18,6 +18,7 @@ from devhost.cli.import_ import command
 from devhost.config import loads
 from devhost.loading import Loaded
 from devhost.survey import survey
+from devhost.testing.serving import Node
 from devhost.where import holds
 
 if "sriov" not in catalog.load().installed:
@@ -187,12 +188,18 @@ def config_map(text: str, **more: str) -> str:
     return json.dumps({**document, "data": {"config.json": text, **more}})
 
 
-def policy(text: str) -> str:
+def policy(text: str, kind: str = "NicClusterPolicy") -> str:
     spec = {"sriovDevicePlugin": {"image": "sriov-network-device-plugin", "config": text}}
-    return json.dumps({"apiVersion": "mellanox.com/v1alpha1", "kind": "NicClusterPolicy", "spec": spec})
+    return json.dumps({"apiVersion": "mellanox.com/v1alpha1", "kind": kind, "spec": spec})
 
 
-@pytest.mark.parametrize("wrap", [str, config_map, policy])
+def node_policy(text: str) -> str:
+    """Its policy for a group of nodes, behind one for the cluster that has no device plugin."""
+    cluster = json.dumps({"kind": "NicClusterPolicy", "spec": {"nvIpam": {"image": "nvidia-k8s-ipam"}}})
+    return f"{cluster}\n---\n{policy(text, 'NicNodePolicy')}"
+
+
+@pytest.mark.parametrize("wrap", [str, config_map, policy, node_policy])
 def test_a_configuration_is_the_same_whatever_it_comes_in(wrap: Callable[[str], str]) -> None:
     assert run(wrap(RANGES)).stdout.partition("version:")[2] == run(RANGES).stdout.partition("version:")[2]
 
@@ -242,6 +249,106 @@ def test_additional_info_of_one_resource_never_reaches_another() -> None:
         "d": {},
     }
     assert "backends:" not in run(text).stdout.partition("version:")[2]
+
+
+README = """{
+    "resourceList": [
+        {"resourceName": "intel_sriov_netdevice",
+         "selectors": [{"vendors": ["8086"], "devices": ["154c", "10ed", "1889"],
+                        "drivers": ["i40evf", "ixgbevf", "iavf"]}]},
+        {"resourceName": "intel_sriov_dpdk", "resourcePrefix": "intel.com",
+         "selectors": [{"vendors": ["8086"], "devices": ["154c", "10ed", "1889"], "drivers": ["vfio-pci"],
+                        "pfNames": ["enp0s0f0", "enp2s2f1"], "needVhostNet": true}]},
+        {"resourceName": "mlnx_sriov_rdma", "resourcePrefix": "mellanox.com",
+         "selectors": [{"vendors": ["15b3"], "devices": ["1018"], "drivers": ["mlx5_ib"], "isRdma": true}]},
+        {"resourceName": "infiniband_rdma_netdevs",
+         "selectors": [{"linkTypes": ["infiniband"], "isRdma": true}]},
+        {"resourceName": "ct6dx_vdpa_vhost",
+         "selectors": [{"vendors": ["15b3"], "devices": ["101e"], "drivers": ["mlx5_core"],
+                        "vdpaType": "vhost"}]},
+        {"resourceName": "intel_fpga", "deviceType": "accelerator",
+         "selectors": [{"vendors": ["8086"], "devices": ["0d90"]}]},
+        {"resourceName": "bf2_sf", "resourcePrefix": "nvidia.com", "deviceType": "auxNetDevice",
+         "selectors": [{"vendors": ["15b3"], "devices": ["a2d6"], "pfNames": ["p0#1-5"],
+                        "auxTypes": ["sf"]}]},
+        %s
+        {"resourceName": "brcm_sriov_bnxt", "resourcePrefix": "broadcom.com",
+         "selectors": [{"vendors": ["14e4"], "devices": ["1750"], "drivers": ["bnxt_en"]}],},
+        {"resourceName": "old_selectors_syntax_example",
+         "selectors": {"vendors": ["8086"], "devices": ["154c", "10ed", "1889"],
+                       "drivers": ["i40evf", "ixgbevf", "iavf"]}
+\t}
+    ]
+}"""
+"""The resources of the example in the plugin's documentation, trailing comma and tab included."""
+
+WITH_TOKEN = """{"resourceName": "intel_sriov_netdevice_additional_env",
+         "selectors": [{"vendors": ["8086"], "devices": ["%s"], "drivers": ["i40evf", "ixgbevf", "iavf"]}],
+         "additionalInfo": {"*": {"token": "3e49019f-412f-4f02-824e-4cd195944205"}}},"""
+
+
+def test_the_token_of_the_plugins_own_example_stays_with_its_pool() -> None:
+    """One of ten pools has additionalInfo there; no other may hand it out."""
+    others = set(uses(README % (WITH_TOKEN % "154c"))) - {"intel_sriov_netdevice_additional_env"}
+    assert len(others) == 8
+    # as written there, earlier pools take every function that it selects: it never has one, there and here
+    assert not any(use.info for use in uses(README % (WITH_TOKEN % "154c")).values())
+    assert "token" not in run(README % (WITH_TOKEN % "154c")).stdout
+    found = uses(README % (WITH_TOKEN % "1515"))
+    assert {name: use.info for name, use in found.items() if use.info} == {
+        "intel_sriov_netdevice_additional_env": {"*": {"token": "3e49019f-412f-4f02-824e-4cd195944205"}}
+    }
+    assert len(found) == 9
+
+
+async def test_a_container_sees_the_additional_information_of_its_own_pool_only(
+    tmp_path: Path, machines: dict[str, Machine]
+) -> None:
+    """There it is part of PCIDEVICE_<RESOURCE>_INFO of the pool that says it."""
+    text = pools(
+        pool("one", {"pfNames": ["enp2s0#0"]}, additionalInfo={"*": {"token": "secret"}}),
+        pool("other", {"pfNames": ["enp2s0#1-7"]}),
+    )
+    async with Node(tmp_path) as node:
+        machines["igb"](node.root)
+        node.configure(run(text).stdout.partition("version: 1\n")[2])
+        async with node.served():
+            await node.until(
+                lambda: {"intel.com/one", "intel.com/other"} <= node.kubelet.allocatable().keys()
+            )
+            await node.until(lambda: all(node.kubelet.allocatable().values()))
+            given = await node.container({"intel.com/one": 1, "intel.com/other": 1})
+    extra = {
+        name: [device.get("extra") for device in json.loads(value).values()]
+        for name, value in given.envs.items()
+        if name.endswith("_INFO")
+    }
+    assert extra == {
+        "PCIDEVICE_INTEL_COM_ONE_INFO": [{"token": "secret"}],
+        "PCIDEVICE_INTEL_COM_OTHER_INFO": [None],
+    }
+
+
+def test_a_daemon_set_beside_the_configuration_says_the_prefix() -> None:
+    """`--resource-prefix` of the plugin is the domain of every pool without one."""
+    container = {"name": "sriovdp", "args": ["--use-cdi", "--resource-prefix=acme.org", "--log-level=10"]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    text = "\n---\n".join([json.dumps({"kind": "DaemonSet", "spec": spec}), config_map(QUICK_START)])
+    assert [entry.name for entry in loaded(text).settings.resources][:2] == [
+        "acme.org/netdevice",
+        "dpdk.example.com/dpdk",
+    ]
+    given = loaded(text, "--resource-prefix", "b.org").settings.resources
+    assert given[0].name == "b.org/netdevice"
+
+
+def test_a_policy_without_this_plugin_names_the_importer_of_the_one_it_has() -> None:
+    text = json.dumps({"kind": "NicNodePolicy", "spec": {"rdmaSharedDevicePlugin": {"config": "{}"}}})
+    done = run(text)
+    assert "has spec.rdmaSharedDevicePlugin.config, and no spec.sriovDevicePlugin.config" in str(
+        done.exception
+    )
+    assert "devhost import rdma-shared-dev-plugin" in str(done.exception)
 
 
 def test_only_resources_that_ask_there_give_rdma_and_vhost_net_here() -> None:

@@ -176,6 +176,21 @@ def test_alternatives_are_one_pool_with_ids_of_their_own(machine: Any) -> None:
     assert [(d.id, d.attributes["alternative"]) for d in groups(backend)] == [("g", 0), ("g-alt1", 1)]
 
 
+def test_a_shared_usb_device_can_be_in_other_groups_and_so_can_its_port(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "2", "A10B")
+    usb = UsbMember("1a86", "7523", shared=True)
+    one, other, port = groups(
+        machine.backend(
+            Group("a", usb=(usb,)), Group("b", usb=(usb,)), Group("c", members=(Member("/dev/ttyUSB0"),))
+        )
+    )
+    assert one.claims == other.claims == frozenset()
+    assert one.part_of == other.part_of and port.part_of & one.part_of
+    assert not port.claims & one.part_of
+    (alone,) = groups(machine.backend(Group("a", usb=(UsbMember("1a86", "7523"),))))
+    assert alone.claims and alone.claims <= one.part_of
+
+
 def test_a_shared_member_can_be_in_other_groups_too(machine: Any) -> None:
     machine.misc("fuse", 229)
     member = Member("/dev/fuse", shared=True)

@@ -7,17 +7,33 @@ from pathlib import Path
 
 import click
 
-from devhost.config.complaints import Complaints
+from devhost.config.complaints import Complaints, shown, suggest
 from devhost.config.document import MAX_BYTES, read_file
+from devhost.errors import UsageError
 from devhost.importers import (
     generic_device_plugin,
     nvidia_device_plugin,
     rdma_shared_dev_plugin,
     sriov_network_device_plugin,
 )
+from devhost.importers.kubernetes import GUIDE
 
 
-@click.group("import")
+class _Importers(click.Group):
+    """The commands of ``devhost import``, one for each plugin."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            hint = suggest(args[0], self.commands, "importers")
+            raise UsageError(
+                f"there is no importer {shown(args[0])}", f"{hint}; for other plugins see {GUIDE}"
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group("import", cls=_Importers)
 def command() -> None:
     """Prints the configuration of another device plugin as a devhost.yaml.
 
@@ -31,23 +47,33 @@ def command() -> None:
     "--domain",
     default="",
     metavar="DOMAIN",
-    help=f"Domain of the resources.  [default: the file's, else {generic_device_plugin.DEFAULT_DOMAIN}]",
+    help="Domain of the resources. Required where FILE does not say it: the plugin's default is "
+    f"{generic_device_plugin.FORMER_DOMAIN} before version 0.2.0 and {generic_device_plugin.DEFAULT_DOMAIN} "
+    "since.",
 )
-def generic(file: str, domain: str) -> None:
+@click.option(
+    "--key",
+    default="",
+    metavar="KEY",
+    help="Which entry of a ConfigMap to read, if it has several.  [default: config.yaml]",
+)
+def generic(file: str, domain: str, key: str) -> None:
     """Reads the YAML of generic-device-plugin; "-" reads standard input.
 
-    FILE is its configuration file, or what its --device flag is given: one device or a list of them.
+    FILE is its configuration file, what its --device flag is given, a ConfigMap with the file, or the
+    DaemonSet as kubectl prints them, together or alone.
     """
-    click.echo(generic_device_plugin.convert(*_read(file), domain), nl=False)
+    click.echo(generic_device_plugin.convert(*_read(file), domain, key), nl=False)
 
 
 @click.command("nvidia-device-plugin")
 @click.argument("file")
 @click.option(
     "--key",
-    default=nvidia_device_plugin.CONFIG_KEY,
-    show_default=True,
-    help="Which configuration of a ConfigMap to read, if it has several.",
+    default="",
+    metavar="KEY",
+    help="Which configuration to read, if there are several.  [default: the chart's config.default, else "
+    f"{nvidia_device_plugin.CONFIG_KEY}]",
 )
 @click.option(
     "--as-written",
@@ -57,8 +83,9 @@ def generic(file: str, domain: str) -> None:
 def nvidia(file: str, key: str, as_written: bool) -> None:
     """Reads the YAML of NVIDIA's device plugin; "-" reads standard input.
 
-    FILE is its configuration file, or a ConfigMap that holds one or several. The result offers the same
-    resources, and says in comments what differs.
+    FILE is its configuration file, a ConfigMap that holds one or several, or the values of the Helm chart of
+    the plugin or of the GPU operator. The result offers the same resources, and says in comments what
+    differs.
     """
     click.echo(nvidia_device_plugin.convert(*_read(file), key, as_written=as_written), nl=False)
 
@@ -68,8 +95,9 @@ def nvidia(file: str, key: str, as_written: bool) -> None:
 def rdma_shared(file: str) -> None:
     """Reads the JSON of k8s-rdma-shared-dev-plugin; "-" reads standard input.
 
-    FILE is its configuration, a ConfigMap that holds it, or a NicClusterPolicy of NVIDIA's network operator
-    as kubectl prints them. The result offers the same resources, and says in comments what differs.
+    FILE is its configuration, a ConfigMap that holds it, or a NicClusterPolicy or NicNodePolicy of NVIDIA's
+    network operator as kubectl prints them. The result offers the same resources, and says in comments what
+    differs.
     """
     click.echo(rdma_shared_dev_plugin.convert(*_read(file)), nl=False)
 
@@ -79,10 +107,10 @@ def rdma_shared(file: str) -> None:
 @click.option(
     "--resource-prefix",
     "prefix",
-    default=sriov_network_device_plugin.DEFAULT_PREFIX,
-    show_default=True,
+    default="",
     metavar="DOMAIN",
-    help="Domain of resources that have none of their own: what the plugin's flag of this name says.",
+    help="Domain of resources that have none of their own: what the plugin's flag of this name says.  "
+    f"[default: that of a DaemonSet in FILE, else {sriov_network_device_plugin.DEFAULT_PREFIX}]",
 )
 @click.option(
     "--key",
@@ -93,8 +121,9 @@ def rdma_shared(file: str) -> None:
 def sriov_network(file: str, prefix: str, key: str) -> None:
     """Reads the JSON of sriov-network-device-plugin; "-" reads standard input.
 
-    FILE is its configuration, a ConfigMap that holds it, or a NicClusterPolicy of NVIDIA's network operator
-    as kubectl prints them. The result offers the same functions, and says in comments what differs.
+    FILE is its configuration, a ConfigMap that holds it, or a NicClusterPolicy or NicNodePolicy of NVIDIA's
+    network operator as kubectl prints them. The result offers the same functions, and says in comments what
+    differs.
     """
     click.echo(sriov_network_device_plugin.convert(*_read(file), prefix, key), nl=False)
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import yaml
 
@@ -34,6 +34,9 @@ MAX_NODES = 100_000
 
 MAX_DEPTH = 64
 """Nesting of a document with every alias written out."""
+
+
+T = TypeVar("T")
 
 
 class _Events(Protocol):
@@ -107,10 +110,23 @@ def parse(
     Raises:
         ConfigError: it is not YAML, or not YAML that may be trusted to fit in memory.
     """
+    return _parsed(data, complaints, if_empty, lambda builder: builder.document())
+
+
+def parse_all(data: bytes, complaints: Complaints, *, if_empty: str) -> list[Node]:
+    """Every document in ``data``, of which there is at least one, as :func:`parse` reads one.
+
+    Raises:
+        ConfigError: as :func:`parse`.
+    """
+    return _parsed(data, complaints, if_empty, lambda builder: builder.documents())
+
+
+def _parsed(data: bytes, complaints: Complaints, if_empty: str, read: Callable[[_Builder], T]) -> T:
     text = _decode(data, complaints, if_empty)
     loader = _Loader(text)
     try:
-        return _Builder(loader, complaints).document()
+        return read(_Builder(loader, complaints))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "it is not valid YAML"
@@ -177,16 +193,30 @@ class _Builder:
         self._size = 0
 
     def document(self) -> Node:
-        loader = self._loader
-        loader.get_event()  # StreamStartEvent
-        if loader.check_event(yaml.StreamEndEvent):
-            self._complaints.fail(WHOLE_FILE, "it has only comments", "it needs version: 1 and resources: []")
-        loader.get_event()  # DocumentStartEvent
-        root = self._node(1).node
-        loader.get_event()  # DocumentEndEvent
-        if not loader.check_event(yaml.StreamEndEvent):
-            mark = _mark(loader.peek_event().start_mark)
+        self._start("it needs version: 1 and resources: []")
+        root = self._one()
+        if not self._loader.check_event(yaml.StreamEndEvent):
+            mark = _mark(self._loader.peek_event().start_mark)
             self._complaints.fail(mark, "a second document starts here", "a configuration is one document")
+        return root
+
+    def documents(self) -> list[Node]:
+        self._start("is it the right file?")
+        found = []
+        while not self._loader.check_event(yaml.StreamEndEvent):
+            found.append(self._one())
+        return found
+
+    def _start(self, if_empty: str) -> None:
+        self._loader.get_event()  # StreamStartEvent
+        if self._loader.check_event(yaml.StreamEndEvent):
+            self._complaints.fail(WHOLE_FILE, "it has only comments", if_empty)
+
+    def _one(self) -> Node:
+        self._loader.get_event()  # DocumentStartEvent
+        self._anchors.clear()  # an anchor holds within its document (YAML 1.2.2, section 7.1)
+        root = self._node(1).node
+        self._loader.get_event()  # DocumentEndEvent
         return root
 
     def _node(self, depth: int) -> _Grown:

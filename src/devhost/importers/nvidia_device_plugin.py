@@ -1,64 +1,167 @@
 """The configuration file of NVIDIA's device plugin → devhost.yaml.
 
-Read are the file itself and a ConfigMap that holds one or several. What the plugin reads and then ignores
-(names by pattern, ``rename``, ``devices``) is left out with a remark, for pods ask for what it serves.
+Read are the file itself, a ConfigMap that holds one or several, and the values of Helm charts that install
+the plugin. What the plugin reads and then ignores (names by pattern, ``rename``, ``devices``) is left out
+with a remark, for pods ask for what it serves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import NoReturn
 
 from devhost.config.complaints import Complaints, Place, one_line
-from devhost.config.document import parse
+from devhost.config.nodes import Fields, Node
 from devhost.config.scalar import WRONG
 from devhost.config.shape import read_dataclass
 from devhost.settings import LABEL_DIRECTORY
 
 from .gojson import Remark
-from .kubernetes import unwrapped
-from .notation import IF_EMPTY, quoted, text, untabbed
-from .nvidia_config import Config, pruned
+from .kubernetes import (
+    GUIDE,
+    Object,
+    at,
+    config_map_entry,
+    held,
+    objects,
+    opened,
+    text_at,
+    the_holder,
+    unwrapped,
+)
+from .notation import quoted, text
+from .nvidia_config import Config
 from .nvidia_entries import Entries, Entry, Value
+from .nvidia_values import CHOOSE, Values, found_in, of_container, others, read_config, read_values, settled
+from .workload import Container, containers
 
 CONFIG_KEY = "default"
 """Which of several configurations in a ConfigMap the plugin's chart takes for a node without a label."""
 
-CHOOSE = "choose one with --key"
+_VALUES = {
+    "HelmRelease": ("spec", "values"),
+    "HelmChart": ("spec", "valuesContent"),
+    "HelmChartConfig": ("spec", "valuesContent"),
+}
+"""Objects of Flux and k3s that hold values of a chart."""
 
 
-def convert(data: bytes, file_name: str, key: str = CONFIG_KEY, *, as_written: bool = False) -> str:
+def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = False) -> str:
     """The text of an equivalent devhost.yaml.
 
     Args:
-        data: the plugin's configuration or a ConfigMap that holds it, as YAML or JSON.
+        data: the plugin's configuration, a ConfigMap that holds it, or values of a chart, as YAML or JSON.
         file_name: stands in the complaints.
-        key: which configuration of a ConfigMap, where it has several.
+        key: which configuration, where there are several; the default of the chart, or :data:`CONFIG_KEY`, if
+            empty.
         as_written: heeds what the plugin reads and ignores.
 
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
     complaints = Complaints(file_name)
-    document = parse(untabbed(data), complaints, if_empty=IF_EMPTY)
-    node, place = unwrapped(document, Place(complaints), config_map_key=key, fields={}, choose_key=CHOOSE)
+    notes: list[str] = []
     remarks: list[Remark] = []
-    config = read_dataclass(pruned(node, Config, place, remarks.append), Config, place)
-    if config is WRONG:
+    found = objects(data, complaints)
+    started = [container for thing in found for container in containers(thing)]
+    running = [one for one in started if _runs_it(one)]
+    if len(running) > 1:
+        message = "several containers run NVIDIA's device plugin: here is the second"
+        running[1].place.complaints.fail(running[1].node.mark, message, "give it one of them")
+    if running:
+        (plugin,) = running
+        # the chart's helper beside the plugin knows which configuration is the default
+        default = next(filter(None, (one.variable("DEFAULT_CONFIG") for one in started)), "")
+        node, place = _beside(plugin, found, key or default, notes)
+        config_node = read_config(node, place, remarks.append)
+        read = settled(config_node, of_container(plugin), plugin.place, place)
+    else:
+        node, place = _document(found, key, notes)
+        if (values := found_in(node, place)) is not None:
+            read = read_values(*values, key, remarks.append)
+        else:
+            read = Values(read_config(node, place, remarks.append), place)
+    node, place, notes = read.config, read.place, [*notes, *read.notes]
+    config = read_dataclass(node, Config, place)
+    if config is WRONG or complaints.found:
         for remark in remarks:  # they may be what is wrong
             place.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
-        raise place.complaints.error()
-    return "\n".join(_written(config, remarks, as_written=as_written)) + "\n"
+        raise (complaints if complaints.found else place.complaints).error()
+    return "\n".join(_written(config, [*notes, *map(str, remarks)], as_written=as_written)) + "\n"
 
 
-def _written(config: Config, remarks: Sequence[Remark], *, as_written: bool) -> Iterator[str]:
+def _runs_it(container: Container) -> bool:
+    """Whether it is NVIDIA's plugin, and no helper from the same image."""
+    image = container.image
+    ours = "nvidia" in image and "k8s-device-plugin" in image
+    return ours and container.program in ("", "nvidia-device-plugin")
+
+
+def _beside(container: Container, found: Sequence[Object], key: str, notes: list[str]) -> tuple[Node, Place]:
+    """The configuration that a container reads beside its variables; an empty one where it reads none.
+
+    Raises:
+        ConfigError: it is not in the file.
+    """
+    for name, _ in container.variables():
+        if name.startswith("DP_"):
+            notes.append(f"{name}: see {GUIDE} for the option that does the same.")
+    if any(one.kind == "ConfigMap" for one in found):
+        return _document([one for one in found if one.kind == "ConfigMap"], key, notes)
+    if container.variable("CONFIG_FILE") or any(flag.name == "config-file" for flag in container.flags()):
+        message = "its configuration is in a ConfigMap, which is not in this file"
+        container.place.complaints.fail(container.node.mark, message, "add the ConfigMap")
+    return Fields(container.node.mark), container.place
+
+
+def _document(found: Sequence[Object], key: str, notes: list[str]) -> tuple[Node, Place]:
+    """The document that holds the configuration or the values.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    policy = next((one for one in found if one.kind == "ClusterPolicy"), None)
+    maps = [one for one in found if one.kind == "ConfigMap"]
+    if policy is not None:
+        section = at(policy.node, "spec", "devicePlugin", "config")
+        name = text_at(section, "name") if section is not None else ""
+        key = key or (text_at(section, "default") if section is not None else "")
+        maps = [one for one in maps if one.name == name]
+        if not maps:
+            _point_to_map(policy, name, key)
+        found = maps
+    wanted = key or CONFIG_KEY
+    holder = the_holder(found, config_map_key=wanted, fields=_VALUES)
+    if holder.kind == "ConfigMap":
+        chosen = config_map_entry(holder, wanted, CHOOSE, strict=bool(key))
+        names = [*data.entries] if isinstance(data := at(holder.node, "data"), Fields) else []
+        notes += others(chosen, names)
+        return opened(*held(holder, "data", chosen))
+    return unwrapped([holder], config_map_key=wanted, fields=_VALUES)
+
+
+def _point_to_map(policy: Object, name: str, key: str) -> NoReturn:
+    """Says where the configuration is that the GPU operator's object only names."""
+    if name:
+        which = f" --key {key}" if key else ""
+        command = f"devhost import nvidia-device-plugin{which} -"
+        hint = f"kubectl get configmap {name} -n NAMESPACE -o yaml | {command}"
+        message = f"{policy} holds no configuration, it names the ConfigMap {name}"
+    else:
+        hint = f"see {GUIDE}"
+        message = f"{policy} holds no configuration, and names none under spec.devicePlugin.config"
+    policy.place.complaints.fail(policy.node.mark, message, hint)
+
+
+def _written(config: Config, remarks: Sequence[str], *, as_written: bool) -> Iterator[str]:
     notes: list[str] = []
     options = dict(_options(config, notes))
     entries = list(Entries(config, as_written=as_written).all(notes))
     yield "# Made from a configuration of NVIDIA's device plugin. What differs there:"
     yield "# - a GPU that turned Unhealthy stays so until a restart; here it returns when it is well;"
     yield "# - GPUs and MIG instances that come, go or change need a restart; here they do not."
-    for note in [*map(str, remarks), *notes]:
+    for note in [*remarks, *notes]:
         yield f"# {one_line(note)}"
     yield "version: 1"
     yield ""

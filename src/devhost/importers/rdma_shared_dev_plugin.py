@@ -1,7 +1,7 @@
 """k8s-rdma-shared-dev-plugin's JSON → devhost.yaml.
 
-Read are its configuration file, a ConfigMap that holds one, and a NicClusterPolicy of NVIDIA's network
-operator, which has it as a string. What the plugin refuses is refused here.
+Read are its configuration file, a ConfigMap that holds one, and a NicClusterPolicy or NicNodePolicy of the
+network operator of NVIDIA, which have it as a string. What the plugin refuses is refused here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from devhost import naming
 from devhost.backend import OptionError, option
 from devhost.config.annotation import Bounds, Raw, keys
 from devhost.config.complaints import Complaints, Place, shown, suggest
-from devhost.config.document import parse
 from devhost.config.language import MAX_RESOURCES
 from devhost.config.nodes import Entry, Fields, Node
 from devhost.config.scalar import WRONG
@@ -23,8 +22,8 @@ from devhost.config.shape import read_dataclass, read_fields
 from devhost.settings import MAX_REPLICAS
 
 from .gojson import Remark, check_ids, check_texts, known, literal, odd_ids, pci_id
-from .kubernetes import unwrapped
-from .notation import IF_EMPTY, quoted, text, untabbed
+from .kubernetes import objects, unwrapped
+from .notation import quoted, text
 
 DEFAULT_PREFIX = "rdma"
 """The domain of a resource that has no ``resourcePrefix``."""
@@ -32,8 +31,11 @@ DEFAULT_PREFIX = "rdma"
 CONFIG_KEY = "config.json"
 """The key of a ConfigMap that the plugin's own manifests use."""
 
-FIELDS = {"NicClusterPolicy": ("spec", "rdmaSharedDevicePlugin", "config")}
-"""Where the network operator's object has it."""
+FIELDS = dict.fromkeys(("NicClusterPolicy", "NicNodePolicy"), ("spec", "rdmaSharedDevicePlugin", "config"))
+"""Where the network operator's objects have it: one for the cluster, or one for a group of nodes."""
+
+_BELONGS = dict.fromkeys(FIELDS, (("spec", "sriovDevicePlugin", "config"), "sriov-network-device-plugin"))
+"""What else they may have, and who imports that."""
 
 _OF_THE_PROCESS = {"kubeletRootDir": "`devhost run --kubelet-dir` says where the kubelet is"}
 """Keys of its own examples that no version of it reads, and where they belong."""
@@ -130,14 +132,14 @@ def convert(data: bytes, file_name: str) -> str:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
     complaints = Complaints(file_name)
-    document = parse(untabbed(data), complaints, if_empty=IF_EMPTY)
-    node, place = unwrapped(document, Place(complaints), config_map_key=CONFIG_KEY, fields=FIELDS)
+    found = objects(data, complaints)
+    node, place = unwrapped(found, config_map_key=CONFIG_KEY, fields=FIELDS, belongs=_BELONGS)
     remarks: list[Remark] = []
     values = read_fields(known(node, keys(_File), place, remarks.append, _OF_THE_PROCESS), _File, place)
     imports = _imports(values.get("config_list", ()), place.key("configList"))
-    for found in (complaints, place.complaints):
-        if found.found:
-            raise found.error()
+    for heard in (complaints, place.complaints):
+        if heard.found:
+            raise heard.error()
     return "\n".join(_written(imports, values.get("periodic_update_interval"), remarks)) + "\n"
 
 

@@ -1,8 +1,8 @@
 """sriov-network-device-plugin's JSON → devhost.yaml.
 
 Read are its configuration file, a ConfigMap that holds one (or one for each node, under the node's name), and
-a NicClusterPolicy of NVIDIA's network operator, which has it as a string. What the plugin refuses is refused
-here.
+a NicClusterPolicy or NicNodePolicy of NVIDIA's network operator, which have it as a string. What the plugin
+refuses is refused here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from devhost import naming
 from devhost.backend import OptionError, option
 from devhost.config.annotation import Bounds, Raw, keys
 from devhost.config.complaints import Complaints, Place, one_line, shown
-from devhost.config.document import parse
 from devhost.config.language import MAX_RESOURCES
 from devhost.config.nodes import Items, Node
 from devhost.config.scalar import WRONG
@@ -24,9 +23,10 @@ from devhost.config.shape import read_dataclass, read_fields
 from devhost.where import Where, covers
 
 from .gojson import Remark, known
-from .kubernetes import unwrapped
-from .notation import IF_EMPTY, quoted, text, untabbed
+from .kubernetes import Object, objects, unwrapped
+from .notation import quoted, text
 from .sriov_selectors import READ, DeviceType, Selectors, condition
+from .workload import containers
 
 DEFAULT_PREFIX = "intel.com"
 """The domain of a resource without ``resourcePrefix``, unless the plugin's flag of that name says another."""
@@ -34,8 +34,11 @@ DEFAULT_PREFIX = "intel.com"
 CONFIG_KEY = "config.json"
 """The key of a ConfigMap that the plugin's own manifests use."""
 
-FIELDS = {"NicClusterPolicy": ("spec", "sriovDevicePlugin", "config")}
-"""Where the network operator's object has it."""
+FIELDS = dict.fromkeys(("NicClusterPolicy", "NicNodePolicy"), ("spec", "sriovDevicePlugin", "config"))
+"""Where the network operator's objects have it: one for the cluster, or one for a group of nodes."""
+
+_BELONGS = dict.fromkeys(FIELDS, (("spec", "rdmaSharedDevicePlugin", "config"), "rdma-shared-dev-plugin"))
+"""What else they may have, and who imports that."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _BARE = frozenset({"kind", "acpiIndex", "isRdma", "vdpaType"})
@@ -93,29 +96,37 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     Args:
         data: the plugin's configuration, or a Kubernetes object that holds it, as JSON or YAML.
         file_name: stands in the complaints.
-        prefix: what the plugin's flag ``--resource-prefix`` was given; :data:`DEFAULT_PREFIX` if empty.
+        prefix: what the plugin's flag ``--resource-prefix`` was given. If empty, what a DaemonSet in the same
+            file gives it, else :data:`DEFAULT_PREFIX`.
         key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
 
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
     complaints = Complaints(file_name)
-    document = parse(untabbed(data), complaints, if_empty=IF_EMPTY)
+    found = objects(data, complaints)
+    prefix = prefix or _prefix(found) or DEFAULT_PREFIX
     node, place = unwrapped(
-        document,
-        Place(complaints),
+        found,
         config_map_key=key or CONFIG_KEY,
         fields=FIELDS,
         choose_key="choose one with --key",
+        belongs=_BELONGS,
     )
     remarks: list[Remark] = []
     values = read_fields(known(node, keys(_File), place, remarks.append), _File, place)
     nodes = values.get("resource_list", ())
-    imports = _imports(nodes, place.key("resourceList"), prefix or DEFAULT_PREFIX)
-    for found in (complaints, place.complaints):
-        if found.found:
-            raise found.error()
+    imports = _imports(nodes, place.key("resourceList"), prefix)
+    for heard in (complaints, place.complaints):
+        if heard.found:
+            raise heard.error()
     return "\n".join(_written(imports, remarks)) + "\n"
+
+
+def _prefix(found: Sequence[Object]) -> str:
+    """What the flag is given by the object that runs the plugin; empty where none does."""
+    flags = (flag for one in found for container in containers(one) for flag in container.flags())
+    return next((flag.value.text for flag in flags if flag.name == "resource-prefix"), "")
 
 
 def _imports(nodes: Sequence[Node], place: Place, prefix: str) -> list[_Import]:

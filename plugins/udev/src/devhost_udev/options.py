@@ -117,6 +117,9 @@ class UsbMember:
     id_vendor: str = option(meaning="USB vendor id, four hex digits.", example="1a86")
     id_product: str = option(meaning="USB product id, four hex digits.", example="7523")
     serial: str = option("", "Only the device with exactly this serial number.")
+    shared: bool = option(
+        False, "Whether other groups may use the same device, or a node of it, at the same time."
+    )
 
     @property
     def title(self) -> str:

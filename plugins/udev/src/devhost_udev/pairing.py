@@ -30,7 +30,7 @@ class Part:
     @property
     def shared(self) -> bool:
         """Whether other groups may use its nodes at the same time."""
-        return isinstance(self.member, Member) and self.member.shared
+        return self.member.shared
 
     @property
     def varies(self) -> bool:

@@ -1,0 +1,23 @@
+"""`devhost import`: what it says where it knows no importer."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from devhost.cli.import_ import command
+from devhost.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("akri-x", "known importers: "), ("nvidia-device-plugins", "did you mean nvidia-device-")],
+)
+def test_an_unknown_plugin_is_one_line_that_points_to_the_guide(word: str, hint: str) -> None:
+    done = CliRunner().invoke(command, [word, "file.yaml"])
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.exit_code == 2
+    message = str(done.exception)
+    assert f'there is no importer "{word}"' in message
+    assert hint in message and "docs/migration.md" in message
+    assert len(message.splitlines()) == 1
