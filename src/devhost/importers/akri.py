@@ -351,7 +351,8 @@ def _written(result: _Result) -> str:
         "resource",
         "it looks every ten seconds; here at each event",
         "a device without a node in /dev counts; here it does not",
-        "a device of two Configurations serves both; here the first",
+        "a device of two Configurations serves both; here the first. A USB device and the nodes of its "
+        "interfaces both count; here one of the two",
         "DRIVERS, ATTRS, KERNELS and SUBSYSTEMS look at every device above; here at the USB device, the PCI "
         "function and the nearest driver",
         "a container that asks for several gets UDEV_DEVNODE_<hash> for each; here UDEV_DEVNODE has all, "

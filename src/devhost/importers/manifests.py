@@ -146,7 +146,7 @@ def _words(container: Found, key: str) -> Iterator[Argument]:
 def _flags(words: Sequence[Argument], switches: Collection[str]) -> dict[str, Argument]:
     """Flags as Go's package ``flag`` reads them: one hyphen or two, ``=`` or the next word."""
     flags: dict[str, Argument] = {}
-    for word, following in zip(words, [*words[1:], None], strict=True):
+    for word, following in itertools.zip_longest(words, words[1:]):
         name, equals, value = word.value.partition("=")
         if not name.startswith("-"):
             continue
