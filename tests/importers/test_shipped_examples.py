@@ -6,24 +6,17 @@ plugin does with it.
 
 from __future__ import annotations
 
-import asyncio
-import importlib.util
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
+import peer_machines as machines
 import pytest
 from click.testing import CliRunner, Result
+from importing import offered, said
 
 from devhost import catalog
 from devhost.cli.import_ import command
-from devhost.config import loads
-from devhost.loading import Loaded
-from devhost.model import Device
-from devhost.survey import survey
 from devhost.testing.trees import Tree
 
 HERE = Path(__file__).parent
@@ -33,16 +26,6 @@ if not {"udev", "gpu", "sriov", "rdma", "fpga"} <= catalog.load().installed.keys
     pytest.skip("the examples are for all of devhost's backends", allow_module_level=True)
 
 
-def _module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-machines = _module("peer_machines")
 if not machines.PLUGINS.is_dir():
     pytest.skip("the machines of the backends' tests are not here", allow_module_level=True)
 
@@ -369,33 +352,6 @@ def imported(file: str, *arguments: str, text: str = "") -> Result:
     return CliRunner().invoke(command, [peer, *arguments, "-" if text else str(DATA / file)], input=text)
 
 
-def unwrapped(text: str) -> str:
-    return re.sub(r"\n *# +", " ", text)
-
-
-def called(device: Device) -> str:
-    """What a person would call it: its nodes if that is what the plugin offers, else its id."""
-    members = device.attributes.get("members")
-    node = device.attributes.get("devNode")
-    return " ".join(members) if isinstance(members, tuple) else str(node or device.id)
-
-
-def offered(text: str, root: Path) -> dict[str, dict[str, int]]:
-    """What `devhost discover` shows with this configuration, without what the machine does not have."""
-    found = catalog.load()
-    loaded = Loaded(loads(text, "converted.yaml", lambda paths, wanted: found), found)
-    plan = asyncio.run(survey(loaded, root)).plan
-    every = {
-        name: {
-            called(offer.device): offer.replicas
-            for offer in resource.offers
-            if " is missing" not in offer.device.health.reason
-        }
-        for name, resource in plan.resources.items()
-    }
-    return {name: devices for name, devices in every.items() if devices}
-
-
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: " ".join((one.file, *one.arguments)))
 def test_a_shipped_example_offers_on_its_machine_what_its_plugin_offers(
     tmp_path: Path, example: Example
@@ -408,7 +364,7 @@ def test_a_shipped_example_offers_on_its_machine_what_its_plugin_offers(
     beyond = found.keys() - example.offers.keys()
     assert beyond <= {"squat.ai/capture"}  # see the test of that group
     for text in example.says:
-        assert text in done.stdout or text in unwrapped(done.stdout)
+        assert text in done.stdout or text in said(done.stdout)
 
 
 @pytest.mark.xfail(reason="a group with a directory takes the nodes of later groups", strict=True)
@@ -485,10 +441,10 @@ def test_akris_example_rules_find_what_they_find_there(tmp_path: Path, number: i
     done = imported("akri", text=akri(rule))
     assert done.exit_code == 0, (done.output, done.exception)
     machines.board(tmp_path)
-    nodes, said = RULES[number]
+    nodes, remark = RULES[number]
     assert sorted(offered(done.stdout, tmp_path).get("akri.sh/found", {})) == sorted(nodes)
-    assert said in unwrapped(done.stdout)
-    assert (NO_EQUAL in done.stdout) == (said == NO_EQUAL)
+    assert remark in said(done.stdout)
+    assert (NO_EQUAL in done.stdout) == (remark == NO_EQUAL)
 
 
 UNSUPPORTED = (DATA / "akri/example-unsupported.rules").read_text(encoding="utf-8").splitlines()

@@ -79,9 +79,13 @@ class _Blocks:
 
     def add(self, attribute: str, alternatives: Sequence[Globs], *, holds: bool) -> None:
         if not holds:
-            if any(one.never or one.is_bounded for one in alternatives):
+            if any(one.is_bounded for one in alternatives):
                 raise Inexpressible("of != it has no equal")
-            self.never.append({attribute: several([glob for one in alternatives for glob in one.some])})
+            for one in alternatives:
+                block: dict[str, Value] = {attribute: several(one.some)}
+                if one.never:
+                    block["not"] = {attribute: several(one.never)}
+                self.never.append(block)
             return
         if any(attribute == choice[0][0] for choice in self.choices):
             raise Inexpressible(f"two terms are about {attribute}")

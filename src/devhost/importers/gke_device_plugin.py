@@ -123,7 +123,8 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
 
 
 def _of_flags(given: Mapping[str, Argument], result: _Result) -> None:
-    result.is_watched = "enable-health-monitoring" in given
+    on = {name for name in _SWITCHES if name in given and given[name].value.lower() in ("true", "t", "1")}
+    result.is_watched = "enable-health-monitoring" in on
     for name, argument in given.items():
         if name == "host-path":
             result.driver = argument.value
@@ -131,9 +132,9 @@ def _of_flags(given: Mapping[str, Argument], result: _Result) -> None:
             result.notes.append(f"-container-path {argument.value}: here it is /usr/local/nvidia.")
         elif name in ("host-vulkan-icd-path", "container-vulkan-icd-path"):
             result.notes.append(f"-{name}: here it is vulkan/icd.d in the driver's directory.")
-        elif name == "enable-container-gpu-metrics":
+        elif name == "enable-container-gpu-metrics" and name in on:
             result.notes.append("-enable-container-gpu-metrics: devhost has no metrics of what GPUs do.")
-        elif name == "publish-driver-version":
+        elif name == "publish-driver-version" and name in on:
             result.notes.append("-publish-driver-version: devhost does not annotate the node.")
         elif name not in {*_OF_THE_PROCESS, *_SWITCHES, "container-path"}:
             result.notes.append(f"-{name}: the plugin has no such flag, and does not start with it.")

@@ -7,6 +7,7 @@ never guessed.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -82,10 +83,12 @@ def globs(expression: str, *, whole: bool = False) -> list[Globs]:
         Inexpressible: no globs match the same.
         Invalid: it is no regular expression.
     """
-    try:
-        re.compile(re.sub(r"\(\?P?<\w+>", "(", expression.replace(r"\z", "$").replace(r"\A", "^")))
-    except re.error as error:
-        raise Invalid(str(error)) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of [[:alpha:]], which Go takes
+        try:
+            re.compile(re.sub(r"\(\?P?<\w+>", "(", expression.replace(r"\z", "$").replace(r"\A", "^")))
+        except re.error as error:
+            raise Invalid(str(error)) from None
     parser = _Parser(expression)
     plain: dict[str, None] = {}
     bounded: dict[str, None] = {}
