@@ -342,7 +342,6 @@ EXAMPLES = [
 REFUSED = [
     ("sriov-network-device-plugin/vdpa-as-shipped.yaml", "did not find expected ',' or '}'"),
     ("rdma-shared-dev-plugin/mode-hca.yaml", "data.config.json:1:1: the key configList is required"),
-    ("smarter-device-manager/daemonset.yaml", "a ConfigMap that holds it"),
 ]
 """Examples that a release of today refuses as well, or that only start the plugin."""
 

@@ -19,8 +19,7 @@ from devhost.config.shape import read_dataclass
 from devhost.settings import MAX_REPLICAS
 
 from .gojson import Remark
-from .kubernetes import unwrapped
-from .manifests import WORKLOADS, Argument, documents, of_kinds, program
+from .manifests import WORKLOADS, Argument, configuration, documents, of_kinds, program
 from .nvidia_config import pruned
 from .writing import Entry, Value, document
 
@@ -102,13 +101,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
                     result.xids += _xids(xids, complaints)
             continue
         is_found = True
-        node, place = unwrapped(
-            one.node,
-            one.place,
-            config_map_key=key or CONFIG_KEY,
-            fields={},
-            choose_key="choose one with --key",
-        )
+        node, place = configuration(one, key or CONFIG_KEY)
         config = read_dataclass(pruned(node, _Config, place, remarks.append), _Config, place)
         if config is WRONG:
             raise place.complaints.error()

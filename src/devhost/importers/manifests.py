@@ -12,7 +12,7 @@ from devhost.config.complaints import Complaints, Mark, Place, shown
 from devhost.config.document import MAX_BYTES, parse
 from devhost.config.nodes import Fields, Items, Node, Scalar
 
-from .notation import IF_EMPTY, untabbed
+from .notation import IF_EMPTY, embedded, untabbed
 
 _MARKER = re.compile(rb"^---(?=\s|$)", re.MULTILINE)
 _NOTHING = re.compile(rb"(---)?\s*(#.*)?")
@@ -74,6 +74,31 @@ def of_kinds(
         what = f"a {shown(first.kind)} holds no configuration" if first.kind else "it is no Kubernetes object"
         complaints.fail(mark, what, hint)
     return wanted
+
+
+def configuration(one: Found, key: str) -> tuple[Node, Place]:
+    """The plugin's own document: what a ConfigMap has under a key, else the document itself.
+
+    Args:
+        one: a ConfigMap, or a document that is no Kubernetes object.
+        key: under ``data``; another one is taken where it is the only one.
+
+    Raises:
+        ConfigError: the ConfigMap has several keys and not this one, or no text there.
+    """
+    if one.kind != "ConfigMap":
+        return one.node, one.place
+    data = one.at("data")
+    names = [*data[0].entries] if data and isinstance(data[0], Fields) else []
+    if key not in names and len(names) != 1:
+        few = ", ".join(names[:8])
+        hint = f"choose one with --key, which may be {few}" if names else "is it the right object?"
+        one.place.complaints.fail(one.node.mark, f"it has no {one.place.key('data').key(key).path}", hint)
+    found = one.at("data", key if key in names else names[0])
+    if found is None or not isinstance(found[0], Scalar) or found[0].kind != "str":
+        path = one.place.key("data").key(key).path
+        one.place.complaints.fail(found[0].mark if found else one.node.mark, f"{path} must be text")
+    return embedded(*found)
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:

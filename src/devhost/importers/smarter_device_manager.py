@@ -23,8 +23,7 @@ from devhost.settings import MAX_REPLICAS
 
 from . import regular
 from .gojson import Remark, known
-from .kubernetes import unwrapped
-from .manifests import documents, of_kinds
+from .manifests import configuration, documents, of_kinds
 from .regular import Globs, Inexpressible, Invalid
 from .writing import Block, Entry, Value, document, several
 
@@ -91,13 +90,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     remarks: list[Remark] = []
     rules: list[tuple[Mark, _Rule]] = []
     for one in found:
-        node, place = unwrapped(
-            one.node,
-            one.place,
-            config_map_key=key or CONFIG_KEY,
-            fields={},
-            choose_key="choose one with --key",
-        )
+        node, place = configuration(one, key or CONFIG_KEY)
         rules += _rules(node, place, remarks)
         if place.complaints.found:
             raise place.complaints.error()
