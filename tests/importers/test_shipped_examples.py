@@ -68,6 +68,9 @@ SERIAL = {
     "smarter-devices/ttyS0": {"/dev/ttyS0": 1},
 }
 
+SQUAT = ["--domain", "squat.ai"]
+"""What older releases of generic-device-plugin take without being told."""
+
 GENERIC = {
     "squat.ai/serial": {"/dev/ttyUSB0": 1},
     "squat.ai/video": {"/dev/video0": 1},
@@ -89,7 +92,7 @@ PARTITIONS = [f"0000:{n}c:00.0" for n in range(8)] + [f"amdgpu_xcp_{n}" for n in
 MI210 = ["0000:43:00.0", "0000:63:00.0", "0000:c3:00.0", "0000:e3:00.0"]
 
 EXAMPLES = [
-    Example("generic-device-plugin/devices.yaml", machines.board, GENERIC),
+    Example("generic-device-plugin/devices.yaml", machines.board, GENERIC, arguments=SQUAT),
     Example(
         "sriov-network-device-plugin/configmap.yaml",
         machines.adapters,
@@ -370,13 +373,13 @@ def test_a_shipped_example_offers_on_its_machine_what_its_plugin_offers(
 def test_a_card_serves_the_group_of_its_directory_and_that_of_its_nodes(tmp_path: Path) -> None:
     """generic-device-plugin offers /dev/snd as audio and its nodes as capture, at the same time."""
     machines.board(tmp_path)
-    found = offered(imported("generic-device-plugin/devices.yaml").stdout, tmp_path)
+    found = offered(imported("generic-device-plugin/devices.yaml", *SQUAT).stdout, tmp_path)
     assert found["squat.ai/capture"] == CAPTURE
 
 
 @pytest.mark.xfail(reason="the importer of generic-device-plugin reads no DaemonSet yet", strict=True)
 def test_the_daemonset_of_generic_device_plugin_offers_what_its_flags_say(tmp_path: Path) -> None:
-    done = imported("generic-device-plugin/daemonset.yaml")
+    done = imported("generic-device-plugin/daemonset.yaml", *SQUAT)
     assert done.exit_code == 0
     machines.board(tmp_path)
     found = offered(done.stdout, tmp_path)

@@ -94,11 +94,11 @@ def configuration(one: Found, key: str) -> tuple[Node, Place]:
         few = ", ".join(names[:8])
         hint = f"choose one with --key, which may be {few}" if names else "is it the right object?"
         one.place.complaints.fail(one.node.mark, f"it has no {one.place.key('data').key(key).path}", hint)
-    found = one.at("data", key if key in names else names[0])
-    if found is None or not isinstance(found[0], Scalar) or found[0].kind != "str":
-        path = one.place.key("data").key(key).path
-        one.place.complaints.fail(found[0].mark if found else one.node.mark, f"{path} must be text")
-    return embedded(*found)
+    key = key if key in names else names[0]
+    node, place = one.at("data", key) or (one.node, one.place.key("data").key(key))
+    if not isinstance(node, Scalar) or node.kind != "str":
+        place.complaints.fail(node.mark, f"{place.path} must be text, not {node}")
+    return embedded(node, place)
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
