@@ -11,9 +11,15 @@ from devhost.config.complaints import Complaints, shown, suggest
 from devhost.config.document import MAX_BYTES, read_file
 from devhost.errors import UsageError
 from devhost.importers import (
+    akri,
+    amd_device_plugin,
     generic_device_plugin,
+    gke_device_plugin,
+    intel_device_plugins,
+    kubevirt,
     nvidia_device_plugin,
     rdma_shared_dev_plugin,
+    smarter_device_manager,
     sriov_network_device_plugin,
 )
 from devhost.importers.kubernetes import GUIDE
@@ -37,7 +43,7 @@ class _Importers(click.Group):
 def command() -> None:
     """Prints the configuration of another device plugin as a devhost.yaml.
 
-    The plugins for GPUs of AMD and Intel have flags and no file: docs/migration.md tells what to write.
+    For plugins without an import docs/migration.md tells what to write.
     """
 
 
@@ -128,6 +134,95 @@ def sriov_network(file: str, prefix: str, key: str) -> None:
     click.echo(sriov_network_device_plugin.convert(*_read(file), prefix, key), nl=False)
 
 
+@click.command("akri")
+@click.argument("file")
+def akri_udev(file: str) -> None:
+    """Reads Akri's Configurations for its udev handler; "-" reads standard input.
+
+    FILE holds one or several Configurations of akri.sh, as kubectl prints them. The result offers the
+    same devices by the Configuration's name, and says in comments what differs.
+    """
+    click.echo(akri.convert(*_read(file)), nl=False)
+
+
+@click.command("amd-device-plugin")
+@click.argument("file")
+def amd(file: str) -> None:
+    """Reads the flags of AMD's device plugin; "-" reads standard input.
+
+    FILE holds the plugin's DaemonSet, or a DeviceConfig of AMD's GPU operator, as kubectl prints them. The
+    result offers the same resources, and says in comments what differs.
+    """
+    click.echo(amd_device_plugin.convert(*_read(file)), nl=False)
+
+
+@click.command("gke-device-plugin")
+@click.argument("file")
+@click.option(
+    "--key",
+    default=gke_device_plugin.CONFIG_KEY,
+    show_default=True,
+    help="Which entry of a ConfigMap to read, if it has several.",
+)
+def gke(file: str, key: str) -> None:
+    """Reads the configuration of Google's GPU device plugin; "-" reads standard input.
+
+    FILE is /etc/nvidia/gpu_config.json of a node, a ConfigMap that holds it, or the plugin's DaemonSet. The
+    result offers the same resources, and says in comments what differs.
+    """
+    click.echo(gke_device_plugin.convert(*_read(file), key), nl=False)
+
+
+@click.command("intel-device-plugins")
+@click.argument("file")
+@click.option(
+    "--services",
+    default="",
+    metavar="SERVICES",
+    help="Services of QAT devices of generation 4, as in their cfg_services.  "
+    f"[default: the ConfigMap's in FILE, else {intel_device_plugins.DEFAULT_SERVICES}]",
+)
+def intel(file: str, services: str) -> None:
+    """Reads the objects of Intel's device plugin operator; "-" reads standard input.
+
+    FILE holds one or several of GpuDevicePlugin, FpgaDevicePlugin, QatDevicePlugin, DsaDevicePlugin,
+    IaaDevicePlugin, DlbDevicePlugin, SgxDevicePlugin and NpuDevicePlugin, as kubectl prints them. The result
+    offers the same resources, and says in comments what differs.
+    """
+    try:
+        click.echo(intel_device_plugins.convert(*_read(file), services), nl=False)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--services") from None
+
+
+@click.command("kubevirt")
+@click.argument("file")
+def kubevirt_devices(file: str) -> None:
+    """Reads the permittedHostDevices of KubeVirt; "-" reads standard input.
+
+    FILE is a KubeVirt or HyperConverged object as kubectl prints it, or the part of one from spec on. The
+    result offers the same resources to virtual machines, and says in comments what differs.
+    """
+    click.echo(kubevirt.convert(*_read(file)), nl=False)
+
+
+@click.command("smarter-device-manager")
+@click.argument("file")
+@click.option(
+    "--key",
+    default=smarter_device_manager.CONFIG_KEY,
+    show_default=True,
+    help="Which entry of a ConfigMap to read, if it has several.",
+)
+def smarter(file: str, key: str) -> None:
+    """Reads the conf.yaml of smarter-device-manager; "-" reads standard input.
+
+    FILE is its configuration, or a ConfigMap that holds it. The result offers the same files of /dev, and
+    says in comments what differs.
+    """
+    click.echo(smarter_device_manager.convert(*_read(file), key), nl=False)
+
+
 def _read(file: str) -> tuple[bytes, str]:
     """The content of a file or of standard input, and what complaints call it."""
     if file == "-":
@@ -135,7 +230,16 @@ def _read(file: str) -> tuple[bytes, str]:
     return read_file(Path(file), Complaints(file)), file
 
 
-command.add_command(generic)
-command.add_command(nvidia)
-command.add_command(rdma_shared)
-command.add_command(sriov_network)
+for one in (
+    akri_udev,
+    amd,
+    generic,
+    gke,
+    intel,
+    kubevirt_devices,
+    nvidia,
+    rdma_shared,
+    smarter,
+    sriov_network,
+):
+    command.add_command(one)

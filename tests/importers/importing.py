@@ -1,0 +1,74 @@
+"""What the tests of the importers share: running `devhost import`, and reading its result."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from devhost import catalog
+from devhost.cli.import_ import command
+from devhost.config import loads
+from devhost.loading import Loaded
+from devhost.model import Device
+from devhost.settings import ResourceSettings
+from devhost.survey import survey
+
+
+def run(peer: str, text: str | bytes, *arguments: str) -> Result:
+    return CliRunner().invoke(command, [peer, *arguments, "-"], input=text)
+
+
+def loaded(text: str) -> Loaded:
+    """The configuration that a result is: it must be accepted as it is."""
+    found = catalog.load()
+    return Loaded(loads(text, "converted.yaml", lambda paths, wanted: found), found)
+
+
+def converted(peer: str, text: str, *arguments: str) -> Mapping[str, ResourceSettings]:
+    """The entries of the result by their names."""
+    done = run(peer, text, *arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return {entry.name: entry for entry in loaded(done.stdout).settings.resources}
+
+
+def refusal(peer: str, text: str | bytes, *arguments: str) -> str:
+    """The one line with which a configuration is refused."""
+    done = run(peer, text, *arguments)
+    assert done.exit_code != 0 and not done.stdout
+    message = str(done.exception)
+    assert "\n" not in message
+    return message
+
+
+def said(text: str) -> str:
+    """A result with each wrapped comment on one line."""
+    return re.sub(r"\n *# +", " ", text)
+
+
+def wheres(entry: ResourceSettings) -> list[str]:
+    return [str(block) for block in entry.where]
+
+
+def called(device: Device) -> str:
+    """What a person would call it: its nodes if that is what the plugin offers, else its id."""
+    members = device.attributes.get("members")
+    node = device.attributes.get("devNode")
+    return " ".join(members) if isinstance(members, tuple) else str(node or device.id)
+
+
+def offered(text: str, root: Path) -> dict[str, dict[str, int]]:
+    """What `devhost discover` shows with this configuration, without what the machine does not have."""
+    plan = asyncio.run(survey(loaded(text), root)).plan
+    every = {
+        name: {
+            called(offer.device): offer.replicas
+            for offer in resource.offers
+            if " is missing" not in offer.device.health.reason
+        }
+        for name, resource in plan.resources.items()
+    }
+    return {name: devices for name, devices in every.items() if devices}

@@ -1,0 +1,142 @@
+"""`devhost import akri`: Configurations of the udev handler as entries of the same names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import peer_machines as machines
+import pytest
+from importing import converted, offered, refusal, run, said
+
+from devhost.testing.serving import Node
+
+PEER = "akri"
+
+pytest.importorskip("devhost_udev", reason="the result is for the udev backend")
+
+
+def configuration(*rules: str, details: str = "", more: str = "", handler: str = "udev") -> str:
+    lines = "".join(f"        - '{rule}'\n" for rule in rules)
+    return (
+        "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: found}\nspec:\n  discoveryHandler:\n"
+        f"    name: {handler}\n    discoveryDetails: |\n      udevRules:\n{lines}{details}{more}"
+    )
+
+
+CAMERAS = ["/dev/video0", "/dev/video1"]
+SERIAL = ["/dev/ttyUSB0"]
+
+RULES = [
+    ('SUBSYSTEM=="tty", ATTRS{idVendor}=="1a86"', SERIAL),
+    ('SUBSYSTEM=="tty", ATTRS{idVendor}!="1a86", SUBSYSTEMS=="usb"', []),
+    ('SUBSYSTEM=="tty", DRIVERS=="ch341.*"', SERIAL),
+    ('SUBSYSTEM=="tty",KERNEL!="ttyS[0-9]*"', ["/dev/ttySAC0", *SERIAL]),
+    ('KERNEL=="video[0-9]*", ATTR{index}=="0"', ["/dev/video0"]),
+    ('KERNEL=="video[0-9]*", ATTR{index}!="0"', ["/dev/video1"]),
+    ('SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}==":capture:"', ["/dev/video0"]),
+    ('SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}!=":cap.*"', ["/dev/video1"]),
+    ('ENV{DEVTYPE}=="usb_device", ATTR{idProduct}=="0825"', ["/dev/bus/usb/001/002"]),
+    ('ENV{MAJOR}=="81"', CAMERAS),
+    ('SUBSYSTEMS=="usb", SUBSYSTEM=="video4linux"', CAMERAS),
+    ('DEVPATH=="/devices/virtual/misc/fuse"', ["/dev/fuse"]),
+    ('SUBSYSTEM=="video4linux", DEVPATH!="/devices/.*video1"', ["/dev/video0"]),
+    ('KERNELS=="0000:00:14.0", SUBSYSTEM=="tty"', SERIAL),
+]
+
+
+@pytest.mark.parametrize(("rule", "nodes"), RULES)
+def test_a_rule_finds_the_nodes_that_it_finds_there(tmp_path: Path, rule: str, nodes: list[str]) -> None:
+    machines.board(tmp_path)
+    found = offered(run(PEER, configuration(rule)).stdout, tmp_path).get("akri.sh/found", {})
+    assert sorted(found) == sorted(nodes)
+
+
+def test_any_of_several_rules_is_enough_and_the_capacity_is_how_often(tmp_path: Path) -> None:
+    machines.board(tmp_path)
+    text = configuration('KERNEL=="video0"', 'KERNEL=="fuse"', more="  capacity: 3\n")
+    assert offered(run(PEER, text).stdout, tmp_path) == {
+        "akri.sh/found": {"/dev/video0": 3, "/dev/fuse": 3},
+    }
+
+
+async def test_a_broker_gets_the_node_and_its_variables(tmp_path: Path) -> None:
+    """Akri sets UDEV_DEVNODE and the brokerProperties, and gives the node with rwm by default."""
+    async with Node(tmp_path) as node:
+        machines.board(node.root)
+        text = run(
+            PEER, configuration('KERNEL=="video0"', more="  brokerProperties: {FORMAT: YUYV}\n")
+        ).stdout
+        node.configure(text.split("version: 1\n", 1)[1])
+        async with node.served():
+            await node.offers({"akri.sh/found": 1})
+            started = await node.container({"akri.sh/found": 1})
+    assert dict(started.envs) == {"UDEV_DEVNODE": "/dev/video0", "FORMAT": "YUYV"}
+    ((given,),) = (started.devices,)
+    assert (given.host_path, sorted(given.permissions)) == ("/dev/video0", ["m", "r", "w"])
+
+
+def test_the_permissions_of_the_details_are_kept() -> None:
+    text = configuration('KERNEL=="video0"', details="      permissions: r\n")
+    assert "permissions: r}" in run(PEER, text).stdout
+
+
+def test_the_form_of_old_releases_is_read() -> None:
+    text = (
+        "kind: Configuration\nmetadata: {name: found}\nspec:\n  protocol:\n    udev:\n"
+        "      udevRules: ['KERNEL==\"video0\"']\n  capacity: 2\n"
+    )
+    assert converted(PEER, text)["akri.sh/found"].share.replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ('TAG=="uaccess"', "tags of udev, such as uaccess, are no attributes here"),
+        ('ENV{SEAT}=="seat0"', "the property SEAT is no attribute here"),
+        ('KERNELS=="1-1"', "of KERNELS only a PCI address has an equal"),
+        ('SUBSYSTEMS=="scsi"', "of SUBSYSTEMS only usb and pci have an equal"),
+        ('KERNEL=="video0", ENV{ID_PATH}!="a[0-9]*b"', "of != it has no equal"),
+        ('ENV{MAJOR}!=""', "it selects every device"),
+    ],
+)
+def test_a_rule_without_equal_is_left_out_with_the_reason(rule: str, reason: str) -> None:
+    """The other rules of the Configuration stay."""
+    done = run(PEER, configuration(rule, 'KERNEL=="fuse"'))
+    assert f"Rule {rule} is left out: {reason}." in said(done.stdout)
+    assert list(converted(PEER, configuration(rule, 'KERNEL=="fuse"'))) == ["akri.sh/found"]
+    alone = run(PEER, configuration(rule))
+    assert "akri.sh/found has no rule that is left: left out." in said(alone.stdout)
+    assert "resources: []" in alone.stdout
+
+
+def test_what_reads_otherwise_than_it_seems_is_said() -> None:
+    """libudev takes a device with any of the properties."""
+    remarks = said(run(PEER, configuration('ENV{ID_A}=="1", ENV{ID_B}=="2", ATTRS{name}=="x"')).stdout)
+    assert "there any of its ENV terms is enough for libudev; here all must hold." in remarks
+    assert "ATTRS{name}: here it counts at the device itself only." in remarks
+
+
+def test_other_handlers_are_left_out_beside_udev() -> None:
+    text = configuration('KERNEL=="fuse"') + "---\n" + configuration(handler="onvif").replace("found", "net")
+    assert "# net: the handler onvif finds no devices of a node: left out." in run(PEER, text).stdout
+    assert list(converted(PEER, text)) == ["akri.sh/found"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: Instance", 'a "Instance" holds no configuration (give it a Configuration of akri.sh'),
+        (configuration(handler="onvif"), "its discovery handler is not udev"),
+        (configuration('KERNEL="x"'), "= sets something, and only == and != select (Akri refuses it too)"),
+        (configuration('ACTION=="add"'), "ACTION selects no device (Akri refuses it too)"),
+        (configuration("KERNEL==x"), "is no term (Akri refuses it too)"),
+        (configuration('ATTR=="x"'), "ATTR needs key in braces (Akri refuses it too)"),
+        (configuration('DRIVERS=="("'), '"(" is not a regular expression'),
+        (configuration('KERNEL=="x"', more="  capacity: 0\n"), "spec.capacity: must be a number from 1 to "),
+        (configuration('KERNEL=="x"', details="      permissions: x\n"), '"x" is not made of r, w and m'),
+        (configuration().replace("udevRules:", "rules: []"), "the key udevRules is required"),
+        (configuration('KERNEL=="x"').replace("{name: found}", "{name: ''}"), '"akri.sh/" '),
+    ],
+)
+def test_what_akri_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+    assert message in refusal(PEER, text)

@@ -1,0 +1,161 @@
+"""`devhost import amd-device-plugin` and `gke-device-plugin`: flags and gpu_config.json as entries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import peer_machines as machines
+import pytest
+from importing import converted, offered, refusal, run, said, wheres
+
+from devhost import catalog
+
+AMD, GKE = "amd-device-plugin", "gke-device-plugin"
+
+if not {"gpu", "sriov"} <= catalog.load().installed.keys():
+    pytest.skip("the result is for the gpu and sriov backends", allow_module_level=True)
+
+
+def daemonset(image: str, *words: str, name: str = "plugin", env: str = "") -> str:
+    container = {
+        "image": image,
+        "args": list(words),
+        "env": [{"name": "XID_CONFIG", "value": env}] if env else [],
+    }
+    spec = {"template": {"spec": {"containers": [{"image": "sidecar"}, container]}}}
+    return json.dumps({"kind": "DaemonSet", "metadata": {"name": name}, "spec": spec})
+
+
+def amd(*words: str, name: str = "plugin") -> str:
+    return daemonset("rocm/k8s-device-plugin", *words, name=name)
+
+
+def gke(*words: str, env: str = "") -> str:
+    return daemonset("gcr.io/nvidia-gpu-device-plugin", *words, env=env)
+
+
+def test_partitions_have_one_name_by_default_and_their_own_with_mixed(tmp_path: Path) -> None:
+    machines.partitioned(tmp_path)
+    single = offered(run(AMD, amd("-pulse=2")).stdout, tmp_path)
+    assert {name: len(devices) for name, devices in single.items()} == {"amd.com/gpu": 64}
+    mixed = offered(run(AMD, amd("-resource_naming_strategy=mixed")).stdout, tmp_path)
+    assert {name: len(devices) for name, devices in mixed.items()} == {"amd.com/cpx_nps4": 64}
+
+
+def test_cards_without_partitions_keep_their_name_with_mixed(tmp_path: Path) -> None:
+    machines.instinct(tmp_path)
+    found = offered(run(AMD, amd("--resource_naming_strategy", "mixed")).stdout, tmp_path)
+    assert {name: len(devices) for name, devices in found.items()} == {"amd.com/gpu": 4}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "kind"),
+    [
+        (["-driver_type=vf-passthrough"], "gpu", "vf"),
+        (["-driver_type=pf-passthrough", "-resource_naming_strategy=mixed"], "gpu_pf", "pf"),
+    ],
+)
+def test_passthrough_is_for_virtual_machines(words: list[str], name: str, kind: str) -> None:
+    entry = converted(AMD, amd(*words))[f"amd.com/{name}"]
+    assert (entry.backend, wheres(entry)) == (
+        "sriov",
+        [f"vendor: 1002, kind: {kind}, pciClass: 03* or 12*, driver: vfio-pci"],
+    )
+    assert "kubevirt: true" in run(AMD, amd(*words)).stdout
+
+
+def test_the_arguments_of_a_deviceconfig_are_flags() -> None:
+    plugin = {"devicePluginArguments": {"resource_naming_strategy": "mixed"}, "enableNodeLabeller": False}
+    text = json.dumps({"kind": "DeviceConfig", "spec": {"devicePlugin": plugin}})
+    assert list(converted(AMD, text)) == ["amd.com/{profile}", "amd.com/gpu"]
+    assert "labels: {write: true}" not in run(AMD, text).stdout
+    with_driver = json.dumps({"kind": "DeviceConfig", "spec": {"driver": {"driverType": "vf-passthrough"}}})
+    assert list(converted(AMD, with_driver)) == ["amd.com/gpu_vf"]
+
+
+def test_a_line_for_a_shell_is_read_as_the_operator_writes_it() -> None:
+    line = "./k8s-device-plugin -logtostderr=true -v=5 -pulse=30 -resource_naming_strategy=mixed"
+    assert "amd.com/{profile}" in converted(AMD, amd("-c", line))
+
+
+def test_the_node_labeller_beside_the_plugin_is_answered_by_labels() -> None:
+    text = f"{amd()}\n---\n{amd('-vram', name='amdgpu-labeller-daemonset')}"
+    assert "The node labeller: say labels: {write: true} here, and remove it." in said(run(AMD, text).stdout)
+    assert "-vram" not in run(AMD, text).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (daemonset("nginx"), "no container of it runs AMD's device plugin (k8s-device-plugin)"),
+        (amd("-driver_type=vm"), "args[0]: must be one of container, vf-passthrough, pf-passthrough"),
+        (amd("-resource_naming_strategy=all"), 'must be one of single, mixed, not "all"'),
+        ("kind: Service", 'a "Service" holds no configuration (give it the plugin\'s DaemonSet'),
+    ],
+)
+def test_what_amds_plugin_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+    assert message in refusal(AMD, text)
+
+
+def config(**keys: object) -> str:
+    return json.dumps(keys)
+
+
+SHARED = {"GPUSharingStrategy": "time-sharing", "MaxSharedClientsPerGPU": 4}
+
+
+def test_every_key_of_gpu_config_is_kept() -> None:
+    text = config(GPUPartitionSize="1g.5gb", GPUSharingConfig=SHARED, HealthCriticalXid=[79, 74])
+    entry = converted(GKE, text)["nvidia.com/gpu"]
+    assert wheres(entry) == ["vendor: nvidia, kind: mig, profile: 1g.5gb"]
+    assert (entry.share.replicas, entry.share.max_per_container, entry.permissions) == (4, 1, "mrw")
+    assert "    heedXids: [48, 74, 79]" in run(GKE, text).stdout
+    old = converted(GKE, config(MaxTimeSharedClientsPerGPU=3))["nvidia.com/gpu"]
+    assert (old.share.replicas, old.share.max_per_container) == (3, 1)
+
+
+def test_mps_gives_googles_directory_of_pipes_and_no_limit_of_shares() -> None:
+    text = config(GPUSharingConfig={"gpuSharingStrategy": "mps", "maxSharedClientsPerGPU": 2})
+    entry = converted(GKE, text)["nvidia.com/gpu"]
+    assert (entry.share.replicas, entry.share.max_per_container) == (2, None)
+    assert "    mps: {pipeDirectory: /tmp/nvidia-mps}" in run(GKE, text).stdout
+
+
+def test_whole_gpus_are_offered_without_a_partition_size(tmp_path: Path) -> None:
+    machines.nvidia(tmp_path)
+    found = offered(run(GKE, config(GPUSharingConfig=SHARED)).stdout, tmp_path)
+    assert {name: sorted(devices.values()) for name, devices in found.items()} == {"nvidia.com/gpu": [4, 4]}
+
+
+def test_flags_and_the_variable_of_the_daemonset_count_beside_the_configuration() -> None:
+    config_map = json.dumps(
+        {"kind": "ConfigMap", "data": {"gpu_config.json": config(GPUSharingConfig=SHARED)}}
+    )
+    flags = gke("--enable-health-monitoring", "--host-path=/opt/nvidia", "-logtostderr", env="74, 79")
+    text = f"{config_map}\n---\n{flags}"
+    assert converted(GKE, text)["nvidia.com/gpu"].share.replicas == 4
+    result = run(GKE, text).stdout
+    assert "    heedXids: [48, 74, 79]" in result and "    driverDirectory: /opt/nvidia" in result
+
+
+def test_health_is_only_asked_for_where_the_flag_says_so() -> None:
+    assert "    healthChecks: none" in run(GKE, gke("-logtostderr")).stdout
+    assert "    healthChecks: [xid]" in run(GKE, gke("--enable-health-monitoring=true")).stdout
+    assert "    healthChecks: none" in run(GKE, gke("--enable-health-monitoring=false")).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "<stdin>:1:1: must be a mapping"),
+        (config(GPUSharingConfig={"GPUSharingStrategy": "mps"}), "MaxSharedClientsPerGPU is required"),
+        (config(GPUSharingConfig={"MaxSharedClientsPerGPU": 2}), "GPUSharingStrategy is required"),
+        (config(GPUSharingConfig={**SHARED, "GPUSharingStrategy": "x"}), "must be one of time-sharing, mps"),
+        (config(GPUPartitionSize=1), "GPUPartitionSize: must be text"),
+        (gke(env="many"), 'XID_CONFIG: "many" is not a number'),
+        (daemonset("nginx"), "no container of it runs Google's device plugin"),
+    ],
+)
+def test_what_googles_plugin_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+    assert message in refusal(GKE, text)

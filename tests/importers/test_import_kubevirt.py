@@ -1,0 +1,119 @@
+"""`devhost import kubevirt`: permittedHostDevices as entries that serve virtual machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import peer_machines as machines
+import pytest
+from importing import converted, refusal, run, said, wheres
+
+from devhost import catalog
+from devhost.testing.serving import Node
+
+PEER = "kubevirt"
+
+if not {"udev", "sriov"} <= catalog.load().installed.keys():
+    pytest.skip("the result is for the sriov and udev backends", allow_module_level=True)
+
+
+def permitted(**lists: list[dict[str, Any]]) -> str:
+    spec = {"configuration": {"permittedHostDevices": lists}}
+    return json.dumps({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec})
+
+
+def pci(selector: str, name: str = "example.com/gpu", **more: object) -> dict[str, object]:
+    return {"pciVendorSelector": selector, "resourceName": name, **more}
+
+
+USB = {"resourceName": "kubevirt.io/token", "selectors": [{"vendor": "96E", "product": "0850"}]}
+
+
+def test_only_functions_that_are_bound_to_vfio_are_offered_as_there() -> None:
+    entry = converted(PEER, permitted(pciHostDevices=[pci("10DE:1EB8")]))["example.com/gpu"]
+    assert wheres(entry) == ["vendor: 10de, device: 1eb8, driver: vfio-pci"]
+
+
+def test_several_selectors_of_one_name_are_one_resource() -> None:
+    entry = converted(PEER, permitted(pciHostDevices=[pci("10de:1eb8"), pci("10de:2236")]))["example.com/gpu"]
+    assert [block.split(", ")[1] for block in wheres(entry)] == ["device: 1eb8", "device: 2236"]
+
+
+def test_a_selector_that_an_earlier_name_has_is_left_out() -> None:
+    text = permitted(pciHostDevices=[pci("10de:1eb8"), pci("10DE:1EB8", "example.com/other")])
+    assert set(converted(PEER, text)) == {"example.com/gpu"}
+    assert "example.com/other gets nothing that example.com/gpu does not take first" in said(
+        run(PEER, text).stdout
+    )
+
+
+def test_without_an_external_provider_the_names_are_listed_that_need_one() -> None:
+    mine = pci("10de:1eb8", externalResourceProvider=True)
+    text = permitted(pciHostDevices=[mine, pci("8086:6f54", "intel.com/qat")], usb=[USB])
+    remark = "devhost starts: intel.com/qat, kubevirt.io/token. Otherwise"
+    assert remark in said(run(PEER, text).stdout)
+    assert "externalResourceProvider: true" not in run(PEER, permitted(pciHostDevices=[mine])).stdout
+
+
+def test_disabled_devices_of_a_hyperconverged_object_are_not_offered() -> None:
+    devices = [
+        {"pciDeviceSelector": "10de:1eb8", "resourceName": "example.com/a", "disabled": True},
+        {"pciDeviceSelector": "10de:1db6", "resourceName": "example.com/b"},
+    ]
+    spec = {"permittedHostDevices": {"pciHostDevices": devices}}
+    assert set(converted(PEER, json.dumps({"kind": "HyperConverged", "spec": spec}))) == {"example.com/b"}
+
+
+async def test_a_virtual_machine_gets_what_kubevirts_own_plugin_gives(tmp_path: Path) -> None:
+    """Nodes of the IOMMU group with mrw, PCI_RESOURCE_<NAME> with the address."""
+    async with Node(tmp_path) as node:
+        machines.virtual_machines(node.root)
+        text = run(PEER, permitted(pciHostDevices=[pci("10de:1eb8")])).stdout
+        node.configure(text.split("version: 1\n", 1)[1])
+        async with node.served():
+            await node.offers({"example.com/gpu": 1})
+            started = await node.container({"example.com/gpu": 1})
+    assert started.envs["PCI_RESOURCE_EXAMPLE_COM_GPU"] == "0000:65:00.0"
+    nodes = {one.host_path: one.permissions for one in started.devices}
+    assert {path: nodes[path] for path in ("/dev/vfio/vfio", "/dev/vfio/20")} == {
+        "/dev/vfio/vfio": "mrw",
+        "/dev/vfio/20": "mrw",
+    }
+
+
+def test_a_usb_device_of_several_selectors_needs_all_of_them() -> None:
+    several = {"resourceName": "kubevirt.io/set", "selectors": [{"vendor": "1", "product": "2"}] * 2}
+    entry = converted(PEER, permitted(usb=[several]))["kubevirt.io/set"]
+    assert wheres(entry) == ["group: kubevirt.io_set"]
+    one = converted(PEER, permitted(usb=[USB]))["kubevirt.io/token"]
+    assert wheres(one) == ["devType: usb_device, idVendor: 096e, idProduct: 0850"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: KubeVirt\nspec: {}", "<stdin>:1:1: it has no spec.configuration.permittedHostDevices"),
+        ("kind: VirtualMachine", 'a "VirtualMachine" holds no configuration (give it a KubeVirt'),
+        (permitted(pciHostDevices=[pci("10de")]), "pciVendorSelector: must be ids of vendor and device"),
+        (permitted(pciHostDevices=[pci("10de:1", "gpu")]), 'resourceName: "gpu" '),
+        (permitted(pciHostDevices=[{"resourceName": "a.b/c"}]), "the key pciVendorSelector is required"),
+        (permitted(usb=[{**USB, "selectors": []}]), "usb[0].selectors: must be from 1 to 100 members"),
+        (
+            permitted(usb=[{**USB, "selectors": [{"vendor": "x", "product": "1"}]}]),
+            'usb[0].selectors[0].vendor: "x" is not a USB id',
+        ),
+        ("permittedHostDevices: {usb: {}}", "permittedHostDevices.usb: must be a list"),
+        ("permittedHostDevices: []", "permittedHostDevices: must be a mapping"),
+    ],
+)
+def test_what_kubevirt_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+    assert message in refusal(PEER, text)
+
+
+def test_keys_that_kubevirt_does_not_know_are_named() -> None:
+    text = permitted(pciHostDevices=[pci("10de:1eb8", externalResourceprovider=True, note="x")])
+    assert "permittedHostDevices.pciHostDevices[0].note: the plugin knows no such key" in said(
+        run(PEER, text).stdout
+    )

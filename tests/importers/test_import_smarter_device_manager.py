@@ -1,0 +1,140 @@
+"""`devhost import smarter-device-manager`: the same files of /dev, and a remark for the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from importing import converted, offered, refusal, run, said, wheres
+
+from devhost.testing.trees import Tree
+
+PEER = "smarter-device-manager"
+
+pytest.importorskip("devhost_udev", reason="the result is for the udev backend")
+
+
+def rule(expression: str, number: int = 1) -> str:
+    return f"- devicematch: {json.dumps(expression)}\n  nummaxdevices: {number}\n"
+
+
+FILES = (
+    *("ttyUSB0", "ttyUSB12", "ttyS0", "ttySAC0", "tty", "video0", "video1", "vcsm-cma", "nvme0", "nvme0n1"),
+    *("nvme10n2", "i2c-1", "snd/controlC0", "snd/pcmC0D0p", "input/event0", "input/event12", "input/mice"),
+    "gpiomem",
+)
+"""Files of the modelled machine; each is one misc device."""
+
+
+def machine(root: Path) -> None:
+    tree = Tree(root)
+    for minor, file in enumerate(FILES):
+        tree.device(f"virtual/misc/{file.rpartition('/')[2]}", "misc", file, f"10:{minor}")
+
+
+EXPRESSIONS = [
+    *("^gpiomem$", "^ttyUSB[0-9]*$", "^ttyS[0-9]*$", "^ttyUSB[0-9]+$", "^tty(USB|S)[0-9]+$", r"^tty\w*\d$"),
+    *("^video.$", "^video[01]$", "^v.*$", "^vcsm.*", "^nvme[0-9]+n[0-9]+$", "^i2c-1$|^video1$", "^[^tvns]"),
+    *("^input/event[0-9]+$", "^snd/pcm.*$", "^tty(USB)?$", "^ttyUSB[0-9]{2}$", "^(?:gpio)(?:mem)?$", "^$"),
+    *("tty", "[0-9]$", "C0$"),
+]
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_offers_the_files_that_it_is_found_in(tmp_path: Path, expression: str) -> None:
+    """The plugin makes smarter-devices/<file> of each, with _ for /."""
+    machine(tmp_path)
+    text = run(PEER, rule(expression, 3)).stdout
+    found = {file for file in FILES if re.search(expression, file)}
+    if "Files in directories below" in text:
+        found = {file for file in found if file.count("/") == expression.count("/")}
+    assert offered(text, tmp_path) == {
+        f"smarter-devices/{file.replace('/', '_')}": {f"/dev/{file}": 3} for file in found
+    }
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("^(ab)*$", "it repeats a group any number of times"),
+        ("(?i)^TTY", "it has a flag such as (?i)"),
+        (r"^\pN$", r"it has \p"),
+        (r"\btty", r"it has \b"),
+        ("^[[:digit:]]$", "it has a named class"),
+        ("^a{300}$", "it repeats something too often"),
+        ("^(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)$", "it stands for more than 64 globs"),
+    ],
+)
+def test_an_expression_without_equal_is_left_out_with_the_reason(expression: str, reason: str) -> None:
+    if expression == r"^\pN$":  # Python has no such class, Go has
+        assert "is not a regular expression" in refusal(PEER, rule(expression))
+        return
+    done = run(PEER, rule(expression) + rule("^fuse$"))
+    assert done.exit_code == 0
+    assert f"has no equal here, for {reason}" in said(done.stdout) and ": left out." in said(done.stdout)
+    assert set(converted(PEER, rule(expression) + rule("^fuse$"))) == {"smarter-devices/fuse"}
+
+
+def test_a_wildcard_in_a_directory_is_left_out_with_the_reason() -> None:
+    done = run(PEER, rule("^snd.*/pcm.*$"))
+    assert "has a wildcard in a directory's name: left out." in said(done.stdout)
+    assert "resources: []" in done.stdout
+
+
+def test_a_directory_is_given_with_all_its_nodes(tmp_path: Path) -> None:
+    machine(tmp_path)
+    text = run(PEER, rule("^snd$", 20)).stdout
+    assert offered(text, tmp_path) == {"smarter-devices/snd": {"/dev/snd/controlC0 /dev/snd/pcmC0D0p": 20}}
+
+
+def test_a_file_that_two_rules_match_is_offered_by_the_first() -> None:
+    """There both try to serve it, and the second fails."""
+    text = run(PEER, rule("^fuse$", 2) + rule("^fuse$", 5) + rule("^kvm$")).stdout
+    assert "# smarter-devices/fuse is already offered above: left out." in text
+    entries = converted(PEER, rule("^fuse$", 2) + rule("^fuse$", 5) + rule("^kvm$"))
+    assert {name: entry.share.replicas for name, entry in entries.items()} == {
+        "smarter-devices/fuse": 2,
+        "smarter-devices/kvm": 1,
+    }
+
+
+def test_a_rule_without_a_number_is_left_out_with_the_reason() -> None:
+    done = run(PEER, '- devicematch: "^fuse$"\n')
+    assert "nummaxdevices 0, so no pod ever gets it: left out." in said(done.stdout)
+    assert "resources: []" in done.stdout
+
+
+def test_a_configmap_is_found_among_other_objects_and_by_its_key() -> None:
+    objects = (
+        "kind: Namespace\nmetadata: {name: x}\n---\n# the configuration\nkind: ConfigMap\ndata:\n"
+        '  conf.yaml: |\n    - {devicematch: "^fuse$", nummaxdevices: 3}\n'
+        '  other: |\n    - {devicematch: "^kvm$", nummaxdevices: 4}\n---\n---\n'
+    )
+    assert set(converted(PEER, objects)) == {"smarter-devices/fuse"}
+    assert set(converted(PEER, objects, "--key", "other")) == {"smarter-devices/kvm"}
+
+
+def test_a_list_of_kubectl_is_read() -> None:
+    config_map = {"kind": "ConfigMap", "data": {"conf.yaml": rule("^fuse$", 3)}}
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [config_map]})
+    assert wheres(converted(PEER, text)["smarter-devices/fuse"]) == ["devNode: /dev/fuse"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "<stdin>: it is empty (is it the right file?)"),
+        ("a: b", "<stdin>:1:1: it must be a list of rules"),
+        (rule("^("), '<stdin>:1:16: [0].devicematch: "^(" is not a regular expression'),
+        (rule(""), "[0].devicematch: is empty, which matches every file"),
+        ("- nummaxdevices: 3", "<stdin>:1:3: [0]: the key devicematch is required"),
+        ("- {devicematch: a, nummaxdevices: -1}", "[0].nummaxdevices: must be from 0 to 100000, not -1"),
+        ("kind: Pod", '<stdin>:1:7: a "Pod" holds no configuration (give it conf.yaml'),
+        ("kind: ConfigMap\ndata: {a: b, c: d}", "it has no data.conf.yaml (choose one with --key"),
+        ("---\na: [\n", "<stdin>:3:1: "),
+    ],
+)
+def test_what_is_no_configuration_is_refused_in_one_line(text: str, message: str) -> None:
+    assert message in refusal(PEER, text)
