@@ -373,11 +373,11 @@ class Registration:
         if self._ours:
             return True
         loop = asyncio.get_running_loop()
-        heard = asked = loop.time()
+        heard = loop.time()
         returning = heard + RETURN if self._rival and self._rival_at != identity else heard
         suspected = bool(self._rival)
         while not self._stopping and self._kubelet.identity == identity:
-            rival, known = await self._rival_since(asked)
+            rival, known = await self._rival_now()
             if rival and self._take_over():
                 log.info("taking the resource over", resource=self._supply.name, reason=rival)
                 return self._claim()
@@ -391,9 +391,9 @@ class Registration:
                 self._unwell(rival)
                 self._set(State.WAITING)
             suspected = True  # what is listed may be a plugin's that has just ended: it is asked twice
-            asked = loop.time() + ASK * (1 + random.random() / 2)
+            again = loop.time() + ASK * (1 + random.random() / 2)
             while self._kubelet.identity == identity and not (self._stopping or self._wanted_back):
-                if (left := asked - loop.time()) <= 0:
+                if (left := again - loop.time()) <= 0:
                     break
                 await self._sleep(left)
             self._wanted_back = False
@@ -403,25 +403,27 @@ class Registration:
         self._ours, self._rival, self._wanted_back = True, "", False
         return True
 
-    async def _rival_since(self, asked: float) -> tuple[str, bool]:
-        """Which other plugin has the resource, by an answer to a question asked since then; empty if none.
+    async def _rival_now(self) -> tuple[str, bool]:
+        """Which other plugin has the resource; empty if none.
 
         Second, whether the kubelet said it. Where it does not answer, and no socket tells, nothing is known.
         """
-        stem = server_stem(socket_name(self._supply.name))
-        devhosts = self._kubelet.servers.get(stem, frozenset())
-        live = sorted(name for name in devhosts if not dead(self._kubelet.directory / name))
-        if live:
+        if live := self._live():
             return (self._by_devhost(live[0]) if self._rival else ""), True
+        now = asyncio.get_running_loop().time()
         self._rivals.ask()
-        while self._rivals.asked < asked and not self._stopping:
+        while self._rivals.asked < now and not self._stopping:
             await self._sleep(None)
         listed = self._rivals.listed
         if listed is None:
             return "", False
         if not listed.get(self._supply.name):
             return "", True
+        self._kubelet.look()  # a devhost may have come in between
+        if live := self._live():
+            return (self._by_devhost(live[0]) if self._rival else ""), True
         others = self._rivals.named()
+        stem = server_stem(socket_name(self._supply.name))
         if not others and stem in self._kubelet.left_behind:
             return "", True  # a kubelet that missed the end of a killed devhost lists its devices for good
         where = f": {others}" if others else ""
@@ -429,6 +431,12 @@ class Registration:
             f"another device plugin serves it on this node{where}; remove that plugin, or set takeOver: true",
             True,
         )
+
+    def _live(self) -> list[str]:
+        """Sockets on which other devhosts serve the resource, while this one has none."""
+        stem = server_stem(socket_name(self._supply.name))
+        names = self._kubelet.servers.get(stem, frozenset())
+        return sorted(name for name in names if not dead(self._kubelet.directory / name))
 
     def _by_devhost(self, name: str) -> str:
         return (

@@ -3,7 +3,8 @@
 Two plugins under one name disturb each other, and nothing tells them: a kubelet since 1.25 leaves the
 stream of the older one open. GetAllocatableResources shows it: it has the healthy devices of every
 resource, whichever plugin listed them. :class:`Rivals` asks it for all resources at once;
-:mod:`.registration` draws the conclusions. Where the kubelet does not answer it, only the sockets in the directory say something.
+:mod:`.registration` draws the conclusions. Where the kubelet does not answer it, only the sockets in the
+directory say something.
 
 ListAndWatch of another plugin is never called: many plugins lose health updates to a second stream.
 """

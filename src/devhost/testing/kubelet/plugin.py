@@ -79,7 +79,7 @@ class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
         async with grpc.aio.insecure_channel(socket, options=options) as channel:
             await api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=15.0)
 
-    async def list(self, devices: Sequence[str]) -> None:
+    async def send(self, devices: Sequence[str]) -> None:
         """Sends the kubelet another list, as after a change of health."""
         self.devices = list(devices)
         self._changed.set()
