@@ -30,6 +30,7 @@ from .kubelet.holders import Holders
 from .kubelet.ownsockets import OwnSockets
 from .kubelet.podresources import PodResources, beside
 from .kubelet.registration import KubeletSocket
+from .kubelet.rivals import Rivals
 from .labelling import Labelling
 from .lastgood import LastGood
 from .ledger import Ledger
@@ -125,11 +126,9 @@ class Host:
         self._roster = Roster(root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims)
         self.shortages = Shortages(self.settings, self.discoveries)
         self.strand = Strand(self.ledger, self.services, self.discoveries)
-        self.holders = Holders(
-            PodResources(pod_resources or beside(kubelet_dir)),
-            self.ledger,
-            self._holders_changed,
-        )
+        source = PodResources(pod_resources or beside(kubelet_dir))
+        self.holders = Holders(source, self.ledger, self._holders_changed)
+        self._rivals = Rivals(source, kubelet_dir)
         self._catalog = loaded.catalog
         self._seen = loaded.seen or fingerprint(config)
         self._reload = reload
@@ -177,6 +176,7 @@ class Host:
         self.kubelet.sweep()
         self.kubelet.look()
         self.kubelet.subscribe(self._look_who_is_there())
+        self.kubelet.subscribe(self._rivals.news)
         monitor = self._monitor()
         self._metrics.config_loaded(self.generation)
         if self.copied is not None:
@@ -202,6 +202,7 @@ class Host:
                     self._news.configuration_read(str(self.config), self.copied.complaints)
                 self._roster.follow(self.settings, self._catalog)
                 self.tasks.spawn("holders", self.holders.run)
+                self.tasks.spawn("rivals", self._rivals.run)
                 self._serving = True
                 if self._reload_wanted:
                     self._reload_wanted = False
@@ -339,6 +340,7 @@ class Host:
                     self.kubelet,
                     self._metrics,
                     self._changed,
+                    self._rivals,
                     self._specifications,
                     self.holders.wake,
                     account=self.ledger.account(name),

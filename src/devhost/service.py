@@ -18,6 +18,7 @@ from .discovery import Discovery
 from .health import Recovery, in_resource, worst
 from .inventory import Given, Inventory
 from .kubelet.registration import KubeletSocket, Registration, State
+from .kubelet.rivals import Rivals
 from .model import Device, Health
 from .news import News
 from .plan import Offer, PlannedResource, units
@@ -41,6 +42,7 @@ class ResourceService:
         planned: the resource as the plan has it.
         discovery: the backend that finds its devices; :meth:`update` may exchange it.
         changed: called when anything of it is another than before.
+        rivals: what the kubelet says of other plugins.
         specifications: where its CDI specification goes, if it has one.
         held: called when a list of who holds what may be wanted sooner than before.
         infos: what tells network plugins of its devices.
@@ -57,6 +59,7 @@ class ResourceService:
         kubelet: KubeletSocket,
         metrics: Metrics,
         changed: Callable[[], None],
+        rivals: Rivals,
         specifications: SpecDirectory,
         held: Callable[[], None] = lambda: None,
         infos: DeviceInfos | None = None,
@@ -95,7 +98,9 @@ class ResourceService:
         self._left = False
         self._delivery = delivery(planned.entry.inject, self.supply, specifications, self._publish)
         self._kubelet = kubelet
-        self.registration = Registration(self.supply, kubelet, metrics, changed)
+        self.registration = Registration(
+            self.supply, kubelet, metrics, changed, rivals, lambda: self.entry.take_over
+        )
         self._metrics = metrics
         metrics.resource_added(self.name, planned.entry.backend, self.supply.prepares)
 
@@ -161,8 +166,12 @@ class ResourceService:
         return failed or self._delivery.trouble
 
     def missing(self) -> str:
-        """Why the kubelet has no list stream open for it; empty if it has one."""
-        if self.registration.streams:
+        """Why the kubelet has no list stream open for it; empty if it has one.
+
+        Also empty if another plugin has the resource: that is reported as a problem, and must not stop an
+        update of devhost on every node.
+        """
+        if self.registration.streams or self.registration.yields:
             return ""
         state = self.registration.standing.state
         reason = self.trouble or (self._kubelet.trouble if state is State.WAITING else "")
@@ -179,7 +188,10 @@ class ResourceService:
     def _follow(self, entry: ResourceSettings, refused: Mapping[str, str]) -> None:
         if entry.healthy_while != self.entry.healthy_while:
             self._recovery = Recovery()  # what failed another condition has no history with this one
+        edited = entry.take_over != self.entry.take_over
         self.entry, self._refused = entry, refused
+        if edited:
+            self.registration.look_again()
 
     def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
         self._offers, self._caused_at = offers, caused_at

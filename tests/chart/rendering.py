@@ -164,7 +164,7 @@ def built(kustomize: Path, directory: Path) -> Rendered:
 
 
 def comparable(one: Object) -> Object:
-    """An object without what differs for good: who made it, and the order of what has names."""
+    """An object without what differs for good: who made it, whom it avoids, the order of what has names."""
     return dict(_sorted(_without_labels(json.loads(json.dumps(one)))))
 
 
@@ -175,6 +175,7 @@ def _without_labels(value: Any) -> Any:
             if key in ("labels", "matchLabels", "selector") and OWN in below
             else _without_labels(below)
             for key, below in value.items()
+            if key != "affinity"  # test_chart_apart.py has what it means
         }
     return [_without_labels(one) for one in value] if isinstance(value, list) else value
 

@@ -36,7 +36,8 @@ def test_it_runs_wherever_there_is_a_kubelet(chart: Chart) -> None:
     pod = chart.render().pod
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert pod["priorityClassName"] == "system-node-critical"
-    assert not pod.keys() & {"nodeSelector", "affinity"}
+    assert "nodeSelector" not in pod
+    assert pod["affinity"].keys() == {"podAntiAffinity"}
 
 
 def test_unprivileged_is_root_without_any_capability(chart: Chart) -> None:
@@ -174,7 +175,7 @@ def test_the_image_can_be_any(chart: Chart, values: dict[str, Any], image: str) 
     ("key", "value"),
     [
         ("nodeSelector", {"hardware": "gpu"}),
-        ("affinity", {"nodeAffinity": {}}),
+        ("affinity", {"podAntiAffinity": {}}),
         ("tolerations", [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]),
         ("imagePullSecrets", [{"name": "registry"}]),
         ("priorityClassName", "high"),

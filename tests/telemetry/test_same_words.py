@@ -10,6 +10,7 @@ import pytest
 from reading_node import RESOURCE, ReadingNode
 
 from devhost.kubelet.registration import ABSENT
+from devhost.testing.kubelet import OtherPlugin
 
 DEAF = """
 from devhost.backend import Backend, Device, Edits, Event, hookimpl
@@ -151,6 +152,43 @@ async def test_a_device_without_the_attribute_that_a_template_needs(node: Readin
     node.plug("a", "b", "c")
     node.look()
     await over(node, "plan", "device no longer refused by the plan")
+
+
+async def test_another_plugin_that_takes_a_resource_over(node: ReadingNode) -> None:
+    async with OtherPlugin(node.kubelet.directory, RESOURCE, ["x"]):
+        (reason,) = await everywhere(node, "resource", RESOURCE)
+        assert reason.startswith("another device plugin registered it after devhost: other-plugin.sock")
+        assert [one["state"] for one in node.document()["resources"]] == ["displaced"]
+        assert node.get("/readyz") == (200, "ok\n")
+        assert node.get("/healthz")[0] == 200
+    await over(node, "resource", "registered")
+    await node.kubelet.wait_for(lambda: node.kubelet.allocatable() == {RESOURCE: 3})
+
+
+async def test_another_plugin_that_has_a_resource_when_devhost_starts(node: ReadingNode) -> None:
+    node.configure("{name: example.com/before, backend: toy}")
+    await node.until(lambda: node.log(message="resource removed", resource=RESOURCE))
+    await node.until(lambda: [one["name"] for one in node.document()["resources"]] == ["example.com/before"])
+    async with OtherPlugin(node.kubelet.directory, RESOURCE, ["x"]) as plugin:
+        node.configure(f"{{name: {RESOURCE}, backend: toy}}")
+        (reason,) = await everywhere(node, "resource", RESOURCE)
+        assert reason.startswith("another device plugin serves it on this node: other-plugin.sock")
+        assert reason.endswith("; remove that plugin, or set takeOver: true")
+        assert [one["state"] for one in node.document()["resources"]] == ["waiting"]
+        assert node.get("/readyz") == (200, "ok\n")
+        assert node.kubelet.allocatable()[RESOURCE] == 1
+        await plugin.stop()
+        await node.kubelet.wait_for(lambda: node.kubelet.allocatable()[RESOURCE] == 3)
+    await over(node, "resource", "registered")
+
+
+async def test_a_devhost_that_was_killed_is_no_other_plugin(node: ReadingNode) -> None:
+    for _ in range(3):
+        await node.again()
+        await node.until(lambda: node.log(message="registered"))
+        await node.kubelet.wait_for(lambda: node.kubelet.allocatable() == {RESOURCE: 3})
+        assert node.log(message="not registered") == []
+        assert node.problems("resource") == []
 
 
 async def test_a_device_that_is_unplugged_while_a_pod_has_it(node: ReadingNode) -> None:

@@ -1,9 +1,9 @@
-"""Asks the kubelet which container holds which device: the client of podresources v1.
+"""The client of podresources v1: which container holds which device, and which devices the kubelet knows.
 
-Of its three questions only List is asked. Get tells of one pod by its name, and could settle sooner that a
-pod has gone, by two seconds at most; but it says "not found" also where a kubelet has just started and knows
-no pods yet, it answers for another pod where the name has come again, it still finds a pod that has
-finished, and many kubelets do not serve it.
+Of its three questions List and GetAllocatableResources are asked. Get tells of one pod by its name, and
+could settle sooner that a pod has gone, by two seconds at most; but it says "not found" also where a
+kubelet has just started and knows no pods yet, it answers for another pod where the name has come again,
+it still finds a pod that has finished, and many kubelets do not serve it.
 
 Each question has a channel of its own. Questions are rare, and a kubelet that has restarted serves on
 another socket of the same name, to which an old channel would come back only after its own back-off.
@@ -35,8 +35,16 @@ DEADLINE = 5.0
 
 METHOD = "/v1.PodResourcesLister/List"
 
+ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
+"""Kubernetes 1.23 and newer."""
+
+BRIEFLY = 2.0
+"""Seconds the kubelet has to answer GetAllocatableResources: a registration may wait for it."""
+
 _UNREACHED = ": connect failed: "
 """What gRPC says, among much else, of a socket on which nobody listens; the errno's text comes last."""
+
+_UNREADABLE = "the kubelet's answer is no message of podresources v1"
 
 _LIMIT = ("grpc.max_receive_message_length", POD_RESOURCES_RECEIVE_LIMIT)
 
@@ -76,27 +84,44 @@ class PodResources:
         """
         kubelet, began = self._present(), self._clock()
         try:
-            answer = podresources_pb2.ListPodResourcesResponse.FromString(await self._ask())
+            answer = podresources_pb2.ListPodResourcesResponse.FromString(await self._ask(METHOD, DEADLINE))
         except DecodeError:
-            raise Unanswered("the kubelet's answer is no message of podresources v1") from None
+            raise Unanswered(_UNREADABLE) from None
         if self._present() != kubelet:
             raise Unanswered("the kubelet restarted while it was asked")
         return Listing(
             kubelet, began, len(answer.pod_resources), _holders(answer), containers=_containers(answer)
         )
 
-    async def _ask(self) -> bytes:
+    async def allocatable(self) -> dict[str, frozenset[str]]:
+        """The ids of the healthy devices that the kubelet knows, by resource, whichever plugin listed them.
+
+        Raises:
+            Unanswered: the kubelet is older than 1.23, does not answer, or its answer cannot be used.
+        """
+        self._present()
+        try:
+            data = await self._ask(ALLOCATABLE, BRIEFLY)
+            answer = podresources_pb2.AllocatableResourcesResponse.FromString(data)
+        except DecodeError:
+            raise Unanswered(_UNREADABLE) from None
+        found: dict[str, set[str]] = {}
+        for devices in answer.devices:
+            found.setdefault(devices.resource_name, set()).update(devices.device_ids)
+        return {name: frozenset(ids) for name, ids in found.items() if ids}
+
+    async def _ask(self, method: str, deadline: float) -> bytes:
         """The answer as it came: gRPC would log a traceback where it cannot be decoded."""
         async with local(self.socket, _LIMIT) as channel:
-            call = channel.unary_unary(METHOD, bytes, bytes)
+            call = channel.unary_unary(method, bytes, bytes)
             try:
-                answer: bytes = await call(b"", timeout=DEADLINE)
+                answer: bytes = await call(b"", timeout=deadline)
             except grpc.aio.AioRpcError as error:
                 absent = _UNREACHED in (error.details() or "")
-                raise (NobodyThere if absent else Unanswered)(self._reason(error)) from error
+                raise (NobodyThere if absent else Unanswered)(self._reason(error, deadline)) from error
             return answer
 
-    def _reason(self, error: grpc.aio.AioRpcError) -> str:
+    def _reason(self, error: grpc.aio.AioRpcError, deadline: float) -> str:
         code, details = error.code(), error.details() or "no reason given"
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             # Both sides use this code: the kubelet for too many questions, gRPC for too long an answer.
@@ -104,7 +129,7 @@ class PodResources:
                 return f"the kubelet's answer is longer than {POD_RESOURCES_RECEIVE_LIMIT >> 20} MiB"
             return f"the kubelet wants to be asked less often: {details}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"the kubelet did not answer within {DEADLINE:g} s"
+            return f"the kubelet did not answer within {deadline:g} s"
         if _UNREACHED in details:
             return f"{self.socket} cannot be reached: {details.rpartition('error: ')[2]}"
         if code is grpc.StatusCode.UNIMPLEMENTED:

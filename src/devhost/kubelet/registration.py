@@ -8,6 +8,8 @@ The rules, each from a failure seen in the field (``docs/architecture.md`` tells
   dials again by itself;
 * another devhost that registered the same resource later and then left took our registration along:
   up to 1.36 the kubelet disconnects by name, and our own stream stays open as if nothing had happened;
+* the plugin that registered last has the resource: an older one reports that, sends no more lists and waits;
+* a resource that another plugin served before devhost is not taken from it, unless the entry says so;
 * another kubelet.sock (device, inode, change time) means another kubelet; an event about the one we
   registered with means nothing.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import socket
+import random
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -35,7 +37,9 @@ from devhost.events import DirectoryWatch
 from devhost.kubelet import wire
 from devhost.kubelet.api import KUBELET_SOCKET, api_pb2_grpc
 from devhost.kubelet.channel import local
-from devhost.kubelet.server import SOCKET_PREFIX, PluginServer, server_stem
+from devhost.kubelet.rivals import Rivals
+from devhost.kubelet.server import SOCKET_PREFIX, PluginServer, server_stem, socket_name
+from devhost.kubelet.sockets import dead, described, gone, refuses
 from devhost.pace import Backoff
 from devhost.supply import Supply
 from devhost.telemetry.episode import Episode
@@ -62,6 +66,19 @@ STEADY = 10.0
 AT_ONCE = 3
 """How often a registration that was lost because another instance left is made again without back-off, until
 one has held for :data:`STEADY`: two instances that keep disturbing each other must slow down."""
+
+ASK = 0.4
+"""Seconds after which it is asked again whether another plugin still serves the resource; with up to a half
+of jitter."""
+
+SURE = 3
+"""How many answers in a row must lack the resource before it counts as dropped, and registers again."""
+
+RETURN = 10.0
+"""Seconds after a kubelet's start in which a plugin that served the resource before may register it first."""
+
+RACE = 1.0
+"""Seconds after a registration in which a socket that is seen for the first time may be older than ours."""
 
 SETTLE = 0.1
 """Seconds a kubelet.sock must have been left alone before it is registered with."""
@@ -90,9 +107,11 @@ class State(StrEnum):
     """Where a resource stands with the kubelet."""
 
     WAITING = "waiting"
-    """There is no kubelet.sock."""
+    """There is no kubelet.sock, or another plugin serves the resource."""
     REGISTERING = "registering"
     REGISTERED = "registered"
+    DISPLACED = "displaced"
+    """Another plugin registered the resource later: the kubelet asks that one."""
     LOST = "lost"
     """The kubelet refused or dropped us; the next try is under way."""
     DRAINING = "draining"
@@ -111,6 +130,8 @@ class KubeletSocket:
         """Wall-clock seconds at which it went or came."""
         self.servers: Mapping[str, frozenset[str]] = {}
         """Names of the sockets in the directory that a devhost made, by resource (``server_stem``)."""
+        self.left_behind: set[str] = set()
+        """Of these resources (``server_stem``) an earlier devhost that was killed left a socket behind."""
         self._seen: tuple[Identity | None, Identity | None, Mapping[str, frozenset[str]]] | None = None
         self._subscribers: set[Callable[[], None]] = set()
 
@@ -172,6 +193,7 @@ class KubeletSocket:
         """Removes sockets that an earlier devhost left behind; one that still answers is not touched."""
         for path in self.directory.glob(f"{SOCKET_PREFIX}*.sock"):
             if refuses(path):
+                self.left_behind.add(server_stem(path.name))
                 with suppress(OSError):
                     path.unlink()
                     log.info("removed a stale socket", path=str(path))
@@ -211,6 +233,8 @@ class Registration:
 
     Args:
         changed: called when the standing, or the number of streams, is another than before.
+        rivals: what the kubelet says of other plugins.
+        take_over: whether the resource may be taken from another plugin; :meth:`look_again` after a change.
     """
 
     def __init__(
@@ -219,6 +243,8 @@ class Registration:
         kubelet: KubeletSocket,
         metrics: Metrics,
         changed: Callable[[], None],
+        rivals: Rivals,
+        take_over: Callable[[], bool],
     ) -> None:
         self.standing = Standing()
         self.server: PluginServer | None = None
@@ -236,6 +262,18 @@ class Registration:
         self._loss = Episode()
         self._behind: list[PluginServer] = []
         self._over = False
+        self._rivals = rivals
+        self._take_over = take_over
+        self._ours = False
+        """Whether the resource is this process's to register: nobody else served it, or it was taken over."""
+        self._rival = ""
+        """The plugin that has the resource instead, as a message; empty where none is known."""
+        self._rival_at: Identity | None = None
+        self._older: set[str] = set()
+        self._newer: set[str] = set()
+        self._wanted_back = False
+        self._uncontested = False
+        """Whether the kubelet listed nobody's devices of the resource right before it is registered."""
 
     @property
     def streams(self) -> int:
@@ -245,19 +283,33 @@ class Registration:
     @property
     def serving(self) -> Path | None:
         """The socket on which the kubelet knows it; ``None`` while it is not registered."""
-        registered = self.standing.state is State.REGISTERED
+        registered = self.standing.state in (State.REGISTERED, State.DISPLACED)
         return self.server.path if self.server and registered else None
+
+    @property
+    def yields(self) -> bool:
+        """Whether another plugin has the resource, so that this one rightly has no list stream."""
+        return bool(self._rival) and self._kubelet.identity is not None
+
+    def look_again(self) -> None:
+        """The entry says something else of ``takeOver``. Saying it now takes the resource back, too."""
+        self._wanted_back = self._take_over() and bool(self._rival)
+        self._wake.set()
 
     async def run(self) -> None:
         """Registers, serves, and registers again after each loss, until :meth:`stop` or :meth:`drain`."""
         unsubscribe = self._kubelet.subscribe(self._wake.set)
+        forget = self._rivals.subscribe(self._wake.set)
         try:
             while (identity := await self._kubelet_there()) is not None:
+                if not await self._free(identity):
+                    continue
                 began = time.monotonic()
                 server = PluginServer(
                     self._supply, self._kubelet.directory, self._metrics, self._server_changed
                 )
                 self.server, self._beside = server, frozenset()
+                self._older, self._newer = set(self._others(server)), set()
                 try:
                     await self._register(server)
                     await self._until_lost(server, identity)
@@ -272,6 +324,7 @@ class Registration:
         finally:
             self._over = True
             unsubscribe()
+            forget()
 
     def _clear(self) -> None:
         """Removes the sockets that are served no more: the directory may not have let us before."""
@@ -310,6 +363,87 @@ class Registration:
                 return identity
         return None
 
+    async def _free(self, identity: Identity) -> bool:
+        """Waits while another plugin has the resource; false if this side stops, or the kubelet is another.
+
+        The plugin that had it when this process began, or took it from this process, keeps it until it is
+        gone. After a restart of the kubelet it may register first. An older devhost is no such plugin: this
+        process succeeds it.
+        """
+        if self._ours:
+            return True
+        loop = asyncio.get_running_loop()
+        heard = loop.time()
+        returning = heard + RETURN if self._rival and self._rival_at != identity else heard
+        suspected = bool(self._rival)
+        while not self._stopping and self._kubelet.identity == identity:
+            rival, known = await self._rival_now()
+            if rival and self._take_over():
+                log.info("taking the resource over", resource=self._supply.name, reason=rival)
+                return self._claim()
+            if rival:
+                heard = loop.time()
+            elif not self._rival or loop.time() > max(returning, heard if known else heard + RETURN):
+                self._uncontested = known
+                return self._claim()
+            if rival and suspected:
+                self._rival, self._rival_at = rival, identity
+                self._unwell(rival)
+                self._set(State.WAITING)
+            suspected = True  # what is listed may be a plugin's that has just ended: it is asked twice
+            again = loop.time() + ASK * (1 + random.random() / 2)
+            while self._kubelet.identity == identity and not (self._stopping or self._wanted_back):
+                if (left := again - loop.time()) <= 0:
+                    break
+                await self._sleep(left)
+            self._wanted_back = False
+        return False
+
+    def _claim(self) -> bool:
+        self._ours, self._rival, self._wanted_back = True, "", False
+        return True
+
+    async def _rival_now(self) -> tuple[str, bool]:
+        """Which other plugin has the resource; empty if none.
+
+        Second, whether the kubelet said it. Where it does not answer, and no socket tells, nothing is known.
+        """
+        if live := self._live():
+            return (self._by_devhost(live[0]) if self._rival else ""), True
+        now = asyncio.get_running_loop().time()
+        self._rivals.ask()
+        while self._rivals.asked < now and not self._stopping:
+            await self._sleep(None)
+        listed = self._rivals.listed
+        if listed is None:
+            return "", False
+        if not listed.get(self._supply.name):
+            return "", True
+        self._kubelet.look()  # a devhost may have come in between
+        if live := self._live():
+            return (self._by_devhost(live[0]) if self._rival else ""), True
+        others = self._rivals.named()
+        stem = server_stem(socket_name(self._supply.name))
+        if not others and stem in self._kubelet.left_behind:
+            return "", True  # a kubelet that missed the end of a killed devhost lists its devices for good
+        where = f": {others}" if others else ""
+        return (
+            f"another device plugin serves it on this node{where}; remove that plugin, or set takeOver: true",
+            True,
+        )
+
+    def _live(self) -> list[str]:
+        """Sockets on which other devhosts serve the resource, while this one has none."""
+        stem = server_stem(socket_name(self._supply.name))
+        names = self._kubelet.servers.get(stem, frozenset())
+        return sorted(name for name in names if not dead(self._kubelet.directory / name))
+
+    def _by_devhost(self, name: str) -> str:
+        return (
+            f"another devhost registered it after this one: {described(self._kubelet.directory / name)}; "
+            "run only one devhost for this resource on the node"
+        )
+
     async def _register(self, server: PluginServer) -> None:
         self._set(State.REGISTERING)
         await server.start()
@@ -340,28 +474,81 @@ class Registration:
         Raises:
             DevhostError: the registration does not hold any more, and why.
         """
-        open_by = time.monotonic() + STREAM_DEADLINE
-        before_us = self._others(server)
-        after_us: frozenset[str] = frozenset()
+        registered = time.monotonic()
+        open_by = registered + STREAM_DEADLINE
+        answers = _Answers(self._supply, self._rivals)
+        uncontested, self._uncontested = self._uncontested, False
+        taker: Path | None = None
         while not self._stopping:
             others = self._others(server)
-            self._beside = before_us | after_us
-            if left_again := self._left(after_us, others):
+            self._beside = frozenset(self._older | self._newer)
+            left_again = self._left(frozenset(self._newer), others)
+            self._newer -= left_again
+            if left_again and not self._newer:
                 # A kubelet up to 1.36 disconnects by name: with them it has dropped us, and says nothing.
+                self._claim()
                 raise DevhostError(
                     f"another plugin registered this resource, then exited ({min(left_again)})"
                 )
-            after_us = others - before_us
+            self._sort(server, others, settled=time.monotonic() - registered > RACE)
+            if self._rival and self._wanted_back:
+                log.info("taking the resource over", resource=self._supply.name, reason=self._rival)
+                self._claim()
+                raise DevhostError("it is taken back: its entry says takeOver: true now")
             if server.lost:
                 raise DevhostError("the kubelet closed the list stream")
-            if _gone(server.path):
+            if gone(server.path):
                 raise DevhostError(f"socket {server.path.name} was removed")
             if self._kubelet.identity not in (identity, None):
                 raise DevhostError("there is a new kubelet")
             left = open_by - time.monotonic()
             if not server.opened and left <= 0:
                 raise DevhostError("the kubelet registered it but opened no list stream")
-            await self._sleep((POLL if after_us else None) if server.opened else left)
+            if answers.news() and all(dead(self._kubelet.directory / name) for name in others):
+                answers.hear()
+            if self._newer:
+                if not self._rival:
+                    self._displaced(server, self._by_devhost(max(self._newer, key=self._born)), identity)
+            elif self._rival:
+                self._rivals.ask(ASK * (1 + random.random() / 2))
+                if dead(taker) if taker else not answers.foreign:
+                    self._claim()
+                    raise DevhostError("the plugin that had taken it over is gone")
+            elif answers.foreign:
+                taker = self._rivals.newest()
+                if uncontested or (taker and self._born(taker.name) > self._born(server.path.name)):
+                    where = f": {described(taker)}" if taker else ""
+                    text = f"another device plugin registered it after devhost{where}; "
+                    self._displaced(server, f"{text}remove that plugin, or this resource", identity)
+                else:
+                    # the plugin that had it before still sends lists, and each replaces ours
+                    answers.foreign = False
+                    server.resend()
+            elif answers.dropped:
+                raise DevhostError("the kubelet dropped it without closing the list stream")
+            if answers.doubtful:
+                self._rivals.ask(ASK)
+            await self._sleep((POLL if self._newer else None) if server.opened else left)
+
+    def _displaced(self, server: PluginServer, rival: str, identity: Identity) -> None:
+        """The kubelet asks another plugin from now on; both lists would count, so this side sends no more."""
+        server.hold()
+        self._ours, self._rival, self._rival_at = False, rival, identity
+        self._unwell(rival, "resource taken over by another plugin")
+        self._set(State.DISPLACED)
+
+    def _sort(self, server: PluginServer, others: frozenset[str], *, settled: bool) -> None:
+        """Which of the other devhosts came later than this server."""
+        for name in others - self._older - self._newer:
+            later = settled or self._born(name) > self._born(server.path.name)
+            (self._newer if later else self._older).add(name)
+
+    def _born(self, name: str) -> tuple[int, str]:
+        """When a socket was made; the name decides between those of one tick of the clock."""
+        try:
+            return os.stat(self._kubelet.directory / name).st_mtime_ns, name  # noqa: PTH116 - as _identity
+        except OSError:
+            return 0, name
 
     def _others(self, server: PluginServer) -> frozenset[str]:
         """Sockets of other devhosts that serve this resource, as during a rolling update."""
@@ -369,11 +556,7 @@ class Registration:
 
     def _left(self, known: frozenset[str], others: frozenset[str]) -> frozenset[str]:
         """Those of the known sockets that are gone, or on which no process listens."""
-        return known - others | {name for name in known & others if self._dead(name)}
-
-    def _dead(self, name: str) -> bool:
-        path = self._kubelet.directory / name
-        return refuses(path) or _gone(path)
+        return known - others | {name for name in known & others if dead(self._kubelet.directory / name)}
 
     async def _pause(self, server: PluginServer, identity: Identity, held: float) -> None:
         """Backs off after a loss, but no longer than until there is another kubelet.
@@ -418,14 +601,14 @@ class Registration:
         self._unwell(message)
         self._set(State.LOST)
 
-    def _unwell(self, message: str) -> None:
-        """Says why it is not registered."""
+    def _unwell(self, message: str, event: str = "not registered") -> None:
+        """Says why it is not registered, or has no effect."""
         if self._stopping:
             return
         if not self._loss:
             self.standing.since = time.time()
         if self._loss.news(message):
-            log.warning("not registered", resource=self._supply.name, reason=message)
+            log.warning(event, resource=self._supply.name, reason=message)
         if self.standing.error != message:
             self.standing.error = message
             self._changed()
@@ -437,22 +620,52 @@ class Registration:
         self._changed()
 
 
+class _Answers:
+    """What the kubelet's answers since a registration say of it; each conclusion takes more than one."""
+
+    def __init__(self, supply: Supply, rivals: Rivals) -> None:
+        self.foreign = False
+        """Whether the kubelet has healthy devices of the resource that are not in its list."""
+        self.dropped = False
+        """Whether it had the devices of the list, and now has none, though the list has healthy ones."""
+        self._supply = supply
+        self._rivals = rivals
+        self._heard = asyncio.get_running_loop().time()
+        self._strange: frozenset[str] = frozenset()
+        self._known = False
+        self._missing = 0
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether one more answer would tell more."""
+        return bool((self._strange and not self.foreign) or (self._missing and not self.dropped))
+
+    def news(self) -> bool:
+        """Whether there is an answer to a question that was asked since the last one heard."""
+        return self._rivals.asked > self._heard
+
+    def hear(self) -> None:
+        """Draws the conclusions from the newest answer."""
+        self._heard = self._rivals.asked
+        if self._rivals.listed is None:
+            return
+        snapshot = self._supply.inventory.snapshot
+        listed = self._rivals.listed.get(self._supply.name, frozenset())
+        strange = listed - snapshot.entries.keys()
+        # twice the same: a list that devhost has just sent may not have arrived yet
+        self.foreign = bool(strange & self._strange)
+        self._strange = strange
+        self._known = self._known or bool(listed & snapshot.entries.keys())
+        self._missing = self._missing + 1 if self._known and snapshot.healthy and not listed else 0
+        self.dropped = self._missing >= SURE
+
+
 def _identity(path: Path) -> Identity | None:
     try:
         stat = os.stat(path)  # noqa: PTH116 - one call, no Path object per poll
     except OSError:
         return None
     return stat.st_dev, stat.st_ino, stat.st_ctime_ns
-
-
-def _gone(path: Path) -> bool:
-    """Whether a socket is there no more; where that cannot be seen, it is."""
-    try:
-        return not stat.S_ISSOCK(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
 
 
 def _unanswered() -> str:
@@ -478,19 +691,6 @@ def _refusal(error: grpc.aio.AioRpcError) -> str:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return f"the kubelet does not know Register of v1beta1: {details}"
     return f"the kubelet did not register it: {details or f'it gave no reason ({code.name})'}"
-
-
-def refuses(path: Path) -> bool:
-    """Whether nobody listens on a socket. Connecting costs the listener no more than an accept."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            probe.connect(os.fsencode(path))
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False  # absent, not permitted, its queue is full, no descriptor left: it cannot be told
-    return False
 
 
 def _nearest(directory: Path) -> list[Path]:

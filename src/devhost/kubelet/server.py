@@ -108,6 +108,8 @@ class PluginServer:
         self._ending = False
         self._streams: dict[asyncio.Event, None] = {}  # in the order they were opened
         self._sent = asyncio.Event()
+        self._held = False
+        self._round = 0
         self._unsubscribe: Callable[[], None] = lambda: None
         self._server: grpc.aio.Server | None = None
         self._undecodable: dict[str, Recurring] = {}
@@ -177,9 +179,19 @@ class PluginServer:
         """Waits until every stream has sent the newest list, for at most ``within`` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                while any(stream.is_set() for stream in self._streams):
+                while not self._held and any(stream.is_set() for stream in self._streams):
                     self._sent.clear()
                     await self._sent.wait()
+
+    def hold(self) -> None:
+        """Sends no list from now on: the kubelet has another plugin's, which it would replace."""
+        self._held = True
+        self._sent.set()
+
+    def resend(self) -> None:
+        """Sends the list again, though it is the same: the kubelet has another plugin's instead."""
+        self._round += 1
+        self._wake()
 
     def _wake(self) -> None:
         for stream in self._streams:
@@ -236,24 +248,25 @@ class PluginServer:
         self._streams[news] = None
         self.opened = True
         self._changed()
-        sent, sent_at = -1, 0.0
+        sent, sent_at = (-1, self._round), 0.0
         try:
             while True:
                 await news.wait()
                 if not self._ending:
                     await asyncio.sleep(max(0.0, sent_at + LIST_GAP - loop.time()))
                 snapshot = self._supply.inventory.snapshot
-                if self._ending and snapshot.revision == sent:
+                wanted = snapshot.revision, self._round
+                if self._ending and (wanted == sent or self._held):
                     return
-                if snapshot.revision != sent:
+                if wanted != sent and not self._held:
                     yield wire.device_list(snapshot)
-                    sent, sent_at = snapshot.revision, loop.time()
+                    sent, sent_at = wanted, loop.time()
                     cause = snapshot.caused_at
                     age = None if cause is None else time.monotonic() - cause
-                    self._metrics.list_sent(self._supply.name, len(snapshot.entries), sent, age)
+                    self._metrics.list_sent(self._supply.name, len(snapshot.entries), snapshot.revision, age)
                 if self._ending:
                     return
-                if self._supply.inventory.snapshot.revision == sent:
+                if self._held or (self._supply.inventory.snapshot.revision, self._round) == sent:
                     news.clear()
                     self._sent.set()
         finally:

@@ -122,7 +122,7 @@ class ResourceStatus(TypedDict):
     allocatable: int
     revision: int
     socket: str | None
-    state: Literal["waiting", "registering", "registered", "lost", "draining"]
+    state: Literal["waiting", "registering", "registered", "displaced", "lost", "draining"]
     streams: int
     registrations: int
     lastRegistration: str | None

@@ -19,6 +19,26 @@ app.kubernetes.io/name: {{ include "devhost.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
+{{/*
+The affinity of the values, and unless they have a podAntiAffinity: no node for a pod where another release of devhost
+runs, here or in another namespace. Pods of this release are not meant: they have different nodes already.
+*/}}
+{{- define "devhost.affinity" -}}
+{{- $name := include "devhost.name" . -}}
+{{- $names := list "devhost" $name | uniq -}}
+{{- $devhost := dict "key" "app.kubernetes.io/name" "operator" "In" "values" $names -}}
+{{- $foreign := dict "key" "app.kubernetes.io/instance" "operator" "NotIn" "values" (list .Release.Name) -}}
+{{- $elsewhere := dict "key" "kubernetes.io/metadata.name" "operator" "NotIn" "values" (list .Release.Namespace) -}}
+{{- $here := dict "topologyKey" "kubernetes.io/hostname"
+  "labelSelector" (dict "matchExpressions" (list $devhost $foreign)) -}}
+{{- $there := dict "topologyKey" "kubernetes.io/hostname"
+  "labelSelector" (dict "matchExpressions" (list $devhost))
+  "namespaceSelector" (dict "matchExpressions" (list $elsewhere)) -}}
+{{- $apart := dict "requiredDuringSchedulingIgnoredDuringExecution" (list $here $there) -}}
+{{- $own := default dict .Values.affinity -}}
+{{- ternary $own (merge (dict "podAntiAffinity" $apart) $own) (hasKey $own "podAntiAffinity") | toYaml -}}
+{{- end -}}
+
 {{- define "devhost.labels" -}}
 {{ include "devhost.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

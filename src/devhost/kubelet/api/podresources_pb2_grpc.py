@@ -43,6 +43,11 @@ class PodResourcesListerStub:
                 request_serializer=devhost_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
                 response_deserializer=devhost_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesResponse.FromString,
                 _registered_method=True)
+        self.GetAllocatableResources = channel.unary_unary(
+                '/v1.PodResourcesLister/GetAllocatableResources',
+                request_serializer=devhost_dot_kubelet_dot_api_dot_podresources__pb2.AllocatableResourcesRequest.SerializeToString,
+                response_deserializer=devhost_dot_kubelet_dot_api_dot_podresources__pb2.AllocatableResourcesResponse.FromString,
+                _registered_method=True)
 
 
 class PodResourcesListerServicer:
@@ -56,6 +61,13 @@ class PodResourcesListerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAllocatableResources(self, request, context):
+        """The healthy devices of every resource, whichever plugin listed them (Kubernetes 1.23 and newer).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PodResourcesListerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -63,6 +75,11 @@ def add_PodResourcesListerServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=devhost_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesRequest.FromString,
                     response_serializer=devhost_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesResponse.SerializeToString,
+            ),
+            'GetAllocatableResources': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAllocatableResources,
+                    request_deserializer=devhost_dot_kubelet_dot_api_dot_podresources__pb2.AllocatableResourcesRequest.FromString,
+                    response_serializer=devhost_dot_kubelet_dot_api_dot_podresources__pb2.AllocatableResourcesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -93,6 +110,33 @@ class PodResourcesLister:
             '/v1.PodResourcesLister/List',
             devhost_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
             devhost_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAllocatableResources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/v1.PodResourcesLister/GetAllocatableResources',
+            devhost_dot_kubelet_dot_api_dot_podresources__pb2.AllocatableResourcesRequest.SerializeToString,
+            devhost_dot_kubelet_dot_api_dot_podresources__pb2.AllocatableResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,7 @@ from .admission import ContainerStartError, Role, UnexpectedAdmissionError
 from .checkpoint import Allocation
 from .events import Event, EventLog, ListedDevice
 from .faults import Fault, Faults, Gate, Point, answer, cut, delay, fail, hang, refuse
+from .plugin import OtherPlugin
 from .registry import Profile
 from .simulator import KubeletSimulator
 
@@ -22,6 +23,7 @@ __all__ = [
     "Gate",
     "KubeletSimulator",
     "ListedDevice",
+    "OtherPlugin",
     "Point",
     "Profile",
     "Role",

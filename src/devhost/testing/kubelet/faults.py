@@ -44,13 +44,16 @@ class Point(StrEnum):
     POD_RESOURCES = "pod-resources"
     """Somebody asks podresources for the list of pods; a fault refuses it. It belongs to no resource."""
 
+    ALLOCATABLE = "allocatable"
+    """Podresources is asked for the allocatable devices; a fault refuses it. It belongs to no resource."""
+
 
 class Fault(Exception):
     """A step fails with this text."""
 
 
 class Refusal(Fault):
-    """A call is refused with this code; only for :attr:`Point.POD_RESOURCES`, elsewhere it is any fault."""
+    """A call is refused with this code; only at the points of podresources, elsewhere it is any fault."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)

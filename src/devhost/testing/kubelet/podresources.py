@@ -1,10 +1,11 @@
-"""The simulated kubelet's podresources service: which container holds which device, from its own book."""
+"""The simulated kubelet's podresources service, from its books: who holds devices, which are healthy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -27,11 +28,12 @@ Context = grpc.aio.ServicerContext[pb.ListPodResourcesRequest, pb.ListPodResourc
 
 
 class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
-    """Serves List on ``socket`` for one run of a kubelet.
+    """Serves List and GetAllocatableResources on ``socket`` for one run of a kubelet.
 
     Args:
         containers: pod and name of each container that runs, and whether it is listed.
         allocations: what each container holds now, as far as the kubelet knows.
+        healthy: ids of the healthy devices by resource, whichever plugin listed them.
         record: takes an event's type and fields, and logs it.
     """
 
@@ -40,12 +42,14 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
         socket: Path,
         containers: Mapping[tuple[str, str], bool],
         allocations: Callable[[], Iterable[Allocation]],
+        healthy: Callable[[], Mapping[str, Collection[str]]],
         faults: Faults,
         record: events.Record,
     ) -> None:
         self._socket = socket
         self._containers = containers
         self._allocations = allocations
+        self._healthy = healthy
         self._faults = faults
         self._record = record
         self._server = grpc.aio.server()
@@ -74,12 +78,18 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
             with suppress(OSError):  # its directory may have gone, or have never been one
                 self._socket.unlink()
 
-    def _rpcs(self) -> grpc.GenericRpcHandler[pb.ListPodResourcesRequest, bytes]:
-        """The service as a server takes it. Answers are bytes: a fault may want them to be wrong."""
+    def _rpcs(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """The service as a server takes it. Answers to List are bytes: a fault may want them to be wrong."""
         listing = grpc.unary_unary_rpc_method_handler(
             self._answer, pb.ListPodResourcesRequest.FromString, response_serializer=None
         )
-        return grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": listing})
+        allocatable = grpc.unary_unary_rpc_method_handler(
+            self.GetAllocatableResources,
+            pb.AllocatableResourcesRequest.FromString,
+            pb.AllocatableResourcesResponse.SerializeToString,
+        )
+        methods = {"List": listing, "GetAllocatableResources": allocatable}
+        return grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods)
 
     async def _answer(self, request: pb.ListPodResourcesRequest, context: Context) -> bytes:
         try:
@@ -99,6 +109,20 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
             await context.abort(code, str(fault))
         answer = _listed(self._containers, self._allocations())
         self._record(events.PodsListed, pods=len(answer.pod_resources), reason="")
+        return answer
+
+    async def GetAllocatableResources(
+        self, request: pb.AllocatableResourcesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.AllocatableResourcesResponse:
+        try:
+            await self._faults.reached(Point.ALLOCATABLE, "")
+        except Fault as fault:
+            code = fault.code if isinstance(fault, Refusal) else grpc.StatusCode.UNKNOWN
+            await context.abort(code, str(fault))
+        answer = pb.AllocatableResourcesResponse()
+        for resource, ids in self._healthy().items():
+            for one in sorted(ids):  # one entry for each, as the kubelet writes them
+                answer.devices.add(resource_name=resource, device_ids=[one])
         return answer
 
 

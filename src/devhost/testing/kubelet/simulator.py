@@ -153,6 +153,7 @@ class KubeletSimulator:
                 self.pod_resources,
                 self._containers,
                 lambda: admission.allocations,
+                lambda: {name: books.healthy for name, books in registry.resources.items()},
                 self.faults,
                 self._record,
             )

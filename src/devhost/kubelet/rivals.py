@@ -1,0 +1,127 @@
+"""What the kubelet says of the resources that plugins serve, devhost's own and those of others.
+
+Two plugins under one name disturb each other, and nothing tells them: a kubelet since 1.25 leaves the
+stream of the older one open. GetAllocatableResources shows it: it has the healthy devices of every
+resource, whichever plugin listed them. :class:`Rivals` asks it for all resources at once;
+:mod:`.registration` draws the conclusions. Where the kubelet does not answer it, only the sockets in the
+directory say something.
+
+ListAndWatch of another plugin is never called: many plugins lose health updates to a second stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from devhost.kubelet.api import KUBELET_SOCKET
+from devhost.kubelet.podresources import PodResources, Unanswered
+from devhost.kubelet.server import SOCKET_PREFIX
+from devhost.kubelet.sockets import dead, described
+
+GAP = 0.3
+"""Least seconds from the beginning of one question to the next."""
+
+NEWS = 2.0
+"""The same for questions that only a change in the kubelet's directory caused: each list that a kubelet
+receives changes its checkpoint there."""
+
+LULL = 0.02
+"""Seconds from a wish to the question: resources that start together share it."""
+
+NAMED = 3
+"""Sockets of other plugins that a message names at most."""
+
+
+class Rivals:
+    """Asks for as long as :meth:`run` runs, when a subscriber wants to know or the directory changed.
+
+    Args:
+        source: the kubelet's podresources service.
+        directory: the kubelet's device-plugin directory.
+    """
+
+    def __init__(self, source: PodResources, directory: Path) -> None:
+        self.listed: Mapping[str, frozenset[str]] | None = None
+        """Healthy ids by resource in the newest answer; ``None`` where the kubelet does not answer."""
+        self.asked = -math.inf
+        """When the newest question that has ended was asked, in seconds of the event loop's clock."""
+        self._source = source
+        self._directory = directory
+        self._due = math.inf
+        self._wake = asyncio.Event()
+        self._subscribers: set[Callable[[], None]] = set()
+        self._described: dict[tuple[str, int, int], str] = {}
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``changed`` after each question; returns what ends that."""
+        self._subscribers.add(changed)
+        return lambda: self._subscribers.discard(changed)
+
+    def ask(self, within: float = 0.0) -> None:
+        """Has the kubelet asked within so many seconds, as far as :data:`GAP` allows."""
+        due = asyncio.get_running_loop().time() + max(within, LULL)
+        if due < self._due:
+            self._due = due
+            self._wake.set()
+
+    def news(self) -> None:
+        """Something changed in the kubelet's directory: a plugin came or left, or sent a list."""
+        if self._subscribers:
+            self.ask(self.asked + NEWS - asyncio.get_running_loop().time())
+
+    async def run(self) -> None:
+        """Asks whenever it is due, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            wait = max(self._due, self.asked + GAP) - loop.time()
+            if wait > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if math.isinf(wait) else wait):
+                        await self._wake.wait()
+                continue
+            self._due, began = math.inf, loop.time()
+            try:
+                self.listed = await self._source.allocatable()
+            except Unanswered:
+                self.listed = None
+            self.asked = began
+            for subscriber in tuple(self._subscribers):
+                subscriber()
+
+    def newest(self) -> Path | None:
+        """The socket of another plugin that was made last, if a process listens on one."""
+        return next((path for path, text in self._others() if text), None)
+
+    def named(self) -> str:
+        """The sockets of other plugins on which a process listens, the newest first; may be empty."""
+        found = [text for _, text in self._others() if text]
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        names = ", ".join(found[:NAMED]) + more
+        return f"one of {names}" if len(found) > 1 else names
+
+    def _others(self) -> list[tuple[Path, str]]:
+        """Each connection is made once: a plugin shall not notice that it is looked at again and again."""
+        found: list[tuple[float, Path, str]] = []
+        seen: dict[tuple[str, int, int], str] = {}
+        with suppress(OSError):
+            for path in self._directory.iterdir():
+                if path.name == KUBELET_SOCKET or path.name.startswith(SOCKET_PREFIX):
+                    continue
+                with suppress(OSError):
+                    there = path.lstat()
+                    if not stat.S_ISSOCK(there.st_mode):
+                        continue
+                    key = (path.name, there.st_ino, there.st_ctime_ns)
+                    text = self._described.get(key)
+                    if text is None:
+                        text = "" if dead(path) else described(path)
+                    seen[key] = text
+                    found.append((there.st_mtime, path, text))
+        self._described = seen
+        return [(path, text) for _, path, text in sorted(found, key=lambda one: one[0], reverse=True)]

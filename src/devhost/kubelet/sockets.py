@@ -1,0 +1,69 @@
+"""Unix sockets of other processes: whether a process listens on one, and which. Looking changes nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+_CREDENTIALS = struct.Struct("iII")
+"""``struct ucred`` of ``SO_PEERCRED`` (unix(7)): process, user and group."""
+
+
+def refuses(path: Path) -> bool:
+    """Whether nobody listens on a socket. Connecting costs the listener no more than an accept."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            probe.connect(os.fsencode(path))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # absent, not permitted, its queue is full, no descriptor left: it cannot be told
+    return False
+
+
+def gone(path: Path) -> bool:
+    """Whether a socket is there no more; where that cannot be seen, it is."""
+    try:
+        return not stat.S_ISSOCK(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+
+
+def dead(path: Path) -> bool:
+    """Whether a socket does not exist, or no process listens on it."""
+    return refuses(path) or gone(path)
+
+
+def listener(path: Path) -> str:
+    """The process that listens on a socket, such as ``python3, pid 4711``; empty where it cannot be seen.
+
+    The kernel tells the process id to every client (unix(7), ``SO_PEERCRED``). It is 0 where the process is
+    outside the PID namespace of this one, as in a container without ``hostPID``.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            probe.connect(os.fsencode(path))
+            peer = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError:
+        return ""
+    pid, _, _ = _CREDENTIALS.unpack(peer)
+    if not pid:
+        return ""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        name = ""
+    return f"{name}, pid {pid}" if name else f"pid {pid}"
+
+
+def described(path: Path) -> str:
+    """A socket's name, with the process that listens on it where that can be seen."""
+    process = listener(path)
+    return f"{path.name} ({process})" if process else path.name

@@ -1,0 +1,336 @@
+"""Two plugins under one resource name: who has it, who waits, and what is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import os
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from devhost.host import Host
+from devhost.problems import problems
+from devhost.report import status
+from devhost.testing.kubelet import OtherPlugin, Point, refuse
+from devhost.testing.kubelet import events as ev
+
+TOY, OTHER = "example.com/toy", "example.com/other"
+TOY_LINE, OTHER_LINE = f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other"
+
+
+def shown(host, name: str = TOY) -> dict:
+    return next(resource for resource in status(host)["resources"] if resource["name"] == name)
+
+
+def reported(host, name: str = TOY) -> list[str]:
+    """The reasons of the resource's problems."""
+    return [
+        problem.reason
+        for problem in problems(host).shown
+        if (problem.subject, problem.kind) == (name, "resource")
+    ]
+
+
+def registrations(kubelet, name: str = TOY) -> list[str]:
+    return [event.endpoint for event in kubelet.events.of(ev.Registered, name)]
+
+
+def ids(kubelet, name: str = TOY) -> set[str]:
+    return {device.id for device in kubelet.devices(name)}
+
+
+async def allocatable(kubelet, **expected: int) -> None:
+    want = {f"example.com/{name}": count for name, count in expected.items()}
+    await kubelet.wait_for(lambda: kubelet.allocatable() == want)
+
+
+@asynccontextmanager
+async def another(rig, *resources):
+    """A second devhost on the same kubelet, with a file of its own."""
+    second = copy.copy(rig)
+    second.config = rig.config.with_name("second.yaml")
+    second.write(*resources)
+    host = Host(second.config, second.load(), second.load, rig.kubelet_dir)
+    task = asyncio.create_task(host.run())
+    try:
+        yield host
+    finally:
+        host.stop()
+        await asyncio.wait_for(task, 60)
+
+
+async def test_a_resource_that_another_plugin_serves_is_not_taken_over_and_registers_when_it_is_gone(
+    rig, kubelet, caplog
+):
+    rig.write(TOY_LINE, OTHER_LINE)
+    with caplog.at_level(logging.INFO):
+        async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin:
+            await allocatable(kubelet, toy=3)
+            async with rig.running() as host:
+                await rig.until(lambda: reported(host))
+                await allocatable(kubelet, toy=3, other=1)
+                (reason,) = reported(host)
+                assert reason.startswith("another device plugin serves it on this node: other-plugin.sock (")
+                assert f"pid {os.getpid()})" in reason
+                assert reason.endswith("; remove that plugin, or set takeOver: true")
+                assert (shown(host)["state"], shown(host)["lastError"]) == ("waiting", reason)
+                await rig.until(lambda: host.ready() == (True, ""))
+                assert registrations(kubelet) == ["other-plugin.sock"]
+                logged = [one for one in caplog.records if getattr(one, "fields", {}).get("reason") == reason]
+                assert [(one.levelno, one.getMessage()) for one in logged] == [
+                    (logging.WARNING, "not registered")
+                ]
+                await plugin.stop()
+                await allocatable(kubelet, toy=2, other=1)
+                await rig.until(lambda: not reported(host))
+                assert ids(kubelet) == {"d0", "d1"}
+                assert shown(host)["state"] == "registered"
+
+
+async def test_an_unrelated_plugin_beside_devhost_delays_nothing(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with OtherPlugin(kubelet.directory, "vendor.example/card", ["x"]), rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "vendor.example/card": 1})
+        await rig.until(lambda: shown(host)["state"] == "registered")
+        assert reported(host) == []
+
+
+async def test_take_over_registers_at_once_and_says_so(rig, kubelet, caplog):
+    rig.write(f"{TOY_LINE}, takeOver: true")
+    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]):
+        await allocatable(kubelet, toy=3)
+        with caplog.at_level(logging.INFO):
+            async with rig.running() as host:
+                await allocatable(kubelet, toy=2)
+                await rig.until(lambda: shown(host)["state"] == "registered")
+                assert reported(host) == []
+        (told,) = [one for one in caplog.records if one.getMessage() == "taking the resource over"]
+        assert told.levelno == logging.INFO
+        assert "other-plugin.sock" in told.fields["reason"]
+        assert not [one for one in caplog.records if one.getMessage() == "not registered"]
+
+
+async def test_take_over_added_to_a_waiting_resource_registers_it_and_removing_it_changes_nothing(
+    rig, kubelet
+):
+    rig.write(TOY_LINE)
+    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]), rig.running() as host:
+        await rig.until(lambda: reported(host))
+        rig.write(f"{TOY_LINE}, takeOver: true")
+        host.reload()
+        await allocatable(kubelet, toy=2)
+        await rig.until(lambda: shown(host)["state"] == "registered" and not reported(host))
+        before = host.generation
+        rig.write(TOY_LINE)
+        host.reload()
+        await rig.until(lambda: host.generation > before)
+        rig.change("toy", rig.scripts["toy"].devices[:1])
+        await allocatable(kubelet, toy=1)
+        assert len(registrations(kubelet)) == 2
+        assert shown(host)["state"] == "registered"
+
+
+async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_resource_until_it_ends(
+    rig, kubelet, caplog
+):
+    rig.write(TOY_LINE, OTHER_LINE)
+    with caplog.at_level(logging.INFO):
+        async with rig.running() as host:
+            await allocatable(kubelet, toy=2, other=1)
+            async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]):
+                await rig.until(lambda: reported(host))
+                (reason,) = reported(host)
+                assert reason.startswith(
+                    "another device plugin registered it after devhost: other-plugin.sock ("
+                )
+                assert reason.endswith("; remove that plugin, or this resource")
+                assert shown(host)["state"] == "displaced"
+                assert host.ready() == (True, "")
+                rig.change("toy", rig.scripts["toy"].devices[:1])
+                await rig.until(lambda: shown(host)["capacity"] == 1)
+                await allocatable(kubelet, toy=3, other=1)
+                got = await kubelet.admit("pod", "main", TOY, 1)
+                assert got.response.envs["OTHER_PLUGIN"] in "xyz"
+                assert len(registrations(kubelet)) == 2, "nobody fights for it"
+            await allocatable(kubelet, toy=1, other=1)
+            await rig.until(lambda: not reported(host))
+            assert shown(host)["state"] == "registered"
+            assert ids(kubelet) == {"d0"}
+    (told,) = [one for one in caplog.records if one.getMessage() == "resource taken over by another plugin"]
+    assert (told.levelno, told.fields["reason"]) == (logging.WARNING, reason)
+    assert len(registrations(kubelet, OTHER)) == 1
+
+
+async def test_a_plugin_that_ends_takes_no_registration_along_even_if_it_listed_the_same_devices(
+    rig, kubelet
+):
+    """Up to 1.36 a kubelet then drops devhost as well, and leaves its list stream open."""
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await allocatable(kubelet, toy=2)
+        # the kubelet must have been seen with our list before it can be seen without
+        asked = []
+        kubelet.faults.inject(Point.ALLOCATABLE, lambda: _note(asked), times=None)
+        await rig.until(lambda: asked)
+        async with OtherPlugin(kubelet.directory, TOY, ["d0", "d1"]):
+            await kubelet.wait_for(lambda: len(registrations(kubelet)) == 2)
+        await allocatable(kubelet, toy=2)
+        await rig.until(lambda: kubelet.allocatable() == {TOY: 2} and not reported(host))
+        assert shown(host)["state"] == "registered"
+
+
+async def _note(asked: list[int]) -> None:
+    asked.append(1)
+
+
+async def test_of_two_devhosts_the_one_that_lost_a_name_reports_it_and_each_serves_its_own(
+    rig, kubelet, caplog
+):
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with rig.running() as first:
+        await allocatable(kubelet, toy=2, other=1)
+        with caplog.at_level(logging.WARNING):
+            async with another(rig, TOY_LINE, "name: example.com/own, backend: other") as second:
+                await allocatable(kubelet, toy=2, other=1, own=1)
+                await rig.until(lambda: reported(first))
+                (reason,) = reported(first)
+                socket = second.services[TOY].registration.server.path.name
+                assert reason.startswith(f"another devhost registered it after this one: {socket} (")
+                assert reason.endswith("; run only one devhost for this resource on the node")
+                assert shown(first)["state"] == "displaced"
+                assert reported(second) == []
+                assert shown(second)["state"] == "registered"
+                assert (reported(first, OTHER), reported(second, "example.com/own")) == ([], [])
+                assert first.ready() == second.ready() == (True, "")
+                # the list of the one that lost does not replace the other's
+                first_only = rig.scripts["toy"].devices[:1]
+                lists = len(kubelet.events.of(ev.ListReceived, TOY))
+                rig.change("toy", first_only)
+                await rig.until(lambda: shown(first)["capacity"] == 1)
+                assert len(kubelet.events.of(ev.ListReceived, TOY)) == lists
+                assert kubelet.allocatable()[TOY] == 2
+                assert len(registrations(kubelet)) == 2
+            await allocatable(kubelet, toy=1, other=1, own=0)
+            await rig.until(lambda: not reported(first))
+            assert shown(first)["state"] == "registered"
+    told = [one for one in caplog.records if one.getMessage() == "resource taken over by another plugin"]
+    assert [one.fields["reason"] for one in told] == [reason]
+
+
+async def test_the_devhost_that_lost_a_name_does_not_take_it_back_when_its_registration_ends(rig, kubelet):
+    """Kubelets before 1.25 close the stream of the older plugin: two plugins could fight for ever."""
+    rig.write(TOY_LINE)
+    async with rig.running() as first:
+        await allocatable(kubelet, toy=2)
+        async with another(rig, TOY_LINE) as second:
+            await rig.until(lambda: reported(first))
+            before = len(registrations(kubelet))
+            old = first.services[TOY].registration.server.path
+            old.unlink()
+
+            def settled():
+                own = first.services[TOY].registration.server
+                if own is not None and own.path == old:
+                    return False
+                loser, winner = (second, first) if reported(second) else (first, second)
+                newest = winner.services[TOY].registration.server
+                return (
+                    newest
+                    and kubelet.endpoints(TOY)[-1:] == (newest.path.name,)
+                    and reported(winner) == []
+                    and "another devhost registered it after this one" in str(reported(loser))
+                    and shown(loser)["state"] in ("waiting", "displaced")
+                )
+
+            await rig.until(settled)
+            await allocatable(kubelet, toy=2)
+            # up to 1.36 the kubelet drops the newer one too, so both may register once more, in any order
+            assert len(registrations(kubelet)) - before <= (0 if kubelet.profile == "1.37" else 2)
+            assert first.ready() == second.ready() == (True, "")
+        await rig.until(lambda: shown(first)["state"] == "registered" and not reported(first))
+        await allocatable(kubelet, toy=2)
+
+
+async def test_after_a_kubelet_restart_the_plugin_that_had_the_resource_may_register_first(rig, kubelet):
+    rig.write(TOY_LINE, OTHER_LINE)
+    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin, rig.running() as host:
+        await rig.until(lambda: reported(host))
+        await kubelet.restart()
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(OTHER) == 1)
+        await plugin.stop()
+        await plugin.serve()
+        await plugin.register()
+        await allocatable(kubelet, toy=3, other=1)
+        await rig.until(lambda: shown(host)["state"] == "waiting" and reported(host))
+        assert registrations(kubelet)[-1] == "other-plugin.sock"
+        await plugin.stop()
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+
+
+async def test_after_a_kubelet_restart_devhost_registers_what_it_had_though_another_plugin_was_first(
+    rig, kubelet
+):
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await allocatable(kubelet, toy=2)
+        hold = asyncio.Event()
+        await kubelet.stop()
+        await kubelet.start()
+        hold.set()
+        await allocatable(kubelet, toy=2)
+        await rig.until(lambda: shown(host)["state"] == "registered")
+        assert reported(host) == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        refuse(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetAllocatableResources"),
+        refuse(grpc.StatusCode.UNKNOWN, "API GetAllocatableResources disabled"),
+    ],
+    ids=["unknown", "disabled"],
+)
+async def test_a_kubelet_that_does_not_say_what_it_lists_delays_nothing(rig, kubelet, fault):
+    kubelet.faults.inject(Point.ALLOCATABLE, fault, times=None)
+    rig.write(TOY_LINE)
+    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]), rig.running() as host:
+        await allocatable(kubelet, toy=2)
+        await rig.until(lambda: shown(host)["state"] == "registered")
+
+
+async def test_a_waiting_resource_goes_on_waiting_while_the_kubelet_says_nothing(rig, kubelet):
+    rig.write(TOY_LINE)
+    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin, rig.running() as host:
+        await rig.until(lambda: reported(host))
+        asked: list[int] = []
+
+        async def busy() -> None:
+            asked.append(1)
+            await refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")()
+
+        kubelet.faults.inject(Point.ALLOCATABLE, busy, times=3)
+        await rig.until(lambda: len(asked) == 3)
+        await allocatable(kubelet, toy=3)
+        assert shown(host)["state"] == "waiting"
+        await plugin.stop()
+        await allocatable(kubelet, toy=2)
+
+
+async def test_many_resources_share_one_question(rig, kubelet, devices):
+    asked: list[int] = []
+    kubelet.faults.inject(Point.ALLOCATABLE, lambda: _note(asked), times=None)
+    rig.scripts["toy"].devices = devices(40)
+    rig.write("name: 'example.com/toy-{index}', backend: toy")
+    async with rig.running():
+        await kubelet.wait_for(lambda: len(kubelet.allocatable()) == 40)
+    assert len(asked) < 20
+
+
+@pytest.fixture
+def devices():
+    from devhost.model import Device
+
+    return lambda count: [Device(id=f"d{n}", attributes={"model": "x100", "index": n}) for n in range(count)]
