@@ -6,7 +6,8 @@ The plugin lets any number of its devices have one node, and devhost only those 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 _DISKS = ("sd", "vd", "xvd", "hd", "sr", "nvme", "mmcblk", "loop", "nbd", "md", "dm-")
@@ -44,46 +45,73 @@ _ANY = frozenset({"*", "?", "["})
 _SIGN = re.compile(r"\[[^\]]*\]|.", re.DOTALL)
 
 
+@dataclass(frozen=True, slots=True)
+class _Glob:
+    """A path in steps, and what of it stands before the first sign that is not itself."""
+
+    steps: tuple[str, ...]
+    literal: str
+
+    def meets(self, other: _Glob) -> bool:
+        """Whether a path matches both; the shorter may be a directory, which means all below it."""
+        # two of thousands of paths seldom begin alike, and that is soon seen
+        if not (self.literal.startswith(other.literal) or other.literal.startswith(self.literal)):
+            return False
+        return all(_step(a, b) for a, b in zip(self.steps, other.steps, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of a path by its name.
+
+    ``link_directory`` is the directory of a link that udev made; empty for other paths. ``own_link`` is
+    whether it looks like a link by a rule of the node's owner, ``in_dev`` whether it is a glob of names in
+    ``/dev``. ``reach`` is the path itself, and what a link at it or a disk leads to.
+    """
+
+    itself: _Glob
+    link_directory: str
+    own_link: bool
+    in_dev: bool
+    reach: tuple[_Glob, ...]
+
+
+@lru_cache(maxsize=1 << 16)
+def _facts(path: str) -> _Facts:
+    directory, _, name = path.rpartition("/")
+    of_link = directory if re.fullmatch(r"/dev/[^/]+/by-[^/]+", directory) else ""
+    further: tuple[str, ...] = ()
+    if of_link:
+        further = _LINKS.get(directory.split("/")[2], ("/dev/*",))
+    elif _DISK.fullmatch(name):
+        further = (path + "*",)
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z_-]*", name) is not None
+    return _Facts(
+        _glob(path),
+        of_link,
+        directory == "/dev" and plain and name not in _OWN,
+        directory == "/dev" and bool(_ANY & set(name)),
+        tuple(map(_glob, (path, *further))),
+    )
+
+
+def _glob(path: str) -> _Glob:
+    return _Glob(tuple(path.split("/")), re.split(r"[*?\[]", path, maxsplit=1)[0])
+
+
 def may_be_one(one: str, other: str) -> bool:
     """Whether a node, or a disk and a part of it, may be among what both globs mean."""
-    if _link_directory(one) and _link_directory(one) == _link_directory(other):
-        return _meet(one.split("/"), other.split("/"))
-    if _own_link(one, other) or _own_link(other, one):
+    a, b = _facts(one), _facts(other)
+    if a.link_directory and a.link_directory == b.link_directory:
+        return a.itself.meets(b.itself)
+    if (a.own_link and b.in_dev) or (b.own_link and a.in_dev):
         return True
-    return any(_meet(a.split("/"), b.split("/")) for a, b in product(_reach(one), _reach(other)))
+    return any(mine.meets(others) for mine, others in product(a.reach, b.reach))
 
 
 def has_parts(path: str) -> bool:
     """Whether a glob may mean a disk as well as its partitions."""
     return bool(_ANY & set(path) and _DISK.fullmatch(path.rpartition("/")[2]))
-
-
-def _own_link(one: str, other: str) -> bool:
-    """Whether ``one`` looks like a link by a rule of the node's owner, and may lead to a match of a glob."""
-    name = one.removeprefix("/dev/")
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z_-]*", name) is not None and name not in _OWN
-    return plain and re.fullmatch(r"/dev/[^/]*[*?\[][^/]*", other) is not None
-
-
-def _reach(path: str) -> list[str]:
-    """The path, and what a link at it or a disk leads to."""
-    found = [path]
-    if directory := _link_directory(path):
-        found += _LINKS.get(directory.split("/")[2], ("/dev/*",))
-    elif _DISK.fullmatch(path.rpartition("/")[2]):
-        found.append(path + "*")
-    return found
-
-
-def _link_directory(path: str) -> str:
-    """The directory of a link that udev made to a node; empty for other paths."""
-    directory = path.rpartition("/")[0]
-    return directory if re.fullmatch(r"/dev/[^/]+/by-[^/]+", directory) else ""
-
-
-def _meet(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two globs meet, step by step; the shorter may be a directory, which means all below it."""
-    return all(_step(a, b) for a, b in zip(one, other, strict=False))
 
 
 def _step(one: str, other: str) -> bool:
