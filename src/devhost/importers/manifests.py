@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from devhost.config.complaints import Complaints, Mark, Place, shown
+from devhost.config.complaints import WHOLE_FILE, Complaints, Mark, Place, shown
 from devhost.config.document import MAX_BYTES, parse
 from devhost.config.nodes import Fields, Items, Node, Scalar
 
@@ -16,6 +16,17 @@ from .notation import IF_EMPTY, embedded, untabbed
 
 _MARKER = re.compile(rb"^---(?=\s|$)", re.MULTILINE)
 _NOTHING = re.compile(rb"(---)?\s*(#.*)?")
+
+_IMPORTERS = {
+    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Dlb", "Dsa", "Fpga", "Gpu", "Iaa", "Npu")},
+    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Qat", "Sgx")},
+    "Configuration": "akri",
+    "DeviceConfig": "amd-device-plugin",
+    "HyperConverged": "kubevirt",
+    "KubeVirt": "kubevirt",
+    "NicClusterPolicy": "sriov-network-device-plugin",
+}
+"""Which import reads a kind that others do not."""
 
 WORKLOADS = ("DaemonSet", "Deployment", "Pod")
 """Kinds that start a plugin."""
@@ -50,11 +61,13 @@ def documents(data: bytes, complaints: Complaints) -> list[Found]:
     Raises:
         ConfigError: one of them is not YAML, or there is none.
     """
-    found: list[Found] = []
-    for piece in _pieces(untabbed(data)) if len(data) <= MAX_BYTES else ():
-        found += _unlisted(parse(piece, complaints, if_empty=IF_EMPTY), Place(complaints))
+    pieces = list(_pieces(untabbed(data))) if len(data) <= MAX_BYTES else [data]
+    if not pieces:
+        complaints.fail(WHOLE_FILE, "it is empty", IF_EMPTY)
+    nodes = [parse(piece, complaints, if_empty=IF_EMPTY) for piece in pieces]
+    found = [one for node in nodes for one in _unlisted(node, Place(complaints))]
     if not found:
-        found += _unlisted(parse(data, complaints, if_empty=IF_EMPTY), Place(complaints))
+        complaints.fail(nodes[0].mark, "the list has no objects", IF_EMPTY)
     return found
 
 
@@ -72,6 +85,8 @@ def of_kinds(
         entry = first.at("kind")
         mark = entry[0].mark if entry else first.node.mark
         what = f"a {shown(first.kind)} holds no configuration" if first.kind else "it is no Kubernetes object"
+        if first.kind in _IMPORTERS:
+            hint = f"`devhost import {_IMPORTERS[first.kind]}` reads it"
         complaints.fail(mark, what, hint)
     return wanted
 
