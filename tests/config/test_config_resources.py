@@ -388,15 +388,17 @@ def test_an_optional_entry_without_an_installed_backend_is_skipped(read: Read) -
     ("entry", "message", "hint"),
     [
         ("backend: gpu", 'backend "gpu" is not installed', "install the package devhost-gpu"),
-        ("backend: gpu, optional: false", 'backend "gpu" is not installed', "install the package devhost-gpu"),
+        (
+            "backend: gpu, optional: false",
+            'backend "gpu" is not installed',
+            "install the package devhost-gpu",
+        ),
         ("backend: crad, optional: true", 'backend "crad" is not installed', "did you mean card?"),
         ("backend: broken, optional: true", 'backend "broken" is not installed', "plugin devhost-broken was"),
         ("backend: gpu, optional: true, name: fuse", '"fuse" has no slash', "for example"),
     ],
 )
-def test_optional_hides_no_other_fault(
-    complaints: Complain, entry: str, message: str, hint: str
-) -> None:
+def test_optional_hides_no_other_fault(complaints: Complain, entry: str, message: str, hint: str) -> None:
     name = "" if "name:" in entry else "name: a.b/c, "
     (found,) = complaints(f"version: 1\nresources:\n- {{{name}{entry}}}\n")
     assert message in found.message

@@ -50,7 +50,9 @@ def command(files: tuple[str, ...]) -> None:
             for backend, hint in settings.not_installed().items():
                 count = sum(entry.backend == backend for entry in settings.skipped)
                 entries = "1 optional entry is" if count == 1 else f"{count} optional entries are"
-                click.echo(f"note: {entries} not served: backend {backend} is not installed ({hint})", err=True)
+                click.echo(
+                    f"note: {entries} not served: backend {backend} is not installed ({hint})", err=True
+                )
     for refusal in catalogs.refused:
         click.echo(f"warning: plugin {refusal.origin} was refused: {refusal.reason}", err=True)
     if bad:
