@@ -2,7 +2,8 @@
 
     python tools/generate_default.py
 
-Helm and Kustomize read no file outside their own directory. ``tests/test_default.py`` fails when a copy differs.
+Helm and Kustomize read no file outside their own directory. A test fails when a
+copy differs (``tests/default``).
 """
 
 from __future__ import annotations

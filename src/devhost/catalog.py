@@ -126,7 +126,7 @@ class Catalog:
         return found.backend if found else None
 
     def to_install(self, name: str) -> str:
-        """How to install a backend of this project; empty where it is installed, refused, or no such backend."""
+        """How to install a backend of this project; empty if it is installed, refused, or unknown."""
         refused = any(name in (one.backend, Path(one.origin).stem, one.origin) for one in self.refused)
         if name in self.installed or name not in OFFICIAL or refused:
             return ""

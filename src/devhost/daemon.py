@@ -44,8 +44,8 @@ never rests takes about 12 ms, with this less than half of it (``docs/performanc
 class Options:
     """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP.
 
-    ``pod_metrics`` is whether metrics name pods, ``show_pods`` whether the status page and ``/status.json`` do:
-    ``None`` where the user did not choose, which means no.
+    ``pod_metrics`` is whether metrics name pods, ``show_pods`` whether the status page and ``/status.json``
+    do: ``None`` where the user did not choose, which means no.
     """
 
     config: Path = DEFAULT

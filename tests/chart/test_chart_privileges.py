@@ -1,4 +1,4 @@
-"""The container gets those privileges that its configuration needs, and no more; the table is in deploy/README.md."""
+"""The container gets the privileges that its configuration needs, and no more (table: deploy/README.md)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def variables(rendered: Rendered) -> dict[str, str]:
         (configured(FUSE, PROGRAMMED), True, [], {}),
         ({}, False, [], NVIDIA),
     ],
-    ids=["udev", "network", "eswitch", "eswitch in the name", "kubevirt", "gpu", "nvidia-ctk", "program", "default"],
+    ids=["udev", "network", "eswitch", "eswitch in a name", "kubevirt", "gpu", "ctk", "program", "default"],
 )  # fmt: skip
 def test_privileges_follow_from_the_configuration(
     chart: Chart,

@@ -406,6 +406,7 @@ def test_optional_hides_no_other_fault(complaints: Complain, entry: str, message
 
 
 def test_a_skipped_entry_takes_its_name(complaints: Complain) -> None:
-    text = "version: 1\nresources:\n- {name: a.b/c, backend: gpu, optional: true}\n- {name: a.b/c, backend: card}\n"
+    entries = "- {name: a.b/c, backend: gpu, optional: true}\n- {name: a.b/c, backend: card}\n"
+    text = f"version: 1\nresources:\n{entries}"
     (found,) = complaints(text)
     assert "already offered by the entry in line 3" in found.message

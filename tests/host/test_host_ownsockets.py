@@ -185,17 +185,19 @@ async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):
 async def test_a_socket_of_another_process_that_takes_nobody_in_fails_the_probe(host):
     code = (
         "import socket, sys\n"
-        "own = socket.socket(socket.AF_UNIX); own.bind(sys.argv[1]); own.listen(); print('listens', flush=True)\n"
+        "own = socket.socket(socket.AF_UNIX); own.bind(sys.argv[1]); own.listen()\n"
+        "print('listens', flush=True)\n"
         "while True: own.accept()[0].close()\n"
     )
     path = host.serving()[TOY]
     aside = path.with_name("aside")
     command = [sys.executable, "-c", code, str(aside)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        try:
-            assert await asyncio.to_thread(other.stdout.readline) == "listens\n"
-            aside.rename(path)
-            ok, reason = await OwnSockets(lambda: {TOY: path}).answer()
-        finally:
-            other.kill()
+    other = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        assert await other.stdout.readline() == b"listens\n"
+        aside.rename(path)
+        ok, reason = await OwnSockets(lambda: {TOY: path}).answer()
+    finally:
+        other.kill()
+        await other.wait()
     assert (ok, reason) == (False, f"own socket does not answer: {TOY} (another process listens on it)")

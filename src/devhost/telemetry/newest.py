@@ -73,10 +73,10 @@ class Newest(Generic[D, T]):
         return await self._since(_time() - self._stale)
 
     async def recent(self, age: float) -> T:
-        """One that is at most ``age`` seconds old, or ten times what making it took; changes since may be missing.
+        """One that is at most ``age`` seconds old, or ten times what making it took. It may lack changes.
 
-        For those who ask again and again: however many they are, and however often the state changes, few are
-        made.
+        For those who ask again and again: few are made, however many they are and however often the state
+        changes.
         """
         latest = self._latest
         if latest is not None and _time() - latest.began <= max(age, REST * self._took):
