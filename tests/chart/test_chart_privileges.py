@@ -38,7 +38,7 @@ def variables(rendered: Rendered) -> dict[str, str]:
         (configured({**SRIOV, "name": "example.com/{eswitchMode}"}), False, ["NET_ADMIN"], {}),
         (configured({**FUSE, "kubevirt": True}), False, ["CHOWN"], {}),
         (configured(GPU), False, [], NVIDIA),
-        (configured(GPU, backends={"gpu": {"deviceListStrategy": "cdi"}}), True, [], NVIDIA),
+        (configured(GPU, backends={"gpu": {"deviceListStrategy": "cdi"}}), True, [], {}),
         (configured(FUSE, PROGRAMMED), True, [], {}),
         ({}, False, [], NVIDIA),
     ],
@@ -62,6 +62,8 @@ def test_gpus_get_what_nvidias_own_plugin_gets_from_nvidias_runtime(chart: Chart
     assert rendered.pod["runtimeClassName"] == "nvidia"
     assert rendered.container["securityContext"]["allowPrivilegeEscalation"] is False
     assert "runtimeClassName" not in chart.render(configured(GPU)).pod
+    theirs = {"existingConfigMap": "theirs", "securityProfile": "gpu"}
+    assert variables(chart.render(theirs)) == NVIDIA, "the chart does not read that configuration"
     mig = chart.render({**configured(GPU), "capabilities": ["SYS_ADMIN"]})
     assert security(mig) == (False, ["SYS_ADMIN"])
     assert variables(mig) == {**NVIDIA, "NVIDIA_MIG_MONITOR_DEVICES": "all"}

@@ -1,4 +1,4 @@
-"""The default configuration: one text for packages, chart and Kustomize, one name for each kind of hardware."""
+"""The default configuration: one text for packages, chart and Kustomize, one name for each kind of device."""
 
 from __future__ import annotations
 
