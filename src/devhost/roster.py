@@ -56,7 +56,7 @@ class Roster:
         needed = _needed(settings, catalog)
         for name, hint in settings.not_installed().items():
             names = ", ".join(entry.name for entry in settings.skipped if entry.backend == name)
-            log.warning("backend is not installed", backend=name, entries=names, reason=hint)
+            log.info("backend is not installed", backend=name, entries=names, reason=hint)
         for name in [name for name in self.discoveries if name not in needed]:
             self._dismiss(name)
             self._tasks.cancel(f"provision {name}")

@@ -15,13 +15,13 @@ def not_installed(host):
 
 
 async def test_what_is_installed_is_served_and_what_is_not_is_named(rig, kubelet, caplog):
+    caplog.set_level("INFO", logger="devhost")
     rig.write(GPU, f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         assert not_installed(host) == {"gpu": "install the package devhost-gpu"}
         assert problems(host).shown == []
-        (line,) = [record for record in caplog.records if record.getMessage() == "backend is not installed"]
-        assert line.levelname == "WARNING"
+        assert caplog.text.count("backend is not installed") == 1
 
 
 async def test_an_edit_brings_and_takes_skipped_entries(rig, kubelet):
