@@ -90,12 +90,13 @@ dist: setup ## wheels and source archives of the host and of every plugin, insta
 proto: setup ## regenerate the code of the kubelet's protocols from the .proto files
 	@$(BIN)/python tools/generate_protocol.py
 
-docs: setup ## regenerate what is generated: docs/cli.md, conformance.md, reference, sessions in pages, the README's table
+docs: setup ## regenerate what is generated: docs/cli.md, conformance.md, reference, sessions in pages, copies of tables and of the default configuration
 	@$(BIN)/python tools/generate_cli_reference.py
 	@$(BIN)/python tools/generate_conformance.py
 	@$(BIN)/python tools/generate_reference.py
 	@$(BIN)/python tools/generate_sessions.py
 	@$(BIN)/python tools/generate_readme.py
+	@$(BIN)/python tools/generate_default.py
 
 format: setup ## format the code and mend what ruff can mend
 	@$(BIN)/ruff format .

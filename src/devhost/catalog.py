@@ -125,14 +125,19 @@ class Catalog:
         found = self.installed.get(name)
         return found.backend if found else None
 
+    def to_install(self, name: str) -> str:
+        """How to install a backend of this project; empty if it is installed, refused, or unknown."""
+        refused = any(name in (one.backend, Path(one.origin).stem, one.origin) for one in self.refused)
+        if name in self.installed or name not in OFFICIAL or refused:
+            return ""
+        return f"install the package {OFFICIAL[name]}"
+
     def why_missing(self, name: str) -> str:
         """What a user should do about a backend that is not in the catalog; empty if unknown."""
         for refusal in self.refused:
             if name in (refusal.backend, Path(refusal.origin).stem, refusal.origin):
                 return f"plugin {refusal.origin} was refused: {refusal.reason}"
-        if name in OFFICIAL:
-            return f"install the package {OFFICIAL[name]}"
-        return ""
+        return self.to_install(name)
 
     def suspect(self) -> str:
         """Where a backend may be that is not in the catalog; empty if nothing was refused.

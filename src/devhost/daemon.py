@@ -46,7 +46,8 @@ never rests takes about 12 ms, with this less than half of it (``docs/performanc
 class Options:
     """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP.
 
-    ``pod_metrics`` is whether metrics may name pods, ``hide_pods`` whether the status page may not.
+    ``pod_metrics`` is whether metrics name pods, ``show_pods`` whether the status page and ``/status.json``
+    do: ``None`` where the user did not choose, which means no.
     ``state_dir`` is where a copy of the last accepted configuration is kept; with ``strict_config`` devhost
     does not start from it.
     """
@@ -58,7 +59,7 @@ class Options:
     status_socket: Path | None = None
     pod_resources: Path | None = None
     pod_metrics: bool = False
-    hide_pods: bool = False
+    show_pods: bool | None = None
     state_dir: Path | None = None
     strict_config: bool = False
 
@@ -94,7 +95,7 @@ async def serve(options: Options) -> None:
         from .telemetry.prometheus import PrometheusMetrics  # 3 MB, only where somebody reads them
 
         metrics = PrometheusMetrics()
-        status_page = StatusPage(lambda: status(host), pods=not options.hide_pods)
+        status_page = StatusPage(lambda: status(host), pods=bool(options.show_pods))
 
     def changed() -> None:
         status_server.changed()
@@ -188,11 +189,12 @@ def _check_pods(options: Options) -> None:
     if not options.listen:
         for asked, option, what in (
             (options.pod_metrics, "--pod-metrics", "no metrics to add to"),
-            (options.hide_pods, "--hide-pods", "no page to hide them from"),
+            (options.show_pods, "--show-pods", "no page to show them on"),
+            (options.show_pods is False, "--hide-pods", "no page to hide them from"),
         ):
             if asked:
                 raise UsageError(f"{option} has {what}", "add --listen HOST:PORT")
-    if options.pod_metrics and options.hide_pods:
+    if options.pod_metrics and options.show_pods is False:
         raise UsageError("--pod-metrics and --hide-pods contradict each other", "leave one of them out")
 
 

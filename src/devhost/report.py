@@ -73,7 +73,8 @@ def status(host: Host) -> StatusDocument:
         "backends": [
             _backend(name, d, host.provisioning.get(name), host.labelling.standing.get(name))
             for name, d in sorted(host.discoveries.items())
-        ],
+        ]
+        + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
         "observers": [_observer(observer) for observer in host.observers],
         "refusals": [
             PlanRefusal(
@@ -211,6 +212,21 @@ def _backend(
         "refusedDevices": [RefusedDevice(device=r.device, reason=r.reason) for r in condition.refused],
         "provisioning": _provisioning(provisioning) if provisioning else None,
         "labels": _labels(labels) if labels else None,
+    }
+
+
+def _not_installed(name: str, hint: str, since: float) -> BackendStatus:
+    return {
+        "name": name,
+        "state": "not installed",
+        "reason": hint,
+        "since": _iso(since),
+        "devices": 0,
+        "lastDiscovery": None,
+        "lastDiscoverySeconds": None,
+        "refusedDevices": [],
+        "provisioning": None,
+        "labels": None,
     }
 
 

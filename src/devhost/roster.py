@@ -15,7 +15,10 @@ from .provisioning import Provisioning, State
 from .settings import Settings
 from .source import HeldClaims, Source
 from .tasks import Tasks
+from .telemetry.log import get
 from .telemetry.metrics import Metrics
+
+log = get(__name__)
 
 
 class Roster:
@@ -51,6 +54,9 @@ class Roster:
     def follow(self, settings: Settings, catalog: Catalog) -> None:
         """Makes the backends those that the settings need."""
         needed = _needed(settings, catalog)
+        for name, hint in settings.not_installed().items():
+            names = ", ".join(entry.name for entry in settings.skipped if entry.backend == name)
+            log.info("backend is not installed", backend=name, entries=names, reason=hint)
         for name in [name for name in self.discoveries if name not in needed]:
             self._dismiss(name)
             self._tasks.cancel(f"provision {name}")

@@ -140,8 +140,23 @@ class ResourceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """An ``optional`` entry that is not served, because the package of its backend is not installed.
+
+    ``hint`` says how to install it.
+    """
+
+    index: int
+    name: str
+    backend: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """A whole configuration. ``backends`` maps a backend's name to its typed ``Options`` value.
+
+    ``skipped`` are the entries without an installed backend; they are not among ``resources``.
 
     ``device_info_directory`` is ``None`` where no device-info files are wanted. The directory for
     labels is known also where none are wanted: those of before are removed there.
@@ -154,10 +169,15 @@ class Settings:
     device_info_directory: Path | None = DEVICE_INFO_DIRECTORY
     label_directory: Path = LABEL_DIRECTORY
     write_labels: bool = False
+    skipped: tuple[Skipped, ...] = ()
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that some resource needs, in file order."""
         return tuple(dict.fromkeys(resource.backend for resource in self.resources))
+
+    def not_installed(self) -> Mapping[str, str]:
+        """The backends of skipped entries, in file order, and how to install each."""
+        return {entry.backend: entry.hint for entry in self.skipped}
 
     def wanted(self, backend: str) -> frozenset[str]:
         """Every attribute name that some resource of ``backend`` looks at."""

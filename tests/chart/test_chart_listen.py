@@ -23,7 +23,7 @@ def test_what_is_no_address_is_refused(chart: Chart, address: str) -> None:
 
 @pytest.mark.parametrize("address", ["::", "0.0.0.0", "0:0:0:0:0:0:0:0", ""])
 def test_a_pod_with_a_network_of_its_own_listens_on_all_of_it(chart: Chart, address: str) -> None:
-    assert chart.render(listening(address)).pod["hostNetwork"] is False
+    assert chart.render(listening(address), profile="minimal").pod["hostNetwork"] is False
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_pod_with_a_network_of_its_own_listens_on_all_of_it(chart: Chart, addr
     ],
 )
 def test_an_address_that_such_a_pod_does_not_have_is_refused(chart: Chart, address: str, reason: str) -> None:
-    said = refusal(chart, listening(address))
+    said = refusal(chart, listening(address), profile="minimal")
     assert f"listen.address {address} {reason}" in said
     assert "leave it empty, or set hostNetwork to true" in said
     assert len(said.splitlines()) == 1

@@ -262,7 +262,8 @@ def test_more_directories_are_below_the_root_unless_told_where(chart: Chart) -> 
                 {"path": exporter},
                 {"path": drop_ins, "mountPath": drop_ins, "readOnly": False, "type": "Directory"},
             ]
-        }
+        },
+        profile="minimal",
     )
     assert more(rendered) == {f"/host{exporter}", drop_ins}
     assert rendered.mounts[f"/host{exporter}"]["readOnly"] is True

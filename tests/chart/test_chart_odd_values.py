@@ -187,7 +187,7 @@ def test_what_kubernetes_would_refuse_of_mounts_is_refused_with_its_place(
         ({"podLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name is the chart's own"),
         ({"extraEnv": [{"name": "NODE_IP", "value": "::"}]}, "extraEnv: NODE_IP is set by the chart"),
         ({"existingConfigMap": "mine", "configFiles": {"a.py": ""}}, "put them into mine"),
-        ({"listen": {"address": "$(NODE_IP)"}}, "set hostNetwork to true"),
+        ({"listen": {"address": "$(NODE_IP)"}, "hostNetwork": False}, "set hostNetwork to true"),
         ({"configFiles": {"..data": ""}}, "additional properties '..data' not allowed"),
         ({"resources": {"limits": {"memory": "lots"}}}, "'lots' does not match pattern"),
         ({"listen": {"port": None}}, "at '/listen': missing property 'port'"),

@@ -13,6 +13,7 @@ from rendering import CHART, DEPLOY, PROFILES, ROOT, Chart, Rendered, Types, bui
 from devhost import __version__
 
 OVERLAYS = DEPLOY / "kustomize" / "overlays"
+BASE = DEPLOY / "kustomize" / "base"
 VALUES = [CHART / "values.yaml", *PROFILES.values()]
 
 
@@ -40,6 +41,16 @@ def test_an_overlay_has_the_configuration_of_its_profile(profile: str) -> None:
     assert yaml.safe_load(text) == yaml.safe_load(PROFILES[profile].read_text())["config"]
 
 
+@pytest.mark.parametrize("kind", ["DaemonSet", "ConfigMap"])
+def test_the_base_is_what_the_chart_renders_without_values(chart: Chart, kustomize: Path, kind: str) -> None:
+    theirs, ours = built(kustomize, BASE), chart.render()
+    assert sorted({*theirs.kinds} - {"Namespace"}) == ours.kinds
+    if kind == "ConfigMap":
+        assert yaml.safe_load(theirs.configuration) == yaml.safe_load(ours.configuration)
+    else:
+        assert comparable(theirs.only(kind)) == comparable(ours.only(kind))
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("kind", ["DaemonSet", "Service"])
 def test_an_overlay_is_what_the_chart_renders(chart: Chart, kustomize: Path, profile: str, kind: str) -> None:
@@ -49,9 +60,11 @@ def test_an_overlay_is_what_the_chart_renders(chart: Chart, kustomize: Path, pro
         assert comparable(theirs.only(kind)) == comparable(ours.only(kind))
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_an_overlay_is_whole(kustomize: Path, types: Types, profile: str) -> None:
-    rendered = built(kustomize, OVERLAYS / profile)
+@pytest.mark.parametrize(
+    "directory", [BASE, *(OVERLAYS / profile for profile in PROFILES)], ids=lambda one: one.name
+)
+def test_an_overlay_is_whole(kustomize: Path, types: Types, directory: Path) -> None:
+    rendered = built(kustomize, directory)
     assert types.complaints(rendered.text) == []
     name = rendered.only("ConfigMap")["metadata"]["name"]
     assert rendered.mounts["/etc/devhost"]["configMap"] == {"name": name}
@@ -90,6 +103,20 @@ def test_an_overlay_can_bring_its_own_configuration(kustomize: Path, tmp_path: P
     rendered = overlay(tmp_path, kustomize, text)
     assert rendered.configuration == "version: 1\nresources: []\n"
     assert rendered.mounts["/etc/devhost"]["configMap"] == {"name": "devhost"}
+
+
+def test_the_network_policy_can_be_added_to_an_overlay(chart: Chart, kustomize: Path, tmp_path: Path) -> None:
+    component = "components: [../deploy/kustomize/components/network-policy]\n"
+    theirs = overlay(tmp_path, kustomize, component).only("NetworkPolicy")
+    monitoring = {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
+    policy = {"enabled": True, "from": [{"namespaceSelector": monitoring}]}
+    ours = chart.render({"networkPolicy": policy}).only("NetworkPolicy")
+    assert (
+        theirs["spec"]["podSelector"]["matchLabels"].items()
+        <= ours["spec"]["podSelector"]["matchLabels"].items()
+    )
+    for key in ("ingress", "policyTypes"):
+        assert theirs["spec"][key] == ours["spec"][key]
 
 
 @pytest.mark.parametrize("profile", PROFILES)

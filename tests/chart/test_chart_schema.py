@@ -111,11 +111,14 @@ def test_a_misspelt_value_is_refused_by_its_name(chart: Chart, path: str) -> Non
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("/securityProfile", "root", "must be one of 'unprivileged', 'privileged'"),
+        ("/securityProfile", "root", "must be one of 'auto', 'unprivileged', 'gpu', 'privileged'"),
         ("/hostNetwork", "yes", "must be one of 'auto', true, false"),
         ("/host/cdi", 1, "must be one of 'auto', true, false"),
         ("/listen/port", 70000, "got 70,000, want 65,535"),
         ("/listen/port", "http", "got string, want integer"),
+        ("/listen/podNames", "yes", "got string, want boolean"),
+        ("/networkPolicy/from", {"namespaceSelector": {}}, "got object, want array"),
+        ("/networkPolicy/from/*/ipBlock", {"cidr": "10.0.0.1"}, "does not match pattern"),
         ("/listen/address", "node.local", "does not match pattern"),
         ("/logLevel", "verbose", "must be one of 'debug', 'info', 'warning', 'error'"),
         ("/podMetrics", "true", "got string, want boolean"),
@@ -158,7 +161,7 @@ def test_there_is_one_place_for_the_configuration(chart: Chart) -> None:
 
 
 def test_an_address_that_nobody_reaches_is_refused(chart: Chart) -> None:
-    said = refusal(chart, {"listen": {"address": "127.0.0.1"}})
+    said = refusal(chart, {"listen": {"address": "127.0.0.1"}, "hostNetwork": False})
     assert "the pod's own loopback" in said
     assert "set hostNetwork to true" in said
 

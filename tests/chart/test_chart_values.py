@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import CHART, PROFILES, Chart, Object, Rendered, Types
+from rendering import CHART, PROFILES, ROOT, Chart, Object, Rendered, Types
 
 from devhost import __version__
 from devhost.telemetry.http import parse_listen
@@ -29,7 +29,8 @@ def test_the_defaults_are_a_daemonset_and_its_configuration(chart: Chart) -> Non
     assert rendered.kinds == ["ConfigMap", "DaemonSet"]
     assert rendered.container["image"] == f"devhost:{__version__}"
     assert rendered.args == ["run", "--root=/host", "--listen=:9400", "--log-format=json"]
-    assert rendered.configuration == chart.render(profile="minimal").configuration
+    default = yaml.safe_load((ROOT / "config" / "devhost.yaml").read_text())
+    assert yaml.safe_load(rendered.configuration) == default
 
 
 def test_it_runs_wherever_there_is_a_kubelet(chart: Chart) -> None:
@@ -40,8 +41,9 @@ def test_it_runs_wherever_there_is_a_kubelet(chart: Chart) -> None:
     assert pod["affinity"].keys() == {"podAntiAffinity"}
 
 
-def test_unprivileged_is_root_without_any_capability(chart: Chart) -> None:
-    rendered = chart.render()
+@pytest.mark.parametrize("profile", ["unprivileged", "gpu", "auto"])
+def test_without_privileges_it_is_root_without_any_capability(chart: Chart, profile: str) -> None:
+    rendered = chart.render({"securityProfile": profile})
     assert rendered.container["securityContext"] == {
         "runAsUser": 0,
         "readOnlyRootFilesystem": True,
@@ -72,7 +74,7 @@ def test_a_capability_can_be_given_alone(chart: Chart) -> None:
 
 def test_an_edit_of_the_configuration_restarts_nothing(chart: Chart) -> None:
     """It arrives in the mounted directory: by no subPath, and without a trace of it in the pods' template."""
-    before, after = chart.render(), chart.render({"config": {"resources": []}})
+    before, after = (chart.render(one, profile="minimal") for one in ({}, {"config": {"resources": []}}))
     assert before.configuration != after.configuration
     assert template(before) == template(after)
     mount = before.mounts["/etc/devhost"]
@@ -137,8 +139,8 @@ def test_it_listens_where_it_is_told_and_is_probed_there(
         ({"logFormat": "text"}, "--log-format=text"),
         ({"logLevel": "debug"}, "--log-level=debug"),
         ({"podMetrics": True}, "--pod-metrics"),
-        ({"hidePods": True}, "--hide-pods"),
         ({"strictConfig": True}, "--strict-config"),
+        ({"listen": {"podNames": True}}, "--show-pods"),
     ],
 )
 def test_what_devhost_is_told_on_its_command_line(
@@ -152,7 +154,7 @@ def test_what_devhost_is_told_on_its_command_line(
     ("version", "field"), [("1.37", "status.hostIPs"), ("1.31", "status.hostIPs"), ("1.30", "status.hostIP")]
 )
 def test_devhost_knows_the_nodes_addresses_and_name(chart: Chart, version: str, field: str) -> None:
-    rendered = chart.render({}, f"--kube-version={version}")
+    rendered = chart.render({}, f"--kube-version={version}", profile="minimal")
     assert rendered.container["env"] == [
         {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": field}}},
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -271,6 +273,11 @@ def notes(chart: Chart, helm: Path, directory: Path, values: dict[str, Any], pro
     ("profile", "values", "told"),
     [
         ("gpu", {"securityProfile": "unprivileged"}, ["uses the backend gpu"]),
+        ("gpu", {"securityProfile": "gpu"}, ["`runtimeClassName: nvidia` unless it is the default runtime"]),
+        ("gpu", {"securityProfile": "auto", "runtimeClassName": "nvidia"}, ["(runtimeClassName: nvidia)"]),
+        ("minimal", {"networkPolicy": {"enabled": True}}, []),
+        ("full", {"networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]}},
+         ["networkPolicy.enabled has no effect"]),
         ("full", {"securityProfile": "unprivileged"}, ["uses the backend gpu", "uses the backend rdma"]),
         ("full", {}, []),
         ("minimal", {}, []),

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from devhost import catalog
+from devhost.cli._show import bundled_config
 from devhost.cli.check import command
 
 PLUGIN = """
@@ -130,3 +131,26 @@ def test_a_drop_in_that_others_can_change_is_a_warning_where_no_resource_needs_i
 
 def test_no_file_is_a_usage_error() -> None:
     assert check().exit_code == 2
+
+
+@pytest.mark.usefixtures("directory")
+def test_optional_entries_of_packages_that_are_not_installed_are_a_note() -> None:
+    entries = "".join(
+        f"- {{name: a.b/{name}, backend: {backend}, optional: true}}\n"
+        for name, backend in (("one", "gpu"), ("two", "gpu"), ("three", "rdma"))
+    )
+    done = check("-", stdin=GOOD + entries)
+    assert (done.exit_code, done.stdout) == (0, "<stdin>: ok (1 resource, 1 backend)\n")
+    more, one = done.stderr.splitlines()
+    assert more.startswith(
+        "note: 2 optional entries are not served: backend gpu is not installed (install the "
+    )
+    assert one.endswith(": backend rdma is not installed (install the package devhost-rdma)")
+    assert one.startswith("note: 1 optional entry is not served")
+
+
+@pytest.mark.usefixtures("directory")
+def test_the_default_configuration_is_right_whichever_packages_are_installed() -> None:
+    done = check(str(bundled_config()))
+    assert done.exit_code == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 5

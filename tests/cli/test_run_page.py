@@ -31,8 +31,11 @@ def listening(toys, kubelet_dir, *arguments):
         process.communicate(timeout=120)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--hide-pods",)], ids=["named", "hidden"])
-async def test_the_page_names_pods_unless_they_are_hidden(toys, tmp_path, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [((), False), (("--hide-pods",), False), (("--pod-metrics",), False), (("--show-pods",), True)],
+)
+async def test_page_and_json_name_pods_only_where_that_is_asked_for(toys, tmp_path, arguments, shown):
     def get(address: str, path: str) -> str:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
             return answer.read().decode()
@@ -43,13 +46,13 @@ async def test_the_page_names_pods_unless_they_are_hidden(toys, tmp_path, argume
         with listening(toys, kubelet.directory, *arguments) as address:
             await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/toy") == 2)
             await kubelet.admit("train-7", "main", "example.com/toy", 1)
-            told = "a pod</td>" if arguments else "default/train-7/main"
+            told = "default/train-7/main" if shown else "a pod</td>"
             async with asyncio.timeout(60):
                 while told not in (page := await asyncio.to_thread(get, address, "/")):
                     await asyncio.sleep(0.05)
             assert f"<h1>{os.environ.get('NODE_NAME') or socket.gethostname()}</h1>" in page
             everything = page + await asyncio.to_thread(get, address, "/status.json")
-            assert ("train-7" in everything) is not bool(arguments)
+            assert ("train-7" in everything) is shown
             assert "example.com/toy" in everything
 
 
@@ -57,6 +60,7 @@ async def test_the_page_names_pods_unless_they_are_hidden(toys, tmp_path, argume
     ("arguments", "complaint"),
     [
         (["--hide-pods"], "--hide-pods has no page to hide them from (add --listen HOST:PORT)"),
+        (["--show-pods"], "--show-pods has no page to show them on (add --listen HOST:PORT)"),
         (
             ["--hide-pods", "--pod-metrics", "--listen", "127.0.0.1:0"],
             "--pod-metrics and --hide-pods contradict each other (leave one of them out)",

@@ -368,3 +368,45 @@ def test_a_range_takes_exactly_the_numbers_it_names(written: list[str], number: 
     found = read_where(parse(text.encode(), complaints), "card", attributes, Place(complaints))
     assert complaints.found == []
     assert where.holds(found, {"numaNode": number}) == any(_contains(span, number) for span in written)
+
+
+def test_an_optional_entry_without_an_installed_backend_is_skipped(read: Read) -> None:
+    settings = read(
+        "version: 1\nbackends: {gpu: {driverRoot: /run/nvidia/driver}}\nresources:\n"
+        "- {name: nvidia.com/gpu, backend: gpu, where: {vendor: nvidia}, optional: true}\n"
+        "- {name: 'nvidia.com/mig-{profile}', backend: gpu, firmware: true, optional: true}\n"
+        "- {name: a.b/c, backend: card}\n"
+    )
+    assert [(entry.index, entry.name) for entry in settings.resources] == [(2, "a.b/c")]
+    found = [(entry.index, entry.name, entry.backend) for entry in settings.skipped]
+    assert found == [(0, "nvidia.com/gpu", "gpu"), (1, "nvidia.com/mig-{profile}", "gpu")]
+    assert settings.not_installed() == {"gpu": "install the package devhost-gpu"}
+    assert settings.backends.keys() == {"card"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message", "hint"),
+    [
+        ("backend: gpu", 'backend "gpu" is not installed', "install the package devhost-gpu"),
+        (
+            "backend: gpu, optional: false",
+            'backend "gpu" is not installed',
+            "install the package devhost-gpu",
+        ),
+        ("backend: crad, optional: true", 'backend "crad" is not installed', "did you mean card?"),
+        ("backend: broken, optional: true", 'backend "broken" is not installed', "plugin devhost-broken was"),
+        ("backend: gpu, optional: true, name: fuse", '"fuse" has no slash', "for example"),
+    ],
+)
+def test_optional_hides_no_other_fault(complaints: Complain, entry: str, message: str, hint: str) -> None:
+    name = "" if "name:" in entry else "name: a.b/c, "
+    (found,) = complaints(f"version: 1\nresources:\n- {{{name}{entry}}}\n")
+    assert message in found.message
+    assert found.hint.startswith(hint)
+
+
+def test_a_skipped_entry_takes_its_name(complaints: Complain) -> None:
+    entries = "- {name: a.b/c, backend: gpu, optional: true}\n- {name: a.b/c, backend: card}\n"
+    text = f"version: 1\nresources:\n{entries}"
+    (found,) = complaints(text)
+    assert "already offered by the entry in line 3" in found.message

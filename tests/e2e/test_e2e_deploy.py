@@ -1,4 +1,4 @@
-"""Image and chart as they are by default: what runs on the node, with which rights, and what it offers."""
+"""Image and chart with the profile minimal: what runs on the node, with which rights, and what it offers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from onenode.cluster import Cluster
 from onenode.kubectl import Refused
 from onenode.release import Release
 from onenode.settings import PLUGIN_DIRECTORY
-from onenode.shipped import Shipped
+from onenode.shipped import CHART, Shipped
 
 FUSE, KVM, TUN = (f"devhost.dev/{name}" for name in ("fuse", "kvm", "tun"))
 SHARES = 100
+MINIMAL = yaml.safe_load((CHART / "profiles" / "minimal.yaml").read_text())
 OPEN_FUSE = "import os; os.stat('/host/dev/fuse'); os.open('/host/dev/fuse', os.O_RDWR)"
 
 
 @pytest.fixture(scope="module")
 def release(cluster: Cluster, shipment: Shipped) -> Iterator[Release]:
-    with Release(cluster, shipment) as release:
+    with Release(cluster, shipment, MINIMAL) as release:
         yield release
 
 
@@ -35,7 +37,7 @@ def test_the_chart_brings_a_ready_pod_and_the_node_shows_its_resources(cluster, 
             assert cluster.counts(resource) in (None, (0, 0))
 
 
-def test_a_pod_gets_its_device_from_the_chart_as_it_is(cluster, release, pods):
+def test_a_pod_gets_its_device(cluster, release, pods):
     cluster.shows(FUSE, SHARES)
     without = pods.create("without").running()
     pod = pods.create("with-fuse", {FUSE: 1}).running()
@@ -115,9 +117,9 @@ def test_it_is_in_a_network_of_its_own(cluster, release):
 
 
 def test_the_privileged_profile_may_open_devices_and_can_write_no_more(cluster, release):
-    release.apply({"securityProfile": "privileged"})
+    release.apply(MINIMAL | {"securityProfile": "privileged"})
     try:
         release.execute("python3", "-c", OPEN_FUSE)
         assert writable(cluster, release) == {PLUGIN_DIRECTORY, "/run/devhost", "/var/lib/devhost"}
     finally:
-        release.apply({})
+        release.apply(MINIMAL)

@@ -16,8 +16,8 @@ STRICTLY = ("--dry-run=server", "--validate=strict")
 """The API server does all but keep it, and refuses keys that it does not know."""
 
 # DaemonSets and pods are also looked at by what admits pods: priority, tolerations, volumes, probes
-OVERLAYS = sorted((DEPLOY / "kustomize" / "overlays").iterdir())
-PROFILES = sorted((CHART / "profiles").glob("*.yaml"))
+OVERLAYS = [DEPLOY / "kustomize" / "base", *sorted((DEPLOY / "kustomize" / "overlays").iterdir())]
+PROFILES = [CHART / "values.yaml", *sorted((CHART / "profiles").glob("*.yaml"))]
 EXAMPLES = sorted((DEPLOY / "examples").glob("*/pod.yaml"))
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import contextmanager
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from devhost.kubelet import ownsockets
 from devhost.kubelet.ownsockets import MOST, OwnSockets
+from devhost.kubelet.server import CONNECTIONS
 from devhost.telemetry.http import probe
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -164,3 +167,37 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(
     await asyncio.sleep(0.2)
     assert len(asked) == 21
     assert said == [f"own socket does not answer: {TOY} (nobody listens on it)", ""]
+
+
+async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):
+    """gRPC closes the seventeenth connection at once, which looks as if nobody listened."""
+    path = host.serving()[TOY]
+    before = standing(host)
+    with ExitStack() as open_:
+        for _ in range(2 * CONNECTIONS):
+            peer = open_.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            await asyncio.to_thread(peer.connect, str(path))
+        answer = await probe(OwnSockets(lambda: {TOY: path}).answer)()
+        assert (answer.status, answer.body) == (200, b"ok\n")
+    assert standing(host) == before
+
+
+async def test_a_socket_of_another_process_that_takes_nobody_in_fails_the_probe(host):
+    code = (
+        "import socket, sys\n"
+        "own = socket.socket(socket.AF_UNIX); own.bind(sys.argv[1]); own.listen()\n"
+        "print('listens', flush=True)\n"
+        "while True: own.accept()[0].close()\n"
+    )
+    path = host.serving()[TOY]
+    aside = path.with_name("aside")
+    command = [sys.executable, "-c", code, str(aside)]
+    other = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        assert await other.stdout.readline() == b"listens\n"
+        aside.rename(path)
+        ok, reason = await OwnSockets(lambda: {TOY: path}).answer()
+    finally:
+        other.kill()
+        await other.wait()
+    assert (ok, reason) == (False, f"own socket does not answer: {TOY} (another process listens on it)")

@@ -192,9 +192,14 @@ async def test_streams_never_take_the_connections_of_probes(scene: Scene) -> Non
     watching = [scene.watching() for _ in range(http.MAX_STREAMS)]
     for one in watching:
         await one.__aenter__()
+    scene.change("what the ninth sees")
     status, headers, body = await scene.get("/events")
-    assert (status, headers["retry-after"]) == (503, "5")
-    assert body == b"8 others are watching already; ask for the document instead\n"
+    assert (status, headers["content-type"]) == (200, "text/event-stream")
+    first, second = body.decode().removesuffix("\n\n").split("\n\n")
+    event, retry, again = first.splitlines()
+    assert (event, retry.removeprefix("retry: ")) == ("event: poll", again.removeprefix("data: "))
+    assert 4000 <= int(retry.removeprefix("retry: ")) <= 6000, "a page asks again after so many milliseconds"
+    assert second.startswith("data: <div ") and "what the ninth sees" in second
     assert (await scene.get("/healthz"))[0] == (await scene.get("/"))[0] == 200
     await watching[0].__aexit__(None, None, None)
     await scene.until(lambda: scene.server._streams < http.MAX_STREAMS)

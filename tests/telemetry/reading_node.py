@@ -103,7 +103,7 @@ class ReadingNode:
     def _start(self, *options: str) -> None:
         command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
         command += ["--root", str(self.root), "--kubelet-dir", str(self.kubelet.directory)]
-        command += ["--listen", self._address, "--status-socket", str(self._socket)]
+        command += ["--listen", self._address, "--show-pods", "--status-socket", str(self._socket)]
         command += ["--pod-resources", str(self.kubelet.pod_resources), "--log-format", "json"]
         command += ["--state-dir", str(self.state), *options]
         with self._log.open("wb") as log:

@@ -130,3 +130,14 @@ async def test_a_form_that_fails_is_that_of_those_who_asked_and_the_next_is_made
 )
 def test_a_line_is_the_same_json_whole_or_in_pieces(value: object) -> None:
     assert line(value) == json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+async def test_many_who_ask_again_and_again_share_a_recent_state_whatever_changes(counted: Counted) -> None:
+    newest = Newest(counted, str, stale=0)
+    async with asyncio.timeout(60):
+        for _ in range(20):
+            newest.changed()
+            assert await newest.recent(3600) == "1"
+        assert await newest.now() == "2", "who asks for the present state gets it"
+        await asyncio.sleep(0.001)
+        assert int(await Newest(counted, str).recent(0)) == 3, "the first has nothing to share"

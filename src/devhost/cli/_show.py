@@ -90,7 +90,9 @@ def _show_resources(host: Host) -> None:
         healthy = service.inventory.snapshot.healthy
         rows.append((name, f"{healthy}/{len(entries)}", ",".join(map(str, nodes)), shown))
     click.echo(table(("RESOURCE", "HEALTHY", "NUMA", "DEVICES"), rows))
-    absent = [entry.name for entry in host.settings.resources if entry.name not in host.services]
+    served = {service.entry.index for service in host.services.values()}
+    absent = [entry.name for entry in host.settings.resources if entry.index not in served]
+    absent += [entry.name for entry in host.settings.skipped]
     if absent:
         click.echo(f"\nNot on this machine: {', '.join(absent)}")
 

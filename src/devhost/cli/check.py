@@ -33,7 +33,8 @@ def command(files: tuple[str, ...]) -> None:
     """Checks configuration files; "-" reads standard input.
 
     Prints one line for each good file, and every fault of the others with its line and column. A plugin
-    that could not be loaded is a warning, unless a resource needs it.
+    that could not be loaded is a warning, unless a resource needs it. Optional entries whose backend is not
+    installed are a note.
     """
     catalogs = _Catalogs()
     bad = False
@@ -46,6 +47,12 @@ def command(files: tuple[str, ...]) -> None:
                 click.echo(str(complaint), err=True)
         else:
             click.echo(f"{_label(file)}: ok ({_count(settings)})")
+            for backend, hint in settings.not_installed().items():
+                count = sum(entry.backend == backend for entry in settings.skipped)
+                entries = "1 optional entry is" if count == 1 else f"{count} optional entries are"
+                click.echo(
+                    f"note: {entries} not served: backend {backend} is not installed ({hint})", err=True
+                )
     for refusal in catalogs.refused:
         click.echo(f"warning: plugin {refusal.origin} was refused: {refusal.reason}", err=True)
     if bad:

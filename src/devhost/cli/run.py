@@ -59,9 +59,10 @@ log = telemetry.get(__name__)
     help="Say in /metrics which pod holds which device; the names of pods become labels.",
 )
 @click.option(
-    "--hide-pods",
-    is_flag=True,
-    help="Name no pods on the status page and in /status.json; `devhost status` still does.",
+    "--show-pods/--hide-pods",
+    default=None,
+    help="Whether the status page and /status.json name pods; `devhost status` always does."
+    "  [default: --hide-pods]",
 )
 @click.option(
     "--status-socket",
@@ -92,7 +93,7 @@ def command(
     strict_config: bool,
     listen: str,
     pod_metrics: bool,
-    hide_pods: bool,
+    show_pods: bool | None,
     status_socket: Path | None,
     log_format: telemetry.Format,
     log_level: telemetry.Level,
@@ -119,7 +120,7 @@ def command(
             status_socket,
             pod_resources,
             pod_metrics,
-            hide_pods,
+            show_pods,
             state_dir,
             strict_config,
         )

@@ -93,8 +93,10 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints:
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
     given = values.get("backends", {})
     catalog = catalog_for(paths, spoken_of(values.get("resources", ())) | given.keys())
-    options = _given_options(given, catalog, place.key("backends"))
-    entries = read_resources(values.get("resources", ()), catalog, place.key("resources"))
+    entries, skipped = read_resources(values.get("resources", ()), catalog, place.key("resources"))
+    unread = {entry.backend for entry in skipped}
+    read = {name: node for name, node in given.items() if name not in unread}
+    options = _given_options(read, catalog, place.key("backends"))
     for entry in entries:
         name = entry.settings.backend
         backend = catalog.get(name)
@@ -113,6 +115,7 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints:
         info.directory if info.write else None,
         labels.directory,
         labels.write,
+        skipped,
     )
 
 

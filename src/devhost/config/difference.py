@@ -36,7 +36,8 @@ class Difference:
     ``backends_removed`` of those that only one of the two speaks of or has resources of;
     ``backend_paths`` tells that the drop-in directories changed, ``reordered`` that entries which are
     in both stand in another order, ``cdi`` that specifications go elsewhere, ``device_info``
-    that device-info files do, ``labels`` that labels do or are wanted no more.
+    that device-info files do, ``labels`` that labels do or are wanted no more, ``skipped`` that other entries
+    have no installed backend.
     """
 
     added: tuple[ResourceSettings, ...] = ()
@@ -51,6 +52,7 @@ class Difference:
     cdi: bool = False
     device_info: bool = False
     labels: bool = False
+    skipped: bool = False
 
     def __bool__(self) -> bool:
         """Whether anything differs at all."""
@@ -71,6 +73,7 @@ class Difference:
             "cdi changed" if self.cdi else "",
             "deviceInfo changed" if self.device_info else "",
             "labels changed" if self.labels else "",
+            "entries without an installed backend changed" if self.skipped else "",
             f"{len(self.unchanged)} unchanged",
         ]
         return "; ".join(part for part in parts if part)
@@ -95,6 +98,7 @@ def difference(old: Settings, new: Settings) -> Difference:
         cdi=old.cdi_directory != new.cdi_directory,
         device_info=old.device_info_directory != new.device_info_directory,
         labels=(old.label_directory, old.write_labels) != (new.label_directory, new.write_labels),
+        skipped=old.skipped != new.skipped,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from devhost import naming
 from devhost.backend import Backend
 from devhost.catalog import Catalog
-from devhost.settings import ReplicaOverride, ResourceSettings, Share
+from devhost.settings import ReplicaOverride, ResourceSettings, Share, Skipped
 from devhost.where import Block, Where, covers
 
 from .complaints import MEANT, Mark, Place, one_line, shown, suggest
@@ -27,9 +27,21 @@ class Placed(NamedTuple):
     settings: ResourceSettings
 
 
-def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> tuple[Placed, ...]:
-    """The sound entries; everything wrong with the others, or between them, is complained about."""
+class Entries(NamedTuple):
+    """The sound entries, and those that no installed backend serves."""
+
+    placed: tuple[Placed, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> Entries:
+    """The sound entries; everything wrong with the others, or between them, is complained about.
+
+    An ``optional`` entry whose backend is one of this project's and not installed is skipped: one file serves
+    nodes with different packages. Only what does not depend on the backend is checked of it.
+    """
     entries = []
+    skipped = []
     seen: dict[str, Mark] = {}
     for index, node in enumerate(nodes):
         here = place.item(index)
@@ -37,11 +49,16 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> tup
         mine, theirs = halves(node, catalog, here) if isinstance(node, Fields) else (node, None)
         values = read_fields(mine, Resource, here)
         _refuse_second(node, values.get("name"), seen, here)
+        hint = catalog.to_install(values.get("backend", "")) if values.get("optional") else ""
+        if hint and isinstance(node, Fields) and "name" in values:
+            _check_name(values["name"], node.entries["name"].value, here.key("name"))
+            skipped.append(Skipped(index, values["name"], values["backend"], hint))
+            continue
         settings = None if theirs is None else _entry(node, index, values, theirs, catalog, here)
         if settings is not None and len(place.complaints.found) == before:
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries, catalog)
-    return tuple(entries)
+    return Entries(tuple(entries), tuple(skipped))
 
 
 def spoken_of(nodes: Sequence[Node]) -> set[str]:

@@ -8,6 +8,9 @@ GetDevicePluginOptions, which changes nothing and opens no list stream, through 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import struct
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -132,6 +135,22 @@ class OwnSockets:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return f"no answer within {self._deadline:g} s"
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    return "nobody listens on it"
+                    return _refused(path)
                 return error.code().name
         return ""
+
+
+def _refused(path: Path) -> str:
+    """Why a socket takes no connection; empty where this process listens and all its connections are in use.
+
+    gRPC then closes each new connection at once. The kubelet has its own connection, and nothing hangs.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.setblocking(False)
+            peer.connect(os.fsencode(path))
+            # struct ucred of the process that called listen(): pid, uid, gid (unix(7))
+            credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return "nobody listens on it"
+    return "" if struct.unpack("3i", credentials)[0] == os.getpid() else "another process listens on it"

@@ -161,12 +161,14 @@ class LabelsStatus(TypedDict):
 class BackendStatus(TypedDict):
     """One backend; ``reason`` is empty while it is ok.
 
+    One that is ``not installed`` has only entries that are ``optional``; ``reason`` says how to install it.
+
     ``provisioning`` is ``None`` for a backend that changes no hardware, ``labels`` for one that has none
     and where none are wanted.
     """
 
     name: str
-    state: Literal["ok", "degraded", "starting"]
+    state: Literal["ok", "degraded", "starting", "not installed"]
     reason: str
     since: str
     devices: int

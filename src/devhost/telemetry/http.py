@@ -121,10 +121,11 @@ class Stream:
     """An answer without end: what ``parts`` gives, until the client leaves or the server stops.
 
     ``parts`` is called only for a client that is served. It can be slow: whoever makes the parts must not
-    queue them.
+    queue them. ``once`` makes the whole answer of a client for whom no stream is free: it asks again later.
     """
 
     parts: Callable[[], AsyncGenerator[bytes, None]]
+    once: Callable[[], Awaitable[bytes]]
     content_type: str
 
     def head(self) -> bytes:
@@ -236,10 +237,8 @@ class HttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer, head_only = await self._answer(reader)
         if isinstance(answer, Stream) and not head_only:
-            if self._streams < MAX_STREAMS:
-                await self._stream(answer, reader, writer)
-                return
-            answer = _streams_taken()
+            await self._stream(answer, reader, writer)
+            return
         data = answer.head() if isinstance(answer, Stream) else answer.encode(head_only=True)
         body = answer.body if isinstance(answer, Response) and not head_only else b""
         with self._connections.waiting():
@@ -287,7 +286,10 @@ class HttpServer:
         if route is None:
             return _plain(HTTPStatus.NOT_FOUND)
         try:
-            return await route()
+            answer = await route()
+            if isinstance(answer, Stream) and self._streams >= MAX_STREAMS:
+                return Response(await answer.once(), answer.content_type)
+            return answer
         except Exception:  # noqa: BLE001 - the client learns that it failed, the log why
             _log.exception("request failed", path=path)
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -310,11 +312,6 @@ async def _push(stream: Stream, writer: asyncio.StreamWriter) -> None:
         async for part in parts:
             async with asyncio.timeout(STREAM_DEADLINE):
                 await send(writer, part)
-
-
-def _streams_taken() -> Response:
-    text = f"{MAX_STREAMS} others are watching already; ask for the document instead"
-    return _plain(HTTPStatus.SERVICE_UNAVAILABLE, text, **{"Retry-After": "5"})
 
 
 def _every_address(port: int) -> socket.socket:

@@ -72,6 +72,17 @@ class Newest(Generic[D, T]):
         """The present state; one that no change has made wrong is made again only once it is stale."""
         return await self._since(_time() - self._stale)
 
+    async def recent(self, age: float) -> T:
+        """One that is at most ``age`` seconds old, or ten times what making it took. It may lack changes.
+
+        For those who ask again and again: few are made, however many they are and however often the state
+        changes.
+        """
+        latest = self._latest
+        if latest is not None and _time() - latest.began <= max(age, REST * self._took):
+            return latest.form
+        return await self.now()
+
     async def follow(self) -> AsyncGenerator[T, None]:
         """The present state, and again after changes, for as long as somebody asks."""
         state = await self.now()

@@ -34,11 +34,13 @@ docs/device-info.md say why; tests/chart has a case for each.
 {{- $programs := false -}}
 {{- $firmware := false -}}
 {{- $owners := false -}}
+{{- $eswitch := false -}}
 {{- $files := list -}}
 {{- range $config.resources -}}
   {{- $_ := set $used .backend true -}}
   {{- if eq (toString .inject) "cdi" -}}{{- $inject = true -}}{{- end -}}
   {{- if and (eq (toString .backend) "udev") (eq (toString .kubevirt) "true") -}}{{- $owners = true -}}{{- end -}}
+  {{- if and (eq (toString .backend) "sriov") (contains "eswitchMode" (list .name .where | toJson)) -}}{{- $eswitch = true -}}{{- end -}}
   {{- with .program -}}
     {{- $programs = true -}}
     {{- $files = append $files (dir .bitstream) -}}
@@ -69,6 +71,11 @@ docs/device-info.md say why; tests/chart has a case for each.
   {{- end -}}
 {{- end -}}
 {{- $host := .Values.host -}}
+{{- $least := hasKey $used "gpu" | ternary "gpu" "unprivileged" -}}
+{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit | ternary "privileged" $least)) -}}
+{{- $needed := list -}}
+{{- if $eswitch -}}{{- $needed = append $needed "NET_ADMIN" -}}{{- end -}}
+{{- if eq (include "devhost.wanted" (list $host.deviceOwners $owners)) "true" -}}{{- $needed = append $needed "CHOWN" -}}{{- end -}}
 network: {{ include "devhost.wanted" (list .Values.hostNetwork (or (hasKey $used "sriov") (hasKey $used "rdma"))) }}
 cdi: {{ include "devhost.wanted" (list $host.cdi (or $inject $toolkit)) }}
 nodeLabels: {{ include "devhost.wanted" (list $host.nodeLabels (dig "labels" "write" false $config)) }}
@@ -77,7 +84,9 @@ virtualFunctions: {{ include "devhost.wanted" (list $host.virtualFunctions (not 
 firmware: {{ include "devhost.wanted" (list $host.firmware $firmware) }}
 deviceOwners: {{ include "devhost.wanted" (list $host.deviceOwners $owners) }}
 nvidiaDriver: {{ include "devhost.wanted" (list $host.nvidiaDriver (hasKey $used "gpu")) }}
-verbs: {{ include "devhost.wanted" (list $host.verbs (and (hasKey $used "rdma") (eq .Values.securityProfile "privileged"))) }}
+verbs: {{ include "devhost.wanted" (list $host.verbs (and (hasKey $used "rdma") (eq $profile "privileged"))) }}
+profile: {{ $profile }}
+capabilities: {{ concat (default list .Values.capabilities) $needed | uniq | toJson }}
 root: {{ include "devhost.wanted" (list $host.root $toolkit) }}
 gpu: {{ hasKey $used "gpu" }}
 rdma: {{ hasKey $used "rdma" }}

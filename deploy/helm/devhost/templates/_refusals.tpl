@@ -1,9 +1,7 @@
 {{/* Fails where Kubernetes would refuse what comes of the values, or nobody can mean it, and the schema cannot tell. */}}
 {{- define "devhost.refusals" -}}
 {{- include "devhost.checkListen" . -}}
-{{- if and .Values.podMetrics .Values.hidePods -}}
-  {{- fail "podMetrics and hidePods contradict each other: leave one of them out" -}}
-{{- end -}}
+{{- include "devhost.checkNetworkPolicy" . -}}
 {{- if and (.Values.podMonitor).enabled (.Values.serviceMonitor).enabled -}}
   {{- fail "podMonitor.enabled and serviceMonitor.enabled have Prometheus read each devhost twice: leave one of them out" -}}
 {{- end -}}
@@ -23,6 +21,18 @@
 {{- include "devhost.checkCapabilities" .Values.capabilities -}}
 {{- include "devhost.checkTolerations" .Values.tolerations -}}
 {{- include "devhost.checkResources" .Values.resources -}}
+{{- end -}}
+
+{{/* Fails where Prometheus is to come and the NetworkPolicy lets no pod in. */}}
+{{- define "devhost.checkNetworkPolicy" -}}
+{{- $policy := default dict .Values.networkPolicy -}}
+{{- if and $policy.enabled (not $policy.from) -}}
+  {{- range $key := list "podMonitor" "serviceMonitor" "service" -}}
+    {{- if (default dict (get $.Values $key)).enabled -}}
+      {{- fail (printf "networkPolicy.from is empty, so that no pod reaches the port, and %s.enabled has Prometheus come: name the pods or the namespace of Prometheus in networkPolicy.from" $key) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "devhost.checkEnv" -}}

@@ -119,7 +119,8 @@
     lost.hidden = true;
   };
 
-  /* the stream; without it the page itself every few seconds; without that, ever more rarely */
+  /* the stream; while none is free, its newest event every few seconds; where streams do not get through, the page
+     itself; without that, ever more rarely */
   const says = (text, slow) => {
     mode.hidden = !text;
     if (mode.textContent !== text) mode.textContent = text;
@@ -158,7 +159,7 @@
     stream = null;
     poll();
   };
-  const listen = () => {
+  const heard = () => {
     clearTimeout(silence);
     silence = setTimeout(ended, SILENT);
   };
@@ -166,13 +167,20 @@
     clearTimeout(next);
     stream?.close();
     stream = new EventSource("events");
+    let again = 0; // milliseconds after which to ask again; 0 for a stream that stays open
+    stream.addEventListener("poll", (event) => { again = Number(event.data); });
     stream.onmessage = (event) => {
-      listen();
       show(event.data);
-      says("live", false);
+      says(again ? "every 5 s" : "live", again > 0);
+      if (!again) return heard();
+      clearTimeout(silence);
+      stream.close();
+      stream = null;
+      clearTimeout(next);
+      next = setTimeout(connect, again);
     };
     stream.onerror = ended;
-    listen();
+    heard();
   };
 
   const named = () => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -22,6 +23,10 @@ REFRESH = 15.0
 """Seconds after which a stream says something although nothing has happened: a page that hears nothing for
 three times as long takes its connection for lost. It also brings what changes without being told, such as
 the last discovery."""
+
+POLL = (4.0, 6.0)
+"""Seconds after which a watcher without a stream asks again: a random number between these two, so that those
+who came at one time do not stay together."""
 
 OWN = {"Cross-Origin-Resource-Policy": "same-origin"}
 """Keeps the answer out of other sites' pages."""
@@ -70,12 +75,18 @@ class StatusPage:
         return Response(await self._json.now(), "application/json", headers=OWN)
 
     async def _events(self) -> Answer:
-        return Stream(self._parts, "text/event-stream")
+        return Stream(self._parts, self._once, "text/event-stream")
 
     async def _parts(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._live.follow()) as renderings:
             async for rendering in renderings:
                 yield b"data: %b\n\n" % rendering.part.encode()
+
+    async def _once(self) -> bytes:
+        """The state for a watcher without a stream: one that a browser's EventSource comes back for."""
+        rendering = await self._live.recent(STALE)
+        retry = round(1000 * random.uniform(*POLL))
+        return b"event: poll\nretry: %d\ndata: %d\n\ndata: %b\n\n" % (retry, retry, rendering.part.encode())
 
 
 def node_name() -> str:

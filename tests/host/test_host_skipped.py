@@ -1,0 +1,36 @@
+"""Optional entries whose backend is not installed: the others are served, status and log name the backend."""
+
+from __future__ import annotations
+
+from devhost.problems import problems
+from devhost.report import status
+
+TOY = "example.com/toy"
+GPU = "name: nvidia.com/gpu, backend: gpu, where: {vendor: nvidia}, whenEmpty: register, optional: true"
+
+
+def not_installed(host):
+    found = status(host)["backends"]
+    return {one["name"]: one["reason"] for one in found if one["state"] == "not installed"}
+
+
+async def test_what_is_installed_is_served_and_what_is_not_is_named(rig, kubelet, caplog):
+    caplog.set_level("INFO", logger="devhost")
+    rig.write(GPU, f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert not_installed(host) == {"gpu": "install the package devhost-gpu"}
+        assert problems(host).shown == []
+        assert caplog.text.count("backend is not installed") == 1
+
+
+async def test_an_edit_brings_and_takes_skipped_entries(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert not_installed(host) == {}
+        rig.write(f"name: {TOY}, backend: toy", GPU)
+        await rig.until(lambda: not_installed(host))
+        rig.write(f"name: {TOY}, backend: toy")
+        await rig.until(lambda: not not_installed(host))
+        assert kubelet.allocatable() == {TOY: 2}
