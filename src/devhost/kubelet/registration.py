@@ -534,7 +534,7 @@ class Registration:
         """The kubelet asks another plugin from now on; both lists would count, so this side sends no more."""
         server.hold()
         self._ours, self._rival, self._rival_at = False, rival, identity
-        self._unwell(rival, "resource taken over by another plugin")
+        self._unwell(rival, taken=True)
         self._set(State.DISPLACED)
 
     def _sort(self, server: PluginServer, others: frozenset[str], *, settled: bool) -> None:
@@ -601,14 +601,19 @@ class Registration:
         self._unwell(message)
         self._set(State.LOST)
 
-    def _unwell(self, message: str, event: str = "not registered") -> None:
+    def _unwell(self, message: str, *, taken: bool = False) -> None:
         """Says why it is not registered, or has no effect."""
         if self._stopping:
             return
         if not self._loss:
             self.standing.since = time.time()
         if self._loss.news(message):
-            log.warning(event, resource=self._supply.name, reason=message)
+            if taken:
+                log.warning(
+                    "resource taken over by another plugin", resource=self._supply.name, reason=message
+                )
+            else:
+                log.warning("not registered", resource=self._supply.name, reason=message)
         if self.standing.error != message:
             self.standing.error = message
             self._changed()
