@@ -510,7 +510,6 @@ class Registration:
                 if not self._rival:
                     self._displaced(server, self._by_devhost(max(self._newer, key=self._born)), identity)
             elif self._rival:
-                self._rivals.ask(ASK * (1 + random.random() / 2))
                 if dead(taker) if taker else not answers.foreign:
                     self._claim()
                     raise DevhostError("the plugin that had taken it over is gone")
@@ -526,8 +525,8 @@ class Registration:
                     server.resend()
             elif answers.dropped:
                 raise DevhostError("the kubelet dropped it without closing the list stream")
-            if answers.doubtful:
-                self._rivals.ask(ASK)
+            if answers.doubtful or (self._rival and not self._newer):
+                self._rivals.ask(ASK * (1 + random.random() / 2))
             await self._sleep((POLL if self._newer else None) if server.opened else left)
 
     def _displaced(self, server: PluginServer, rival: str, identity: Identity) -> None:
