@@ -133,14 +133,15 @@ async def test_take_over_added_to_a_waiting_resource_registers_it_and_removing_i
         assert shown(host)["state"] == "registered"
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["stopped", "killed"])
 async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_resource_until_it_ends(
-    rig, kubelet, caplog
+    rig, kubelet, caplog, crash
 ):
     rig.write(TOY_LINE, OTHER_LINE)
     with caplog.at_level(logging.INFO):
         async with rig.running() as host:
             await allocatable(kubelet, toy=2, other=1)
-            async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]):
+            async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin:
                 await rig.until(lambda: reported(host))
                 (reason,) = reported(host)
                 assert reason.startswith(
@@ -155,6 +156,8 @@ async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_r
                 got = await kubelet.admit("pod", "main", TOY, 1)
                 assert got.response.envs["OTHER_PLUGIN"] in "xyz"
                 assert len(registrations(kubelet)) == 2, "nobody fights for it"
+                kubelet.release("pod")
+                await plugin.stop(crash)
             await allocatable(kubelet, toy=1, other=1)
             await rig.until(lambda: not reported(host))
             assert shown(host)["state"] == "registered"
@@ -226,7 +229,7 @@ async def test_the_devhost_that_lost_a_name_does_not_take_it_back_when_its_regis
     async with rig.running() as first:
         await allocatable(kubelet, toy=2)
         async with another(rig, TOY_LINE) as second:
-            await rig.until(lambda: reported(first))
+            await rig.until(lambda: reported(first) and len(registrations(kubelet)) == 2)
             before = len(registrations(kubelet))
             old = first.services[TOY].registration.server.path
             old.unlink()

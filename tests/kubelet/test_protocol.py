@@ -115,8 +115,9 @@ def test_podresources_has_the_numbers_of_the_published_contract(generator: Modul
         "ContainerResources.devices": 2,
         "ContainerDevices.resource_name": 1,
         "ContainerDevices.device_ids": 2,
+        "AllocatableResourcesResponse.devices": 1,
     }
-    assert "PodResourcesLister.List" in found
+    assert {"PodResourcesLister.List", "PodResourcesLister.GetAllocatableResources"} <= found.keys()
 
 
 def _upstream(generator: ModuleType, tmp_path: Path, name: str) -> FileDescriptorProto:

@@ -510,7 +510,6 @@ class Registration:
                 if not self._rival:
                     self._displaced(server, self._by_devhost(max(self._newer, key=self._born)), identity)
             elif self._rival:
-                self._rivals.ask(ASK * (1 + random.random() / 2))
                 if dead(taker) if taker else not answers.foreign:
                     self._claim()
                     raise DevhostError("the plugin that had taken it over is gone")
@@ -526,15 +525,15 @@ class Registration:
                     server.resend()
             elif answers.dropped:
                 raise DevhostError("the kubelet dropped it without closing the list stream")
-            if answers.doubtful:
-                self._rivals.ask(ASK)
+            if answers.doubtful or (self._rival and not self._newer):
+                self._rivals.ask(ASK * (1 + random.random() / 2))
             await self._sleep((POLL if self._newer else None) if server.opened else left)
 
     def _displaced(self, server: PluginServer, rival: str, identity: Identity) -> None:
         """The kubelet asks another plugin from now on; both lists would count, so this side sends no more."""
         server.hold()
         self._ours, self._rival, self._rival_at = False, rival, identity
-        self._unwell(rival, "resource taken over by another plugin")
+        self._unwell(rival, taken=True)
         self._set(State.DISPLACED)
 
     def _sort(self, server: PluginServer, others: frozenset[str], *, settled: bool) -> None:
@@ -601,14 +600,19 @@ class Registration:
         self._unwell(message)
         self._set(State.LOST)
 
-    def _unwell(self, message: str, event: str = "not registered") -> None:
+    def _unwell(self, message: str, *, taken: bool = False) -> None:
         """Says why it is not registered, or has no effect."""
         if self._stopping:
             return
         if not self._loss:
             self.standing.since = time.time()
         if self._loss.news(message):
-            log.warning(event, resource=self._supply.name, reason=message)
+            if taken:
+                log.warning(
+                    "resource taken over by another plugin", resource=self._supply.name, reason=message
+                )
+            else:
+                log.warning("not registered", resource=self._supply.name, reason=message)
         if self.standing.error != message:
             self.standing.error = message
             self._changed()

@@ -26,7 +26,7 @@ from devhost.kubelet.sockets import dead, described
 GAP = 0.3
 """Least seconds from the beginning of one question to the next."""
 
-NEWS = 2.0
+NEWS = 1.0
 """The same for questions that only a change in the kubelet's directory caused: each list that a kubelet
 receives changes its checkpoint there."""
 

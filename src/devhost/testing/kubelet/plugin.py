@@ -62,7 +62,8 @@ class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
         """Makes the socket and answers on it; the kubelet does not know of it yet."""
         self._server = grpc.aio.server()
         api_pb2_grpc.add_DevicePluginServicer_to_server(self, self._server)
-        self._server.add_insecure_port(wire.address(os.fspath(self.path)))
+        self.path.unlink(missing_ok=True)
+        wire.listen(self._server, self.path)
         await self._server.start()
 
     async def register(self) -> None:
@@ -84,12 +85,17 @@ class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
         self.devices = list(devices)
         self._changed.set()
 
-    async def stop(self) -> None:
-        """Ends its stream and removes its socket; does nothing where it does not serve."""
+    async def stop(self, crash: bool = False) -> None:
+        """Ends its stream and removes its socket; does nothing where it does not serve.
+
+        Args:
+            crash: leaves the socket file behind, as a killed plugin does.
+        """
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
-            self.path.unlink(missing_ok=True)
+            if not crash:
+                self.path.unlink(missing_ok=True)
 
     async def GetDevicePluginOptions(
         self, request: api_pb2.Empty, context: grpc.aio.ServicerContext[Any, Any]
