@@ -109,7 +109,7 @@ def _print_empty(found: Survey, resource: str | None) -> None:
             continue
         absent = " (optional: not on this node)" if standing.state is State.ABSENT else ""
         click.echo(f"{standing.entry.name}: {standing.reason}{absent}")
-    for name, discovery in found.discoveries.items():
+    for name, discovery in found.discoveries.items() if resource is None else ():
         for lacking in discovery.condition.missing_drivers:
             click.echo(f"without driver: {lacking.subject} of backend {name}: {lacking.reason}")
 

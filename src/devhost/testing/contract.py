@@ -130,7 +130,7 @@ class BackendContract:
         self._healthy(devices)
 
     def test_hardware_without_its_driver_is_named_with_a_reason(self, tmp_path: Path) -> None:
-        """Holds for backends that have ``missing_drivers``: what it says of hardware are declared attributes."""
+        """Holds for backends that have ``missing_drivers``: a subject, a reason, and declared attributes."""
         backend = self._made(self._machine(tmp_path))
         _look(backend)
         lacking = backend.missing_drivers() if isinstance(backend, CanMissDrivers) else ()
