@@ -123,11 +123,13 @@ class Standings:
         if degraded:
             state = State.WAITING if waits else State.NONE
             return state, f"the backend is degraded: {discovery.condition.reason}"
-        if refused:
-            return State.NONE, _refused(refused, self._settings)
-        if lacking := [one for one in discovery.condition.missing_drivers if wanted(one, [entry])]:
+        lacking = [one for one in discovery.condition.missing_drivers if wanted(one, [entry])]
+        # hardware without its driver may also be a device that its backend withholds: this reason has the fix
+        if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
             return State.NONE, f"{lacking[0].subject}: {lacking[0].reason}{more}"
+        if refused:
+            return State.NONE, _refused(refused, self._settings)
         state = State.ABSENT if entry.optional else State.NONE
         return state, self._nearest(entry, discovery.devices)
 

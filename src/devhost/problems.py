@@ -248,10 +248,10 @@ def _drivers(host: Parts) -> list[Problem]:
 
 def _entries(host: Parts) -> list[Problem]:
     """Entries that should have devices and have none."""
-    shortages = host.shortages
+    since = host.shortages.since()
     found = [
-        Problem("entry", standing.entry.name, standing.reason, shortages.since(standing.entry))
-        for standing in shortages.standings.all()
+        Problem("entry", standing.entry.name, standing.reason, since.get(standing.entry.index))
+        for standing in host.shortages.standings.all()
         if standing.state is EntryState.NONE and not standing.entry.optional
     ]
     return _first(found, NAMED, "", "more entries have no devices")

@@ -76,9 +76,9 @@ class Shortages:
         if self._empty and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(QUIET, self._retell)
 
-    def since(self, entry: ResourceSettings) -> float | None:
-        """Since when an entry has no devices, in wall-clock seconds."""
-        return next((one.since for one in self._empty.values() if one.entry.index == entry.index), None)
+    def since(self) -> Mapping[int, float]:
+        """Since when entries have no devices, by their index, in wall-clock seconds."""
+        return {one.entry.index: one.since for one in self._empty.values()}
 
     def close(self) -> None:
         """Logs no more."""

@@ -251,3 +251,32 @@ def test_discover_and_explain_show_a_device_unhealthy_only_where_its_use_is_hand
     assert "example.com/net (resources[0]): yes, it takes the device\n" in said
     reason = "yes, it takes the device, and is Unhealthy there: it has no uverbs node"
     assert f"example.com/rdma (resources[1]): {reason}\n" in said
+
+
+def test_discover_lists_entries_that_nothing_matches_with_the_nearest_miss(toys):
+    """Other plugins cannot be asked which selector selects nothing, and why."""
+    toys.plug("one=x100", "two=x200")
+    toys.write(
+        "name: example.com/toy, backend: toy, where: {model: X100, serial: '*'}",
+        "name: example.com/rare, backend: toy, optional: true, where: {model: x300, serial: '*'}",
+        "name: example.com/all, backend: toy, where: {serial: '*'}",
+        "name: example.com/late, backend: toy, where: {model: x*}",
+    )
+    lines = toys.devhost("discover").stdout.splitlines()
+    miss = '0 devices; 1 matches all but model ("x100", not "X100")'
+    assert f"example.com/toy: {miss}" in lines
+    rare = '0 devices; 2 match all but model ("x100" or "x200", not "x300")'
+    assert f"example.com/rare: {rare} (optional: not on this node)" in lines
+    late = "0 devices; 2 match, but resources[2] (example.com/all) took them"
+    assert f"example.com/late: {late}" in lines
+    assert not any(line.startswith("example.com/all: ") for line in lines)
+    one = toys.devhost("discover", "example.com/rare").stdout
+    assert rare in one and miss not in one
+    entries = json.loads(toys.devhost("discover", "--output", "json").stdout)["entries"]
+    assert [(one["entry"], one["state"], one["devices"]) for one in entries] == [
+        ("resources[0]", "none", 0),
+        ("resources[1]", "absent", 0),
+        ("resources[2]", "served", 2),
+        ("resources[3]", "none", 0),
+    ]
+    assert [one["reason"] for one in entries] == [miss, rare, "", late]

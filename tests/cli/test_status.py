@@ -15,7 +15,7 @@ from status_document import device as _device
 from status_document import document as _document
 
 from devhost.cli._status_view import show
-from devhost.telemetry.document import StatusDocument
+from devhost.telemetry.document import EntryStatus, StatusDocument
 from devhost.telemetry.status import StatusServer
 from devhost.telemetry.wording import age
 
@@ -384,3 +384,36 @@ async def test_on_a_terminal_watching_redraws_in_place(
     os.close(terminal)
     assert (code, err) == (0, b"")
     assert seen.count(b"\x1b[2J") == 2
+
+
+def empty(name: str, state: str, reason: str, *, optional: bool = False) -> EntryStatus:
+    made: EntryStatus = {
+        "entry": "resources[1]",
+        "name": name,
+        "backend": "udev",
+        "optional": optional,
+        "devices": 0,
+        "resources": [],
+        "state": "none",
+        "reason": reason,
+    }
+    return made | {"state": state}  # type: ignore[return-value]
+
+
+def test_entries_without_devices_are_listed_and_optional_ones_in_one_line(document: StatusDocument) -> None:
+    """Every entry of the file can be found, with the reason to its end however long it is."""
+    reason = '0 devices; 2 match all but subsystem ("tty", not "TTY")' + " and more" * 20
+    assert "NO DEVICES" not in show(document, NOW)
+    document["entries"] += [
+        empty("example.com/serial2", "none", reason),
+        empty("example.com/slow", "waiting", "0 devices; the backend has not answered yet"),
+        empty("example.com/a", "absent", "0 devices; the backend sees no devices", optional=True),
+        empty("example.com/b", "absent", "0 devices; the backend sees no devices", optional=True),
+    ]
+    text = show(document, NOW)
+    (line,) = [line for line in text.splitlines() if line.startswith("example.com/serial2 ")]
+    assert line.endswith(reason) and "no devices" in line and "resources[1]" in line
+    assert any(line.startswith("example.com/slow ") and "waiting" in line for line in text.splitlines())
+    assert "Not on this node (optional): example.com/a, example.com/b" in text.splitlines()
+    every = show(document, NOW, everything=True).splitlines()
+    assert any(line.startswith("example.com/a ") and "not on this node" in line for line in every)

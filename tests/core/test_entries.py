@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from devhost.backend import MissingDriver
-from devhost.entries import nearest, wanted
+from devhost.discovery import Condition, State
+from devhost.entries import UNKNOWN, Standings, nearest, wanted
 from devhost.model import AttributeValue, Device
-from devhost.settings import ResourceSettings
+from devhost.plan import make_plan
+from devhost.settings import ResourceSettings, Settings
 from devhost.where import Block, Flag, Range, Term, Text, may_hold
 
 
@@ -148,6 +151,28 @@ def test_ten_thousand_devices_are_counted_all() -> None:
     devices = machine(*({"subsystem": "tty", "idVendor": f"{n:04x}"} for n in range(10_000)))
     said = nearest((Block((term("subsystem", "TTY"), term("idVendor", "*"))),), devices)
     assert said == '10000 match all but subsystem ("tty", not "TTY")'
+
+
+class Listed:
+    """A backend that has listed its devices."""
+
+    listed = True
+    condition = Condition(State.OK)
+
+    def __init__(self, devices: list[Device]) -> None:
+        self.devices = {device.id: device for device in devices}
+
+
+def test_reasons_of_one_plan_look_at_a_bounded_number_of_devices() -> None:
+    """A node with very many devices and entries must not stand still for reasons that nobody may read."""
+    where = (Block((term("subsystem", "TTY"), term("idVendor", "*"))),)
+    settings = Settings(tuple(ResourceSettings(n, f"a/{n}", "toy", where) for n in range(3)))
+    backends: Any = {"toy": Listed(ADAPTERS)}
+    plan = make_plan({"toy": ADAPTERS}, settings)
+    reasons = [one.reason for one in Standings(settings, plan, backends, looks=2 * len(ADAPTERS)).all()]
+    miss = '0 devices; 2 match all but subsystem ("tty", not "TTY")'
+    assert reasons == [miss, miss, f"0 devices; {UNKNOWN}"]
+    assert [one.reason for one in Standings(settings, plan, backends).all()] == [miss] * 3
 
 
 @pytest.mark.parametrize(

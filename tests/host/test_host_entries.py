@@ -241,6 +241,17 @@ async def test_an_optional_entry_is_not_absent_where_its_hardware_lacks_a_driver
         assert [kind for kind, *_ in wrong(host)] == ["driver"]
 
 
+async def test_a_device_withheld_for_want_of_a_driver_names_the_fix(rig, kubelet, lacking):
+    rig.scripts["toy"].devices = [
+        Device("0000:3b:00.0", {"model": "x100"}, withheld="no driver is bound to it")
+    ]
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: wrong(host))
+        assert entry(host)["reason"] == f"0 devices; {LACK.subject}: {LACK.reason}"
+        assert [kind for kind, *_ in wrong(host)] == ["driver", "entry"]
+
+
 async def test_hardware_that_no_entry_could_want_may_be_without_a_driver(rig, kubelet, lacking):
     lacking.append(replace(LACK, subject="x", attributes={"model": "y"}))
     rig.scripts["toy"].devices = [Device("d0", {"model": "y"})]

@@ -329,3 +329,33 @@ def test_the_policy_lets_nothing_run_but_the_page_itself() -> None:
     reading = Reading(page)
     assert all("style" not in attributes for _, attributes, _ in reading.elements)
     assert "<noscript>" in page and '<html lang="en">' in page
+
+
+def test_entries_without_devices_are_listed_and_optional_ones_are_not_on_this_node() -> None:
+    """An entry that serves nothing was invisible; no row of an optional one is drawn as a fault."""
+    reason = '0 devices; 2 match all but subsystem ("tty", not "TTY")'
+    entries = [
+        made.entry(0, "example.com/serial", "udev", reason),
+        made.entry(1, "example.com/gpu", "gpu", "0 devices; the backend sees no devices", optional=True),
+        made.entry(2, "example.com/kvm", "udev", devices=1),
+    ]
+    document = made.document(entries=entries, problems=[made.problem("entry", "example.com/serial", reason)])
+    text = shown(document).text
+    assert "1 problem" in text and "All is well" not in text
+    assert text.count(reason) == 2  # in the table of problems and in that of entries
+    assert "example.com/gpu gpu resources[1] not on this node" in text
+    assert "example.com/kvm" not in text
+    optional = shown(made.document(entries=entries[1:])).text
+    assert "All is well" in optional and "not on this node" in optional
+
+
+def test_nothing_is_well_until_every_backend_has_listed_its_devices() -> None:
+    """Neither the verdict nor the icon is green before it is known what the node has."""
+    waiting = made.entry(0, "example.com/serial", "udev", "0 devices; the backend has not answered yet")
+    waits = made.document(entries=[waiting | {"state": "waiting"}])
+    assert "Looking for devices" in shown(waits).text
+    assert "All is well" not in shown(waits).text
+    well, looking = (render(one, "n1", made.NOW) for one in (made.document(), waits))
+    assert looking.icon != well.icon
+    (verdict,) = (one for one in shown(waits).attributes("section") if one.get("data-news") == "verdict")
+    assert verdict["class"] == "verdict pending"

@@ -194,6 +194,11 @@ async def test_a_line_that_cannot_be_made_stops_no_heartbeat(listener, logged):
     await asyncio.gather(task, return_exceptions=True)
 
 
+def test_the_line_reports_no_problem_only_after_every_backend_has_looked():
+    assert line(1, 0, "", ["gpu", "udev"]) == "1 resource, waiting for gpu, udev"
+    assert line(1, 1, "x: y", ["gpu"]) == "1 resource, 1 problem; first: x: y"
+
+
 @pytest.mark.parametrize(
     ("resources", "problems", "first", "said"),
     [

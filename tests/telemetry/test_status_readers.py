@@ -36,7 +36,7 @@ def _document() -> StatusDocument:
             "podResources": {"socket": "", "known": True, "reason": "", "listed": None},
         },
     }
-    lists = ("resources", "backends", "observers", "held", "refusals", "problems")
+    lists = ("entries", "resources", "backends", "observers", "held", "refusals", "problems")
     return cast("StatusDocument", {**document, **{name: [] for name in lists}})
 
 

@@ -49,6 +49,7 @@ from devhost.backend import (
     DeviceNode,
     Edits,
     Health,
+    MissingDriver,
     unhealthy,
 )
 from devhost.testing.contract import BackendContract
@@ -90,6 +91,21 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Loose), "Loose is not frozen"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Unsure), "why_alone of"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Wordy), "not a collection of str"),
+    (
+        "hardware_without_its_driver_is_named_with_a_reason",
+        with_(missing_drivers=returning("0000:3b:00.0")),
+        "missing_drivers() gave '0000:3b:00.0'",
+    ),
+    (
+        "hardware_without_its_driver_is_named_with_a_reason",
+        with_(missing_drivers=returning(MissingDriver("0000:3b:00.0", ""))),
+        "lacks its subject or reason",
+    ),
+    (
+        "hardware_without_its_driver_is_named_with_a_reason",
+        with_(missing_drivers=returning(MissingDriver("0000:3b:00.0", "no driver", {"seriall": "A1"}))),
+        "0000:3b:00.0: ",
+    ),
     ("what_an_entry_says_to_it_is_a_value", Clueless, "give resource_options, as there is no default"),
     (
         "every_device_is_one_the_core_accepts",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from devhost.entries import State, described
+from devhost.entries import State, described, wanted
 from devhost.errors import UsageError
 from devhost.files import hostless
 from devhost.loading import load_or_everything
@@ -109,8 +109,11 @@ def _print_empty(found: Survey, resource: str | None) -> None:
             continue
         absent = " (optional: not on this node)" if standing.state is State.ABSENT else ""
         click.echo(f"{standing.entry.name}: {standing.reason}{absent}")
-    for name, discovery in found.discoveries.items():
+    for name, discovery in found.discoveries.items() if resource is None else ():
+        entries = [entry for entry in found.settings.resources if entry.backend == name]
         for lacking in discovery.condition.missing_drivers:
+            if found.settings.resources and not wanted(lacking, entries):
+                continue
             click.echo(f"without driver: {lacking.subject} of backend {name}: {lacking.reason}")
 
 

@@ -32,7 +32,18 @@ from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost import catalog
-from devhost.backend import Backend, CanInform, CanLabel, CanNotice, CanProbe, CanWatch, Conditions, Event
+from devhost.backend import (
+    Backend,
+    CanInform,
+    CanLabel,
+    CanMissDrivers,
+    CanNotice,
+    CanProbe,
+    CanWatch,
+    Conditions,
+    Event,
+    MissingDriver,
+)
 from devhost.deviceinfo import flaw
 from devhost.edits import check_edits
 from devhost.errors import AllocationError, typed
@@ -117,6 +128,17 @@ class BackendContract:
         devices = self._found(self._machine(tmp_path))
         self._check(devices)
         self._healthy(devices)
+
+    def test_hardware_without_its_driver_is_named_with_a_reason(self, tmp_path: Path) -> None:
+        """Holds for backends that have ``missing_drivers``: a subject, a reason, and declared attributes."""
+        backend = self._made(self._machine(tmp_path))
+        _look(backend)
+        lacking = backend.missing_drivers() if isinstance(backend, CanMissDrivers) else ()
+        for one in lacking:
+            assert type(one) is MissingDriver, f"missing_drivers() gave {one!r}"
+            assert one.subject.strip() and one.reason.strip(), f"{one!r} lacks its subject or reason"
+            flaw = unsound(Device("example", one.attributes), self.backend.attributes)
+            assert not flaw, f"{one.subject}: {flaw}"
 
     def test_looking_twice_finds_equal_devices(self, tmp_path: Path) -> None:
         """Nothing that changes by itself is part of a device: each change makes the plan anew."""
