@@ -122,7 +122,7 @@ class Host:
             self._holders_changed,
         )
         self._catalog = loaded.catalog
-        self._seen = loaded.seen or fingerprint(config)
+        self._seen = self.read_from = loaded.seen or fingerprint(config)
         self._reload = reload
         self._reloading = reloading
         self._metrics.planned(dict.fromkeys(RefusalKind, 0))
@@ -131,7 +131,7 @@ class Host:
         )
         self.observers = Observers(self.tasks, self._metrics, self._changed)
         self._news = News(self.observers, self.ledger, lambda: self.generation, self._present)
-        self._root = root
+        self.root = root
         self._stop = asyncio.Event()
         self._serving = False
         self._reload_wanted = False
@@ -396,10 +396,10 @@ class Host:
         self.tasks.spawn(f"retire {name}", leave)
 
     def _monitor(self) -> UeventMonitor | None:
-        if reason := hostless(self._root):
+        if reason := hostless(self.root):
             log.warning("nothing of the host is below --root", reason=reason)
         try:
-            monitor = UeventMonitor(self._roster.dispatch, self._root)
+            monitor = UeventMonitor(self._roster.dispatch, self.root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
             self.unheard = str(error)
             log.warning("no uevents; devices are looked for once a minute", reason=self.unheard)
@@ -427,6 +427,7 @@ class Host:
             if edited:
                 self._rejected((f"{self.config}: a drop-in of backendPaths does not finish: {error}",))
             return
+        self.read_from = loaded.seen
         change = difference(self.settings, loaded.settings)
         if change or forced or self.last_reload.complaints:
             self._adopt(loaded, str(change))

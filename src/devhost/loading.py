@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import catalog, config
 from .catalog import Catalog
-from .files import Fingerprint, fingerprint
+from .files import Fingerprint, digest, fingerprint
 from .settings import Settings
 
 DEFAULT = Path("/etc/devhost/devhost.yaml")
@@ -22,6 +22,11 @@ class Loaded:
     settings: Settings
     catalog: Catalog
     seen: Fingerprint = None
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the file; empty if it was not read from a regular file."""
+        return digest(self.seen)
 
 
 def load(path: Path) -> Loaded:

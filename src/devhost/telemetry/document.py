@@ -18,12 +18,18 @@ class Reload(TypedDict):
 
 
 class HostStatus(TypedDict):
-    """The process itself; ``config`` is the file's path, ``generation`` counts what took effect."""
+    """The process itself; ``config`` is the file's path, ``generation`` counts what took effect.
+
+    ``root`` is the directory that represents ``/``. ``configDigest`` is the SHA-256 of the file's content that
+    took effect; empty if it is not known.
+    """
 
     version: str
     pid: int
     startedAt: str
+    root: str
     config: str
+    configDigest: str
     generation: int
     lastReload: Reload
 
