@@ -29,7 +29,7 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def digest(seen: Fingerprint) -> str:
-    """The SHA-256 in hex of the file that a fingerprint was made of; empty where it was not made of a file."""
+    """The SHA-256 in hex of the file that a fingerprint is of; empty if it is of something else."""
     match seen:
         case (int(), bytes(content)):
             return content.hex()

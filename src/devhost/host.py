@@ -140,6 +140,8 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self.unheard = ""
         """Why no uevents come; empty where they do."""
+        self.polled: dict[str, str] = {}
+        """The files and directories that inotify does not watch, and why."""
         self._reader = Lane("reload")
         tag = "" if kubelet_dir == Path(PLUGIN_DIRECTORY) else str(kubelet_dir.absolute())
         self._specifications = SpecDirectory(self.settings.cdi_directory, tag)
@@ -172,11 +174,15 @@ class Host:
         self._metrics.config_loaded(self.generation)
         try:
             async with self.tasks.group:
-                self.tasks.spawn("kubelet", self.kubelet.run)
-                self.tasks.spawn(
-                    "config",
-                    ConfigWatch(self.config, self._read, lambda: self.last_reload.complaints, self._seen).run,
+                self.tasks.spawn("kubelet", lambda: self.kubelet.run(self._blind(self.kubelet.directory)))
+                watch = ConfigWatch(
+                    self.config,
+                    self._read,
+                    lambda: self.last_reload.complaints,
+                    self._seen,
+                    self._blind(self.config),
                 )
+                self.tasks.spawn("config", watch.run)
                 self.observers.follow(self._catalog, self._news.everything)
                 self._roster.follow(self.settings, self._catalog)
                 self.tasks.spawn("holders", self.holders.run)
@@ -394,6 +400,15 @@ class Host:
             self._clearing.wake()
 
         self.tasks.spawn(f"retire {name}", leave)
+
+    def _blind(self, path: Path) -> Callable[[str], None]:
+        """What to call when inotify stops working for a file or directory, or works again."""
+
+        def tell(reason: str) -> None:
+            self.polled[str(path)] = reason
+            self._changed()
+
+        return tell
 
     def _monitor(self) -> UeventMonitor | None:
         if reason := hostless(self.root):

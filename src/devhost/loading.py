@@ -11,7 +11,7 @@ from .catalog import Catalog
 from .files import Fingerprint, digest, fingerprint
 from .settings import Settings
 
-DEFAULT = Path("/etc/devhost/devhost.yaml")
+DEFAULT = config.DEFAULT
 """Where the configuration is when nobody says otherwise."""
 
 

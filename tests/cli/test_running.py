@@ -1,4 +1,4 @@
-"""``devhost discover`` and ``devhost explain``: what the probe says, and what a devhost that runs here says."""
+"""``devhost discover`` and ``devhost explain``: what the probe says, and what a running devhost says."""
 
 from __future__ import annotations
 
@@ -215,9 +215,8 @@ async def test_discover_of_another_configuration_shows_its_own_health_and_says_s
         probed.config = other
         done = await asyncio.to_thread(probed.devhost, "discover")
         assert "example.com/toy one Unhealthy: it does not answer - 1 " in " ".join(rows(done.stdout))
-        assert done.stderr == (
-            "devhost: the devhost that runs here has another configuration: HEALTH is not what it reports\n"
-        )
+        other = "a devhost runs here with another configuration: HEALTH is what was probed now"
+        assert done.stderr == f"devhost: {other}\n"
 
 
 @pytest.mark.usefixtures("runtime")

@@ -1,4 +1,4 @@
-"""What the devhost that runs on this node says of its devices: their health, and which containers hold them."""
+"""What the devhost that runs on this node reports: the health of devices, and which containers hold them."""
 
 from __future__ import annotations
 

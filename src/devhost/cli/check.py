@@ -14,6 +14,8 @@ from devhost.config.document import MAX_BYTES
 from devhost.errors import ConfigError
 from devhost.settings import Settings
 
+from . import _options
+
 
 class _Catalogs:
     """Makes the catalog for each file, and remembers which plugins were refused on the way."""
@@ -46,8 +48,7 @@ def command(files: tuple[str, ...]) -> None:
                 click.echo(str(complaint), err=True)
         else:
             click.echo(f"{_label(file)}: ok ({_count(settings)})")
-    for refusal in catalogs.refused:
-        click.echo(f"warning: plugin {refusal.origin} was refused: {refusal.reason}", err=True)
+    _options.warn_of(catalogs.refused)
     if bad:
         sys.exit(ConfigError.exit_code)
 

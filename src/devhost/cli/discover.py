@@ -26,6 +26,9 @@ from ._table import table
 SHOWN_REFUSALS = 20
 """Refusals printed without ``--all``: enough to see what is wrong, few enough to be read."""
 
+OTHER_CONFIG = "a devhost runs here with another configuration: HEALTH is what was probed now"
+"""What is said beside a running devhost whose verdicts belong to another file."""
+
 
 @click.command("discover")
 @click.argument("resource", required=False)
@@ -34,16 +37,19 @@ SHOWN_REFUSALS = 20
 @_options.output
 @click.option("--all", "everything", is_flag=True, help="Also list the devices that no resource takes.")
 def command(resource: str | None, config: Path | None, root: Path, output: str, everything: bool) -> None:
-    """Looks for devices once, probes them, and shows which resource gets which, without a kubelet and without root.
+    """Looks for devices once and shows which resource gets which, without a kubelet and without root.
 
     With RESOURCE only that one is shown. Without a configuration, every device of every installed
     backend is listed. Exits with 1 if a backend failed.
 
-    If a devhost runs here with the same root, the table also shows which containers hold a device. If it
-    has the same configuration, the health is the one that it sends to the kubelet.
+    HEALTH is what the backend finds and probes now. If a devhost runs here with the same root, the table
+    also shows which containers hold a device. If that devhost has the same configuration, HEALTH is what
+    it reports to the kubelet.
     """
     _options.check_root(root)
-    seen = asyncio.run(view(load_or_everything(config), root))
+    loaded = load_or_everything(config)
+    _options.warn_of(loaded.catalog.refused)
+    seen = asyncio.run(view(loaded, root))
     found = seen.found
     names = _chosen(found, resource)
     if output == "json":
@@ -51,10 +57,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     else:
         _print(seen, names, everything or not found.settings.resources)
         if seen.running and found.settings.resources and not seen.same_config:
-            click.echo(
-                "devhost: the devhost that runs here has another configuration: HEALTH is not what it reports",
-                err=True,
-            )
+            click.echo(f"devhost: {OTHER_CONFIG}", err=True)
     reasons = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
     if output == "table" and not (reasons or found.devices()) and (nothing := hostless(root)):
         click.echo(f"devhost: {nothing}", err=True)

@@ -41,7 +41,9 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
     resource gets it. If it does not count, the last line says why.
     """
     _options.check_root(root)
-    seen = asyncio.run(view(load_or_everything(config), root, everything=True))
+    loaded = load_or_everything(config)
+    _options.warn_of(loaded.catalog.refused)
+    seen = asyncio.run(view(loaded, root, everything=True))
     matches = _matches(seen.found, device)
     if output == "json":
         click.echo(json.dumps([_document(seen, name, match) for name, match in matches], indent=2))

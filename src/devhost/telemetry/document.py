@@ -20,8 +20,8 @@ class Reload(TypedDict):
 class HostStatus(TypedDict):
     """The process itself; ``config`` is the file's path, ``generation`` counts what took effect.
 
-    ``root`` is the directory that represents ``/``. ``configDigest`` is the SHA-256 of the file's content that
-    took effect; empty if it is not known.
+    ``root`` is the directory that represents ``/``. ``configDigest`` is the SHA-256 of the content that took
+    effect; empty if it is not known.
     """
 
     version: str
