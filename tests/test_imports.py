@@ -55,6 +55,7 @@ LAYERS = (
         "tasks",
         "account",
         "hands",
+        "inotify",
     ),
     ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks", "descriptors", "trusted"),
     ("model", "errors", "pace", "sysfs", "files", "signals", "kubelet.api"),
@@ -108,7 +109,19 @@ IO = {"asyncio", "os", "pathlib", "shutil", "socket", "subprocess", "threading",
 PURE_TYPES = {("settings", "pathlib")}
 """``Settings.backend_paths`` holds paths; nothing there opens one."""
 
-PUBLIC = {"backend", "disks", "errors", "model", "netlink", "observe", "sysfs", "trusted", "where", "testing"}
+PUBLIC = {
+    "backend",
+    "disks",
+    "errors",
+    "inotify",
+    "model",
+    "netlink",
+    "observe",
+    "sysfs",
+    "trusted",
+    "where",
+    "testing",
+}
 """What a plugin package may import of devhost. The rest may change in any release."""
 
 

@@ -17,6 +17,11 @@ SESSIONS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_devhost_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path))
+
+
 def session(command: str) -> tuple[str, str]:
     """What the README shows of a command, and what it prints here."""
     line = next(line for line in SESSIONS if line.split()[0] == command)

@@ -51,7 +51,7 @@ def devhost(command: str, directory: Path, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *command.split()],
         cwd=directory,
-        env=os.environ | {"COLUMNS": "200"} | environment,
+        env=os.environ | {"COLUMNS": "200", "DEVHOST_RUNTIME_DIR": str(directory / "run")} | environment,
         capture_output=True,
         text=True,
         timeout=120,

@@ -158,6 +158,9 @@ def first_resource(stage: Stage) -> Iterator[str]:
     yield "shared"
     stage.registered(FUSE, 3)
     stage.until(lambda now: _resource(now)["capacity"] == 3, "the old token's end")
+    for _ in range(3):
+        stage.type(f"allocate 1 of {FUSE}", "/dev/fuse")
+    stage.until(lambda now: all(one["holder"] for one in _resource(now)["devices"]), "three holders")
     stage.configure(stage.files["shared.yaml"].replace("devNode", "devNod"))
     stage.until(lambda now: now["devhost"]["lastReload"]["result"] == "rejected", "refusal")
     yield "broken"

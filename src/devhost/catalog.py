@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
@@ -227,8 +228,10 @@ class _Builder:
     def _refuse(self, origin: str, version: str, error: BaseException, backend: str = "") -> None:
         if isinstance(error, KeyboardInterrupt):
             raise error
-        text = " ".join(str(error).split()) or "no message"
-        self.refused.append(Refusal(origin, version, f"{type(error).__name__}: {text}", backend))
+        place = f"{origin}:{line}: " if (line := _line(error, origin)) else ""
+        own = error.msg if place and isinstance(error, SyntaxError) else str(error)
+        text = " ".join(own.split()) or "no message"
+        self.refused.append(Refusal(origin, version, f"{place}{type(error).__name__}: {text}", backend))
 
     def _register(self, plugin: object, origin: str, version: str, name: str) -> None:
         # One of pluggy's registries for each plugin: what one does has no way to reach another's hooks.
@@ -276,6 +279,14 @@ class _Builder:
             self.refused.append(Refusal(origin, version, reason, name))
         elif isinstance(backend, type) and issubclass(backend, Backend):
             self.installed[name] = Installed(backend, origin, version, hooks)
+
+
+def _line(error: BaseException, file: str) -> int:
+    """The line of a drop-in at which an exception left it; 0 if it never came through that file."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno or 0
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == file), 0)
 
 
 def _unread(what: str, error: OSError) -> str:

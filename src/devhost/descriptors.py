@@ -60,6 +60,12 @@ def exhausted(error: BaseException) -> EnvironmentFailure | None:
     return EnvironmentFailure(f"too many open files: the limit, RLIMIT_NOFILE, is {soft}", _fix())
 
 
+def is_full() -> bool:
+    """Whether this process cannot open another file."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft != resource.RLIM_INFINITY and _used(soft) >= soft
+
+
 def _fix() -> str:
     return f"run `ulimit -n {SUGGESTED}` before, or set LimitNOFILE={SUGGESTED} in the systemd unit"
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .backend import Event, MissingDriver
-from .errors import BackendError, BackendTimeout, one_line
+from .errors import BackendError, BackendTimeout, one_line, words
 from .health import Ward
 from .model import Device
 from .pace import Backoff, Pacer
@@ -222,7 +222,7 @@ class Discovery:
                 await self._follow(events, backoff)
                 reason = "it ended"
             except Exception as error:  # noqa: BLE001 - a vendor's code may raise anything
-                reason = one_line(error)
+                reason = words(error) if isinstance(error, BackendError) else one_line(error)
             before, self.deaf = self.deaf, reason
             if self._deaf.news(reason):
                 log.warning("event source failed", backend=self.source.name, reason=reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import asyncinotify
 import pyudev
 
 from .backend import Event
+from .inotify import explained
+from .pace import Backoff
 from .telemetry.episode import Episode
 from .telemetry.log import get
 
@@ -28,6 +31,9 @@ DRAIN_LIMIT = 256
 
 SETTLE = 1.0
 """Seconds after a kernel event at which to look again: udevd is done by then, whether or not it is heard."""
+
+RETRY = 12
+"""Polls after which inotify, if it has failed again and again, is tried again at the latest."""
 
 EventSink = Callable[[Event], None]
 
@@ -146,16 +152,24 @@ class DirectoryWatch:
     """Wakes whoever waits when anything in one of some directories changes, and now and then anyway.
 
     inotify is only the fast way: directories that do not exist yet, or an exhausted inotify limit
-    (``fs.inotify.max_user_instances`` is 128 by default), leave the polling.
+    (``fs.inotify.max_user_instances`` is 128 by default), leave the polling. inotify is tried again with
+    back-off.
 
     Args:
         paths: gives the directories to watch; asked again after each change, so they may move.
         poll: seconds between two wakes when nothing is heard.
+        blind: called with the reason when inotify stops working, and with an empty one when it works again.
     """
 
-    def __init__(self, paths: Callable[[], list[Path]], poll: float) -> None:
+    def __init__(
+        self, paths: Callable[[], list[Path]], poll: float, blind: Callable[[str], None] = lambda reason: None
+    ) -> None:
         self._paths = paths
         self._poll = poll
+        self._tell = blind
+        self._reason = ""
+        self._retry_at = 0.0
+        self._backoff = Backoff(poll, RETRY * poll)
         self._inotify: asyncinotify.Inotify | None = None
         self._watched: dict[Path, tuple[asyncinotify.Watch, tuple[int, int]]] = {}
         self._blind = Episode()
@@ -187,6 +201,8 @@ class DirectoryWatch:
 
     def _arm(self) -> None:
         """Watches the directories that exist now; one that was replaced (same path, new inode) anew."""
+        if self._reason and time.monotonic() < self._retry_at:
+            return
         try:
             if self._inotify is None:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
@@ -201,12 +217,21 @@ class DirectoryWatch:
                 if path not in self._watched:
                     self._watched[path] = (self._inotify.add_watch(path, _CHANGES), identity)
         except OSError as error:
-            reason = error.strerror or str(error)
-            if self._blind.news(reason):
-                log.warning("no inotify, polling instead", reason=reason, seconds=self._poll)
+            self._retry_at = time.monotonic() + self._backoff.delay()
+            self._polls(explained(error))
         else:
-            if self._blind.over():
-                log.info("inotify works again")
+            self._backoff.reset()
+            self._polls("")
+
+    def _polls(self, reason: str) -> None:
+        """Logs and reports that inotify does not work, or that it works again."""
+        if reason and self._blind.news(reason):
+            log.warning("no inotify, polling instead", reason=reason, seconds=self._poll)
+        if not reason and self._blind.over():
+            log.info("inotify works again")
+        if reason != self._reason:
+            self._reason = reason
+            self._tell(reason)
 
     def _drop(self, watch: asyncinotify.Watch) -> None:
         try:

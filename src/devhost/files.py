@@ -29,6 +29,15 @@ def fingerprint(path: Path) -> Fingerprint:
         return error.errno
 
 
+def digest(seen: Fingerprint) -> str:
+    """The SHA-256 in hex of the file that a fingerprint is of; empty if it is of something else."""
+    match seen:
+        case (int(), bytes(content)):
+            return content.hex()
+        case _:
+            return ""
+
+
 def without_waiting(path: str, flags: int) -> int:
     """Opens for ``open(opener=…)`` what may be a named pipe that nobody writes to."""
     return os.open(path, flags | os.O_NONBLOCK)

@@ -131,6 +131,7 @@ class Host:
         self._rivals = Rivals(source, kubelet_dir)
         self._catalog = loaded.catalog
         self._seen = loaded.seen or fingerprint(config)
+        self.read_from = None if loaded.copied else self._seen
         self._reload = reload
         self._reloading = reloading
         self._metrics.planned(dict.fromkeys(RefusalKind, 0))
@@ -139,7 +140,7 @@ class Host:
         )
         self.observers = Observers(self.tasks, self._metrics, self._changed)
         self._news = News(self.observers, self.ledger, lambda: self.generation, self._present)
-        self._root = root
+        self.root = root
         self._stop = asyncio.Event()
         self._serving = False
         self._reload_wanted = False
@@ -148,6 +149,8 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self.unheard = ""
         """Why no uevents come; empty where they do."""
+        self.polled: dict[str, str] = {}
+        """The files and directories that inotify does not watch, and why."""
         self._reader = Lane("reload")
         tag = "" if kubelet_dir == Path(PLUGIN_DIRECTORY) else str(kubelet_dir.absolute())
         self._specifications = SpecDirectory(self.settings.cdi_directory, tag)
@@ -191,11 +194,15 @@ class Host:
                 )
         try:
             async with self.tasks.group:
-                self.tasks.spawn("kubelet", self.kubelet.run)
-                self.tasks.spawn(
-                    "config",
-                    ConfigWatch(self.config, self._read, lambda: self.last_reload.complaints, self._seen).run,
+                self.tasks.spawn("kubelet", lambda: self.kubelet.run(self._blind(self.kubelet.directory)))
+                watch = ConfigWatch(
+                    self.config,
+                    self._read,
+                    lambda: self.last_reload.complaints,
+                    self._seen,
+                    self._blind(self.config),
                 )
+                self.tasks.spawn("config", watch.run)
                 self.tasks.spawn("config copy", lambda: self.last_good.run(self._changed))
                 self.observers.follow(self._catalog, self._news.everything)
                 if self.copied is not None:
@@ -433,11 +440,20 @@ class Host:
 
         self.tasks.spawn(f"retire {name}", leave)
 
+    def _blind(self, path: Path) -> Callable[[str], None]:
+        """What to call when inotify stops working for a file or directory, or works again."""
+
+        def tell(reason: str) -> None:
+            self.polled[str(path)] = reason
+            self._changed()
+
+        return tell
+
     def _monitor(self) -> UeventMonitor | None:
-        if reason := hostless(self._root):
+        if reason := hostless(self.root):
             log.warning("nothing of the host is below --root", reason=reason)
         try:
-            monitor = UeventMonitor(self._roster.dispatch, self._root)
+            monitor = UeventMonitor(self._roster.dispatch, self.root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
             self.unheard = str(error)
             log.warning("no uevents; devices are looked for once a minute", reason=self.unheard)
@@ -466,6 +482,7 @@ class Host:
                 self._rejected((f"{self.config}: a drop-in of backendPaths does not finish: {error}",))
             return
         await self.last_good.keep(loaded.accepted)  # before it takes effect: what is offered has its copy
+        self.read_from = loaded.seen
         change = difference(self.settings, loaded.settings)
         if change or forced or self.last_reload.complaints:
             self._adopt(loaded, str(change))

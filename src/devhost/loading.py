@@ -10,11 +10,11 @@ from pathlib import Path
 from . import catalog, config
 from .catalog import Catalog
 from .errors import Complaint, ConfigError
-from .files import Fingerprint, fingerprint
+from .files import Fingerprint, digest, fingerprint
 from .lastgood import HEADER_LINES, Accepted, Copy, LastGood, Unusable
 from .settings import Settings
 
-DEFAULT = Path("/etc/devhost/devhost.yaml")
+DEFAULT = config.DEFAULT
 """Where the configuration is when nobody says otherwise."""
 
 
@@ -43,6 +43,11 @@ class Loaded:
     seen: Fingerprint = None
     accepted: Accepted | None = None
     copied: Copied | None = None
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the file; empty if it was not read from a regular file."""
+        return digest(self.seen)
 
 
 def load(path: Path) -> Loaded:

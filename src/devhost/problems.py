@@ -107,6 +107,9 @@ class Parts(Protocol):
     def unheard(self) -> str: ...
 
     @property
+    def polled(self) -> Mapping[str, str]: ...
+
+    @property
     def discoveries(self) -> Mapping[str, Discovery]: ...
 
     @property
@@ -273,6 +276,9 @@ def _plugins(host: Parts) -> list[Problem]:
 def _events(host: Parts) -> Iterator[Problem]:
     if host.unheard:
         yield Problem("events", "uevents", host.unheard)
+    for path, reason in _sorted(host.polled):
+        if reason:
+            yield Problem("events", path, reason)
     for name, discovery in _sorted(host.discoveries):
         if discovery.deaf:
             yield Problem("events", name, discovery.deaf)

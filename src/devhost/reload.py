@@ -39,6 +39,7 @@ class ConfigWatch:
         read: reads it; told whether it is another than the last time.
         refused: whether it was refused the last time.
         seen: what it was like when it was first read.
+        blind: see :class:`.DirectoryWatch`.
     """
 
     def __init__(
@@ -47,16 +48,18 @@ class ConfigWatch:
         read: Callable[[bool], Awaitable[None]],
         refused: Callable[[], object],
         seen: Fingerprint,
+        blind: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._path = path
         self._read = read
         self._refused = refused
         self._seen = seen
+        self._watch = DirectoryWatch(self._directories, POLL, blind)
 
     async def run(self) -> None:
         """Watches for ever."""
         last = time.monotonic()
-        async for _ in DirectoryWatch(self._directories, POLL).changes():
+        async for _ in self._watch.changes():
             if changed := fingerprint(self._path) != self._seen:
                 await self._calm()
             elif not self._refused() or time.monotonic() < last + AGAIN:

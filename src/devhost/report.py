@@ -11,6 +11,7 @@ from . import __version__
 from .account import Account
 from .discovery import Discovery
 from .entries import described
+from .files import digest
 from .holding import Holder
 from .host import Host
 from .inventory import Snapshot
@@ -53,7 +54,9 @@ def status(host: Host) -> StatusDocument:
             "version": __version__,
             "pid": os.getpid(),
             "startedAt": _iso(_STARTED.timestamp()),
+            "root": str(host.root.absolute()),
             "config": str(host.config),
+            "configDigest": digest(host.read_from),
             "generation": host.generation,
             "lastReload": {
                 "at": _iso(reload.at),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .discovery import Discovery
 from .entries import Standing, Standings
 from .health import in_resource, worst
-from .holding import Listing
+from .holding import Holder, Key, Listing
 from .ledger import Ledger
 from .loading import Loaded
 from .model import Device, Health
@@ -29,6 +29,8 @@ class Survey:
     settings: Settings
     plan: Plan
     discoveries: Mapping[str, Discovery]
+    holders: Mapping[Key, Sequence[tuple[str, Holder | None]]] = field(default_factory=dict)
+    """The resources and containers that hold a device, as far as the plan knows of it."""
 
     def entries(self) -> Sequence[Standing]:
         """What became of each entry of the file, in its order."""
@@ -78,7 +80,11 @@ async def survey(
     ledger = Ledger(time.monotonic)
     if heard is not None:
         ledger.heard(heard)
-    return Survey(settings, ledger.plan(found, settings), discoveries)
+    plan = ledger.plan(found, settings)
+    holders: dict[Key, dict[tuple[str, Holder | None], None]] = {}
+    for held in ledger.held():
+        holders.setdefault(held.key, {})[held.resource, held.holder] = None
+    return Survey(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
 
 
 async def _ask(discovery: Discovery) -> None:

@@ -69,7 +69,8 @@ def test_one_bad_file_does_not_keep_the_others_from_being_checked() -> None:
     done = check("bad.yaml", "good.yaml", "missing.yaml", ".")
     assert done.exit_code == 2
     assert done.stdout == "good.yaml: ok (1 resource, 1 backend)\n"
-    assert "missing.yaml: there is no such file" in done.stderr
+    create = "create it with at least `version: 1` and `resources: []`"
+    assert f"missing.yaml: there is no such file (check the path, or {create})\n" in done.stderr
     assert ".: this is a directory (name the YAML file in it)" in done.stderr
 
 
@@ -95,7 +96,8 @@ def test_a_broken_plugin_nobody_needs_is_a_warning(directory: Path) -> None:
     done = check("good.yaml", "good.yaml")
     assert done.exit_code == 0
     assert done.stderr.count("warning: plugin ") == 1
-    assert "broken.py was refused: ModuleNotFoundError: No module named 'nothing_like_this'" in done.stderr
+    reason = "ModuleNotFoundError: No module named 'nothing_like_this'"
+    assert f"broken.py was refused: plugins/broken.py:1: {reason}\n" in done.stderr
 
 
 def test_a_broken_plugin_that_a_resource_needs_is_an_error_with_its_reason(directory: Path) -> None:
@@ -106,6 +108,77 @@ def test_a_broken_plugin_that_a_resource_needs_is_an_error_with_its_reason(direc
         'good.yaml:5:37: resources[0].backend: backend "card" is not installed (plugin '
     )
     assert "No module named 'nothing_like_this'" in done.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x = 1\n\nraise ValueError('two\\nlines')\n", "3: ValueError: two lines"),
+        ("def f():\n    return 1 / 0\n\n\nf()\n", "2: ZeroDivisionError: division by zero"),
+        ("import json\njson.loads('{')\n", "2: JSONDecodeError: Expecting property name"),
+        ("x = 1\ndef f(:\n", "2: SyntaxError: invalid syntax"),
+        (PLUGIN.replace("return [Card]", "raise OSError('no card')"), "11: OSError: no card"),
+    ],
+)
+def test_a_drop_in_that_raises_is_reported_with_file_and_line(
+    directory: Path, text: str, reason: str
+) -> None:
+    """The line is the last one of the drop-in itself, wherever the error came from."""
+    (directory / "plugins" / "card.py").write_text(text)
+    done = check("good.yaml")
+    assert done.exit_code == 2
+    first, *_ = done.stderr.splitlines()
+    assert f"card.py was refused: plugins/card.py:{reason}" in first
+
+
+CONFIG_MAP = """apiVersion: v1
+kind: ConfigMap
+metadata: {name: devhost}
+data:
+  devhost.yaml: |
+    version: 1
+    resources: []
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            CONFIG_MAP,
+            "2:1: this is a Kubernetes ConfigMap, not a configuration of devhost "
+            '(keep only the text of its key "devhost.yaml", without the indentation)',
+        ),
+        (
+            f"{CONFIG_MAP}  other.yaml: x\n",
+            "2:1: this is a Kubernetes ConfigMap, not a configuration of devhost "
+            "(keep only the text of one of its keys, without the indentation: devhost.yaml, other.yaml)",
+        ),
+        (
+            CONFIG_MAP[CONFIG_MAP.index("data:\n  dev") :],
+            "1:1: this is a Kubernetes ConfigMap, not a configuration of devhost "
+            '(keep only the text of its key "devhost.yaml", without the indentation)',
+        ),
+        (
+            "apiVersion: apps/v1\nkind: DaemonSet\nspec: {}\n",
+            "2:1: this is a Kubernetes DaemonSet, not a configuration of devhost "
+            "(a configuration begins with `version: 1`)",
+        ),
+    ],
+)
+def test_a_kubernetes_object_is_one_line_that_says_what_to_keep(text: str, said: str) -> None:
+    done = check("-", stdin=text)
+    assert (done.exit_code, done.stderr) == (2, f"<stdin>:{said}\n")
+
+
+@pytest.mark.parametrize("variable", ["${NODE}", "$(NODE_NAME)", "$NODE", "{{ .Values.node }}"])
+def test_a_variable_in_a_name_is_one_line_that_says_it_is_not_expanded(variable: str) -> None:
+    done = check("-", stdin=f"version: 1\nresources:\n- name: 'example.com/{variable}'\n  backend: udev\n")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f'<stdin>:3:9: resources[0].name: "example.com/{variable}" has "{variable}" in it, and variables are '
+        "not expanded (write the name itself; {ATTRIBUTE} stands for an attribute of the device)\n",
+    )
 
 
 def test_a_drop_in_that_others_can_change_is_an_error_where_a_resource_needs_it(directory: Path) -> None:

@@ -73,6 +73,34 @@ def test_a_root_that_may_not_be_read_is_the_machines_fault(tmp_path, monkeypatch
         _options.check_root(tmp_path)
 
 
+@pytest.mark.parametrize("command", [["run"], ["discover"], ["explain", "one"], ["record"]])
+def test_a_root_one_level_too_high_is_one_line_with_the_path_to_give(toys, tmp_path, command):
+    (tmp_path / "archive" / "node7" / "sys" / "class").mkdir(parents=True)
+    toys.root = tmp_path / "archive"
+    arguments = [*command, str(tmp_path / "tree")] if command == ["record"] else command
+    done = toys.devhost(*arguments)
+    fault = f"--root {toys.root} is one level too high: it has no sys directory"
+    said = f"devhost: {fault} (give --root {toys.root / 'node7'})\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.mark.parametrize("below", ["sys", "dev"])
+def test_a_root_one_level_too_low_is_one_line_with_the_path_to_give(toys, tmp_path, below):
+    (toys.root / "sys" / "class").mkdir(parents=True)
+    (toys.root / "sys" / "dev").mkdir()
+    (toys.root / "dev").mkdir()
+    above, toys.root = toys.root, toys.root / below
+    done = toys.devhost("discover")
+    fault = f"--root {toys.root} is one level too low: it is the {below} directory of a root"
+    assert (done.returncode, done.stderr) == (2, f"devhost: {fault} (give --root {above})\n")
+
+
+def test_a_tree_with_other_trees_below_it_is_taken_as_it_is(toys):
+    (toys.root / "host" / "sys" / "class").mkdir(parents=True)
+    (toys.root / "sys").mkdir()
+    assert toys.devhost("discover").returncode == 0
+
+
 def test_a_root_that_is_there_passes(tmp_path):
     _options.check_root(tmp_path)
     with pytest.raises(UsageError):

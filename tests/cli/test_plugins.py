@@ -112,7 +112,7 @@ def test_the_table_names_every_backend_with_what_it_declares(config: Path) -> No
         '    model  str   The model, e.g. "X100"',
         '    ports  list  Its ports, e.g. ["a", "b"]',
         '    kind   str   What it is, one of "card", "part"',
-        f"refused: {directory}/broken.py: RuntimeError: no luck",
+        f"refused: {directory}/broken.py:1: RuntimeError: no luck",
     ]
 
 
@@ -139,7 +139,7 @@ def test_json_holds_the_same(config: Path) -> None:
     assert card["requiredResourceOptions"] == ["bank"]
     assert (bare["resourceOptions"], bare["requiredResourceOptions"]) == ({}, [])
     (refused,) = found["refused"]
-    assert refused["reason"] == "RuntimeError: no luck"
+    assert refused["reason"] == f"{config.parent}/broken.py:1: RuntimeError: no luck"
 
 
 def test_observers_are_listed_with_the_hooks_they_have(config: Path) -> None:
@@ -148,7 +148,7 @@ def test_observers_are_listed_with_the_hooks_they_have(config: Path) -> None:
     assert lines[-3:] == [
         f"observer audit from {config.parent}/audit.py",
         "  hooks: devhost_allocated, devhost_left",
-        f"refused: {config.parent}/broken.py: RuntimeError: no luck",
+        f"refused: {config.parent}/broken.py:1: RuntimeError: no luck",
     ]
     found = json.loads(plugins("--config", str(config), "--output", "json").stdout)
     (observer,) = found["observers"]

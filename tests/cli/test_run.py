@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from devhost.kubelet.registration import ABSENT
+from devhost.loading import DEFAULT
 from devhost.testing.kubelet import KubeletSimulator, events
 
 
@@ -261,6 +262,38 @@ def test_a_wrong_configuration_exits_with_2_and_every_complaint(toys):
     done = toys.devhost("run")
     assert done.returncode == 2
     assert [line.split(":")[1:3] for line in done.stderr.splitlines()] == [["3", "12"], ["3", "28"]]
+
+
+@pytest.mark.parametrize("command", [["run"], ["discover"], ["explain", "one"]])
+def test_every_command_says_how_to_fix_a_file_that_is_missing_or_no_configuration(toys, command):
+    toys.config.write_text("apiVersion: v1\nkind: ConfigMap\ndata: {devhost.yaml: ''}\n")
+    done = toys.devhost(*command)
+    keep = 'keep only the text of its key "devhost.yaml", without the indentation'
+    said = f"{toys.config}:2:1: this is a Kubernetes ConfigMap, not a configuration of devhost ({keep})\n"
+    assert (done.returncode, done.stderr) == (2, said)
+    toys.config.unlink()
+    done = toys.devhost(*command)
+    create = "create it with at least `version: 1` and `resources: []`"
+    said = f"{toys.config}: there is no such file (check the path, or {create})\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_a_default_configuration_that_is_missing_is_one_line_that_names_the_option(tmp_path):
+    if DEFAULT.exists():
+        pytest.skip(f"{DEFAULT} exists on this machine")
+    command = [sys.executable, "-m", "devhost", "run", "--kubelet-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    create = "create it with at least `version: 1` and `resources: []`, or name yours with --config FILE"
+    assert (done.returncode, done.stderr) == (2, f"{DEFAULT}: there is no such file ({create})\n")
+
+
+@pytest.mark.parametrize("command", [["discover"], ["explain", "one"]])
+def test_a_plugin_that_is_refused_is_a_warning_of_commands_that_do_not_need_it(toys, command):
+    broken = toys.config.parent / "backends" / "broken.py"
+    broken.write_text("raise ValueError('no')")
+    done = toys.devhost(*command)
+    warning = f"warning: plugin {broken} was refused: {broken}:1: ValueError: no"
+    assert (done.returncode, done.stderr.splitlines()) == (0, [warning])
 
 
 def test_a_start_that_fails_is_told_to_machines_in_lines_they_can_read(toys, tmp_path):

@@ -66,15 +66,16 @@ def test_tokens_of_which_something_else_is_said_are_not_in_one_row() -> None:
         "b::0 and 9 more like it",
         "c::0 and 4 more like it",
     ]
-    assert "\n30 healthy devices not shown (--all shows them)" in text
+    assert "d::0 and 29 more like it" in text
+    assert "more healthy" not in text
 
 
-def test_a_sick_device_that_many_pods_share_leaves_room_for_the_others() -> None:
+def test_a_sick_device_that_many_pods_share_hides_no_other_and_no_holder() -> None:
     other = [device(f"vf{n}", "its link is down") for n in range(3)]
     text = show(two(shared("hca", 100, held=range(100)), other), NOW)
     names = [line.split()[1] for line in listed(text)]
-    assert names == [*(f"hca::{n}" for n in range(47)), "vf0", "vf1", "vf2"]
-    assert "53 unhealthy devices not shown (--all shows them)" in text
+    assert names == [*(f"hca::{n}" for n in range(100)), "vf0", "vf1", "vf2"]
+    assert "not shown" not in text
 
 
 def test_a_resource_with_many_sick_devices_leaves_room_for_the_others() -> None:
@@ -86,9 +87,9 @@ def test_a_resource_with_many_sick_devices_leaves_room_for_the_others() -> None:
 def test_ten_thousand_devices_do_not_drown_the_unhealthy_ones() -> None:
     devices = [device(f"d{i}", "gone" if i % 5000 == 7 else "") for i in range(10_000)]
     text = show(document(devices), NOW)
-    assert len(text.splitlines()) < 20
+    assert len(text.splitlines()) < 45
     assert "d7 " in text and "d5007" in text
-    assert "9998 healthy devices not shown (--all shows them)" in text
+    assert "\n... and 9976 more healthy devices (--all)\n" in text
     assert len(show(document(devices), NOW, everything=True).splitlines()) > 10_000
 
 
@@ -98,9 +99,47 @@ def test_ten_thousand_unhealthy_devices_are_counted_too() -> None:
     assert "9950 unhealthy devices not shown (--all shows them)" in text
 
 
-def test_many_healthy_devices_are_only_counted() -> None:
-    text = show(document([device(f"d{i}") for i in range(100)]), NOW)
-    assert "\n\n100 healthy devices not shown (--all shows them)\n" in text
+def healthy(text: str) -> list[str]:
+    """The names of the healthy devices that are listed."""
+    return [line.split()[1] for line in text.splitlines() if "  Healthy  " in line]
+
+
+def test_healthy_devices_are_listed_up_to_a_screenful_and_the_others_are_counted() -> None:
+    found = document([device(f"d{i}") for i in range(100)])
+    text = show(found, NOW)
+    assert healthy(text) == [f"d{i}" for i in range(24)]
+    assert "\n... and 76 more healthy devices (--all)\n" in text
+    text = show(found, NOW, screen=40)
+    assert healthy(text) == [f"d{i}" for i in range(40)]
+    assert "\n... and 60 more healthy devices (--all)\n" in text
+    text = show(document([device(f"d{i}") for i in range(25)]), NOW)
+    assert "\n... and 1 more healthy device (--all)\n" in text
+    assert "more healthy" not in show(document([device(f"d{i}") for i in range(24)]), NOW)
+
+
+def test_held_devices_are_listed_with_their_holder_however_many_devices_there_are() -> None:
+    text = show(document([device(f"d{i}", allocated=i % 100 == 50) for i in range(4000)]), NOW)
+    rows = [line.split() for line in text.splitlines() if "default/meter-0/main" in line]
+    assert [row[1] for row in rows] == [f"d{i}" for i in range(50, 4000, 100)]
+    assert healthy(text) == [row[1] for row in rows]
+    assert "\n... and 3960 more healthy devices (--all)\n" in text
+
+
+def test_the_screen_is_shared_by_held_unhealthy_and_healthy_devices_in_their_order() -> None:
+    devices = [device(f"d{i}", "gone" if i == 70 else "", allocated=i == 80) for i in range(100)]
+    names = [line.split()[1] for line in show(document(devices), NOW).splitlines() if "/serial  d" in line]
+    assert names == [*(f"d{i}" for i in range(22)), "d70", "d80"]
+
+
+def test_the_free_shares_of_one_healthy_device_are_one_row_where_there_are_too_many() -> None:
+    text = show(two(shared("hca", 100, reason="", held=[3]), [device("vf0"), device("vf1")]), NOW)
+    rows = [line for line in text.splitlines() if "  Healthy  " in line]
+    assert [line.split("  ")[1].strip() for line in rows] == [
+        "hca::0 and 98 more like it",
+        "hca::3",
+        "vf0",
+        "vf1",
+    ]
 
 
 def test_of_many_devices_handed_out_together_the_unhealthy_ones_are_shown() -> None:

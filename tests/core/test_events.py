@@ -343,6 +343,30 @@ async def test_where_inotify_is_exhausted_it_polls_and_says_so_once(
     assert "no inotify, polling instead" in record.getMessage()
 
 
+async def test_a_watch_reports_that_inotify_is_exhausted_and_that_it_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    reasons: list[str] = []
+    monkeypatch.setattr(asyncinotify, "Inotify", refuse)
+    wakes = Wakes(DirectoryWatch(lambda: [tmp_path], OFTEN, reasons.append))
+    try:
+        async with asyncio.timeout(60):
+            while not reasons:
+                await wakes.after(lambda: None)
+            monkeypatch.undo()
+            while len(reasons) < 2:
+                await wakes.after(lambda: None)
+    finally:
+        wakes.task.cancel()
+        await asyncio.gather(wakes.task, return_exceptions=True)
+    first, last = reasons
+    assert "fs.inotify.max_user_instances" in first
+    assert last == ""
+
+
 async def test_a_quiet_directory_still_wakes_now_and_then(tmp_path: Path) -> None:
     async with watching(tmp_path, poll=OFTEN) as wakes:
         for _ in range(5):

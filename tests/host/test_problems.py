@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+
+import asyncinotify
 
 from devhost.backend import Device
 from devhost.model import unhealthy
@@ -109,3 +112,24 @@ async def test_a_container_that_must_not_share_its_device_is_no_problem(rig, kub
             )
         )
         await rig.until(lambda: [p for p in problems(host).shown if kept in p.reason] == [])
+
+
+async def test_without_inotify_what_is_polled_is_a_problem_until_inotify_works_again(
+    rig, kubelet, monkeypatch
+):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncinotify, "Inotify", refuse)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: counted(host) == {"events": 2})
+        shown = problems(host).shown
+        assert {problem.subject for problem in shown} == {str(rig.config), str(host.kubelet.directory)}
+        for problem in shown:
+            assert "the limit fs.inotify.max_user_instances" in problem.reason
+            assert "`sysctl -w fs.inotify.max_user_instances=" in problem.reason
+        assert [one["kind"] for one in status(host)["problems"]] == ["events", "events"]
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 60)
+        monkeypatch.undo()
+        await rig.until(lambda: not counted(host))

@@ -369,7 +369,6 @@ def test_a_shipped_example_offers_on_its_machine_what_its_plugin_offers(
         assert text in done.stdout or text in said(done.stdout)
 
 
-@pytest.mark.xfail(reason="a group with a directory takes the nodes of later groups", strict=True)
 def test_a_card_serves_the_group_of_its_directory_and_that_of_its_nodes(tmp_path: Path) -> None:
     """generic-device-plugin offers /dev/snd as audio and its nodes as capture, at the same time."""
     machines.board(tmp_path)
@@ -377,7 +376,6 @@ def test_a_card_serves_the_group_of_its_directory_and_that_of_its_nodes(tmp_path
     assert found["squat.ai/capture"] == CAPTURE
 
 
-@pytest.mark.xfail(reason="the importer of generic-device-plugin reads no DaemonSet yet", strict=True)
 def test_the_daemonset_of_generic_device_plugin_offers_what_its_flags_say(tmp_path: Path) -> None:
     done = imported("generic-device-plugin/daemonset.yaml", *SQUAT)
     assert done.exit_code == 0

@@ -123,6 +123,8 @@ def document(*resources: ResourceStatus, **more: object) -> StatusDocument:
             "pid": 4711,
             "startedAt": ago(days=8, hours=3),
             "config": "/etc/devhost/devhost.yaml",
+            "root": "/",
+            "configDigest": "",
             "generation": 3,
             "lastReload": {"at": ago(minutes=42), "result": "ok", "complaints": []},
             "copy": None,

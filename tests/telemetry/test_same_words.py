@@ -324,7 +324,8 @@ async def test_a_plugin_that_cannot_be_used(node: ReadingNode) -> None:
     broken = node.drop_ins / "broken.py"
     broken.write_text("raise ImportError('libvendor.so.1 is not there')\n")
     node.look()
-    assert await everywhere(node, "plugin", str(broken)) == ["ImportError: libvendor.so.1 is not there"]
+    reason = f"{broken}:1: ImportError: libvendor.so.1 is not there"
+    assert await everywhere(node, "plugin", str(broken)) == [reason]
     broken.unlink()
     node.look()
     await node.until(lambda: not node.problems("plugin"))

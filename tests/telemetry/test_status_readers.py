@@ -26,6 +26,8 @@ def _document() -> StatusDocument:
             "pid": 1,
             "startedAt": "2026-11-20T12:00:00Z",
             "config": "x" * 3_000_000,
+            "root": "/",
+            "configDigest": "",
             "generation": 1,
             "lastReload": {"at": "2026-11-20T12:00:00Z", "result": "ok", "complaints": []},
             "copy": None,

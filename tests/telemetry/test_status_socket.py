@@ -36,6 +36,8 @@ class Source:
                 "pid": 1,
                 "startedAt": "2026-11-20T12:00:00Z",
                 "config": "x" * self._padding,
+                "root": "/",
+                "configDigest": "",
                 "generation": self.generation,
                 "lastReload": {"at": "2026-11-20T12:00:00Z", "result": "ok", "complaints": []},
                 "copy": None,

@@ -1,11 +1,11 @@
-"""Changes of nodes without a uevent are seen at once, and a machine without inotify is put up with."""
+"""Changes of nodes without a uevent are seen at once; without inotify the event source says why it fails."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
-import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from devhost_udev import watch
 from devhost_udev.options import Group, GroupMount
 
 from devhost.backend import Event
+from devhost.errors import BackendError
 
 DEADLINE = 60.0
 
@@ -92,22 +93,26 @@ async def test_a_library_of_a_group_is_heard_of_and_its_neighbours_are_not(machi
         assert event.dev_node == "/usr/lib64/libonload1.so"
 
 
-async def test_an_exhausted_inotify_is_said_once_and_put_up_with(
-    machine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("call", "number", "limit"),
+    [
+        ("Inotify", errno.EMFILE, "fs.inotify.max_user_instances"),
+        ("add_watch", errno.ENOSPC, "fs.inotify.max_user_watches"),
+    ],
+)
+async def test_an_exhausted_inotify_fails_the_event_source_and_names_the_limit(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, call: str, number: int, limit: str
 ) -> None:
-    def exhausted(**_: object) -> asyncinotify.Inotify:
-        raise OSError(errno.EMFILE, "Too many open files")
+    def exhausted(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(asyncinotify, "Inotify", exhausted)
-    monkeypatch.setattr(watch, "REARM", 0.001)
-    events = machine.backend().watch()
-    with caplog.at_level(logging.WARNING), contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(0.2):
-            await anext(events)
-    await events.aclose()
-    assert [record.getMessage() for record in caplog.records] == [
-        "cannot watch /dev (Too many open files): changes without a uevent are seen only at the resync"
-    ]
+    monkeypatch.setattr(asyncinotify if call == "Inotify" else asyncinotify.Inotify, call, exhausted)
+    with pytest.raises(BackendError) as caught:
+        await anext(machine.backend().watch())
+    message = str(caught.value)
+    assert message.startswith("cannot watch /dev, changes without a uevent are seen once a minute: ")
+    assert f"the limit {limit}" in message
+    assert f"`sysctl -w {limit}=" in message
 
 
 async def test_a_machine_without_dev_is_watched_once_it_has_one(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from devhost.errors import EnvironmentFailure, UsageError
+from devhost.telemetry.printable import printable
+
+if TYPE_CHECKING:
+    from devhost.catalog import Refusal
 
 path = click.Path(path_type=Path, readable=False)
 """A path that click does not judge: whoever uses it says what is wrong with it, where, and how to mend it."""
@@ -38,11 +44,17 @@ output = click.option(
 )
 
 
+def warn_of(refused: Iterable[Refusal]) -> None:
+    """Prints a warning for each plugin that cannot be used."""
+    for refusal in refused:
+        click.echo(f"warning: plugin {refusal.origin} was refused: {refusal.reason}", err=True)
+
+
 def check_root(directory: Path) -> None:
     """Whether ``--root`` can stand for ``/``.
 
     Raises:
-        UsageError: there is no such directory.
+        UsageError: there is no such directory, or the one to give is above or below it.
         EnvironmentFailure: it may not be read.
     """
     try:
@@ -55,3 +67,31 @@ def check_root(directory: Path) -> None:
         raise EnvironmentFailure(
             f"--root {directory} cannot be read: {error.strerror or error}", "check its mode and owner"
         ) from None
+    from devhost.files import hostless  # it imports hashlib, which `devhost run` must do first
+
+    if hostless(directory) and (inner := _roots_in(directory)):
+        paths = " or ".join(f"--root {printable(str(path))}" for path in inner[:3])
+        raise UsageError(
+            f"--root {directory} is one level too high: it has no sys directory", f"give {paths}"
+        )
+    real = Path(os.path.realpath(directory))
+    if real.name in _TOP and not (real / "sys").is_dir() and _is_root(real.parent):
+        fault = f"--root {directory} is one level too low: it is the {real.name} directory of a root"
+        raise UsageError(fault, f"give --root {printable(str(real.parent))}")
+
+
+_TOP = ("dev", "etc", "proc", "run", "sys", "var")
+"""Directories right below a root."""
+
+
+def _roots_in(directory: Path) -> list[Path]:
+    """The directories right below one that look like a root."""
+    try:
+        return sorted(path for path in directory.iterdir() if _is_root(path))
+    except OSError:
+        return []
+
+
+def _is_root(directory: Path) -> bool:
+    """Whether a directory has what the kernel shows of devices below ``/sys``."""
+    return any(os.access(directory / "sys" / one, os.F_OK) for one in ("bus", "class", "dev", "devices"))

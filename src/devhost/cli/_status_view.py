@@ -8,29 +8,37 @@ from datetime import datetime
 
 from devhost.sysfs import natural
 from devhost.telemetry.crowding import Alike, alike, fair
-from devhost.telemetry.document import HostStatus, StatusDocument
+from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
 from devhost.telemetry.printable import printable
 from devhost.telemetry.wording import age, container, empty_entry, few, held_by, in_use
 
 from ._table import table
 
-FEW = 32
-"""Devices in all up to which each one is listed; beyond, only those with a problem are."""
+SCREEN = 24
+"""Rows of a screen where there is no terminal. Up to so many devices, each one is listed; with more of them,
+healthy ones that no container holds are listed only as far as they fit."""
+ABSENT = 32
+"""Optional entries without devices that are named at most."""
 MOST = 50
 """Rows of any one list unless all are asked for."""
 
 _Row = tuple[object, ...]
 
 
-def show(document: StatusDocument, now: datetime, *, everything: bool = False) -> str:
-    """The whole document as lines. ``everything`` lists every device, however many there are."""
+def show(document: StatusDocument, now: datetime, *, everything: bool = False, screen: int = SCREEN) -> str:
+    """The whole document as lines.
+
+    Args:
+        everything: list every device, however many there are.
+        screen: rows of devices up to which healthy ones are listed.
+    """
     parts = [
         "\n".join(_header(document, now)),
         _problems(document, now),
         _resources(document, now),
         _entries(document, everything),
-        _devices(document, now, everything),
-        _together(document, everything),
+        _devices(document, now, everything, screen),
+        _together(document, everything, screen),
         _departed(document, now, everything),
         _held(document, everything),
         _backends(document, now),
@@ -104,13 +112,13 @@ def _entries(document: StatusDocument, everything: bool) -> str:
     headers = ("NO DEVICES", "BACKEND", "ENTRY", "STATE", "REASON")
     parts = [table(headers, rows, width=sys.maxsize)] if rows else []
     if absent:
-        names = ", ".join(printable(entry["name"]) for entry in absent[:FEW])
-        more = f" and {len(absent) - FEW} more" if len(absent) > FEW else ""
+        names = ", ".join(printable(entry["name"]) for entry in absent[:ABSENT])
+        more = f" and {len(absent) - ABSENT} more" if len(absent) > ABSENT else ""
         parts.append(f"Not on this node (optional): {names}{more}")
     return "\n".join(parts)
 
 
-def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:
+def _devices(document: StatusDocument, now: datetime, everything: bool, screen: int) -> str:
     found = [
         (resource["name"], sorted(resource["devices"], key=lambda device: natural(device["id"])))
         for resource in document["resources"]
@@ -120,18 +128,34 @@ def _devices(document: StatusDocument, now: datetime, everything: bool) -> str:
         return ""
     known = document["kubelet"]["podResources"]["known"]
     headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "HELD BY", "REASON")
-    if everything or count <= FEW:
+    if everything or count <= screen:
         every = [(name, Alike(device, 0)) for name, devices in found for device in devices]
         return _with_remarks(headers, [_device(name, one, now, known) for name, one in every])
-    ill = [
-        (name, one)
-        for name, devices in found
-        for one in alike(device for device in devices if device["health"] != "Healthy")
-    ]
-    shown = fair(ill, MOST, lambda row: (row[0], row[1].first["device"]), lambda row: row[0])
-    hidden = _size(ill) - _size(shown)
-    rows = [_device(name, one, now, known) for name, one in shown]
-    return _shortened(headers, rows, _left_out(hidden, count - _size(ill), "devices"))
+    candidates = [(name, one) for name, devices in found for one in alike(devices)]
+    held = [row for row in candidates if _is_held(row[1].first)]
+    ill = [row for row in candidates if _is_ill(row[1].first) and not _is_held(row[1].first)]
+    well = [row for row in candidates if not (_is_ill(row[1].first) or _is_held(row[1].first))]
+    origins = (lambda row: (row[0], row[1].first["device"]), lambda row: row[0])
+    some_ill = fair(ill, MOST, *origins)
+    some_well = fair(well, max(0, screen - len(held) - len(some_ill)), *origins)
+    shown = {(name, one.first["id"]) for name, one in (*held, *some_ill, *some_well)}
+    rows = [_device(name, one, now, known) for name, one in candidates if (name, one.first["id"]) in shown]
+    hidden = _size(ill) - _size(some_ill), _size(well) - _size(some_well)
+    left_out = [_left_out(hidden[0], 0, "devices"), _more(hidden[1])]
+    return _shortened(headers, rows, "\n".join(filter(None, left_out)))
+
+
+def _is_held(device: DeviceStatus) -> bool:
+    return device["allocated"] or device["holder"] is not None
+
+
+def _is_ill(device: DeviceStatus) -> bool:
+    return device["health"] != "Healthy"
+
+
+def _more(well: int) -> str:
+    """How many healthy devices are not in the table, in words."""
+    return f"... and {well} more healthy {'device' if well == 1 else 'devices'} (--all)" if well else ""
 
 
 def _size(rows: Iterable[tuple[str, Alike]]) -> int:
@@ -165,7 +189,7 @@ def _device(name: str, one: Alike, now: datetime, known: bool) -> _Row:
     )
 
 
-def _together(document: StatusDocument, everything: bool) -> str:
+def _together(document: StatusDocument, everything: bool, screen: int) -> str:
     """What each token gives of a resource whose devices are handed out together."""
     found = [
         (resource["name"], member)
@@ -173,7 +197,7 @@ def _together(document: StatusDocument, everything: bool) -> str:
         for member in sorted(resource["together"], key=lambda member: natural(member["device"]))
     ]
     shown, left_out = found, ""
-    if not everything and len(found) > FEW:
+    if not everything and len(found) > screen:
         ill = [(name, member) for name, member in found if member["health"] != "Healthy"]
         shown = fair(ill, MOST, lambda row: row[0])
         hidden, well = len(ill) - len(shown), len(found) - len(ill)

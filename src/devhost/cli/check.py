@@ -14,6 +14,8 @@ from devhost.config.document import MAX_BYTES
 from devhost.errors import ConfigError
 from devhost.settings import Settings
 
+from . import _options
+
 
 class _Catalogs:
     """Makes the catalog for each file, and remembers which plugins were refused on the way."""
@@ -53,8 +55,7 @@ def command(files: tuple[str, ...]) -> None:
                 click.echo(
                     f"note: {entries} not served: backend {backend} is not installed ({hint})", err=True
                 )
-    for refusal in catalogs.refused:
-        click.echo(f"warning: plugin {refusal.origin} was refused: {refusal.reason}", err=True)
+    _options.warn_of(catalogs.refused)
     if bad:
         sys.exit(ConfigError.exit_code)
 

@@ -16,15 +16,19 @@ from devhost.loading import load_or_everything
 from devhost.model import Device, Health
 from devhost.plan import Offer, PlannedResource, Refusal
 from devhost.settings import Of
-from devhost.survey import Survey, survey
+from devhost.survey import Survey
 from devhost.sysfs import natural
 from devhost.where import show
 
 from . import _options
+from ._running import Verdict, View, view
 from ._table import table
 
 SHOWN_REFUSALS = 20
 """Refusals printed without ``--all``: enough to see what is wrong, few enough to be read."""
+
+OTHER_CONFIG = "a devhost runs here with another configuration: HEALTH is what was probed now"
+"""What is said beside a running devhost whose verdicts belong to another file."""
 
 
 @click.command("discover")
@@ -38,14 +42,23 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
 
     With RESOURCE only that one is shown. Without a configuration, every device of every installed
     backend is listed. Exits with 1 if a backend failed.
+
+    HEALTH is what the backend finds and probes now. If a devhost runs here with the same root, the table
+    also shows which containers hold a device. If that devhost has the same configuration, HEALTH is what
+    it reports to the kubelet.
     """
     _options.check_root(root)
-    found = asyncio.run(survey(load_or_everything(config), root))
+    loaded = load_or_everything(config)
+    _options.warn_of(loaded.catalog.refused)
+    seen = asyncio.run(view(loaded, root))
+    found = seen.found
     names = _chosen(found, resource)
     if output == "json":
-        click.echo(json.dumps(_document(found, names), indent=2))
+        click.echo(json.dumps(_document(seen, names), indent=2))
     else:
-        _print(found, names, everything or not found.settings.resources, resource)
+        _print(seen, names, everything or not found.settings.resources, resource)
+        if seen.running and found.settings.resources and not seen.same_config:
+            click.echo(f"devhost: {OTHER_CONFIG}", err=True)
     reasons = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
     if output == "table" and not (reasons or found.devices()) and (nothing := hostless(root)):
         click.echo(f"devhost: {nothing}", err=True)
@@ -69,14 +82,16 @@ def _chosen(found: Survey, resource: str | None) -> list[str]:
     raise UsageError(f"no resource is called {resource!r}", f"there are: {known}")
 
 
-def _print(found: Survey, names: list[str], everything: bool, resource: str | None) -> None:
+def _print(seen: View, names: list[str], everything: bool, resource: str | None) -> None:
+    found = seen.found
+    holders = ("HELD BY",) if seen.running else ()
     rows = [
-        (resource.name, offer.device.id, *_shown(found, resource, offer))
+        (resource.name, offer.device.id, *_shown(seen, resource, offer))
         for resource in (found.plan.resources[name] for name in names)
         for offer in _offers(resource)
     ]
     if found.settings.resources:
-        click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT"), rows))
+        click.echo(table(("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HANDED OUT", *holders), rows))
     _print_empty(found, resource)
     refusals = _refusals(found)
     for refusal in refusals if everything else refusals[:SHOWN_REFUSALS]:
@@ -93,8 +108,8 @@ def _print(found: Survey, names: list[str], everything: bool, resource: str | No
             click.echo("")
         click.echo(
             table(
-                ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", "ATTRIBUTES"),
-                [(name, device.id, *_unclaimed(found, name, device)) for name, device in left],
+                ("BACKEND", "DEVICE WITHOUT RESOURCE", "HEALTH", "NUMA", *holders, "ATTRIBUTES"),
+                [(name, device.id, *_unclaimed(seen, name, device)) for name, device in left],
             )
         )
     elif left:
@@ -135,38 +150,58 @@ def _unmatched(found: Survey) -> list[tuple[str, Device]]:
     return [item for item in found.devices() if (item[0], item[1].id) not in taken | refused]
 
 
-def _shown(found: Survey, resource: PlannedResource, offer: Offer) -> tuple[str, str, str]:
-    """Health, NUMA nodes and how often it is handed out: a device as one resource has it."""
+def _shown(seen: View, resource: PlannedResource, offer: Offer) -> tuple[str, ...]:
+    """Health, NUMA nodes, how often it is handed out, and who holds it: a device as one resource has it."""
     entry, device = resource.entry, offer.device
     hidden = " (not sent)" if device.numa_nodes and not entry.topology else ""
     together = ", all together" if entry.share.of is Of.ALL else ""
     most = entry.share.max_per_container
     limit = "" if most is None else f", at most {most} per container"
-    health = standing(device, found.health_in(entry, device))
-    return health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
+    health = standing(device, *_verdict(seen, resource, device))
+    cells = health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
+    return (*cells, *_held_by(seen, entry.backend, device))
 
 
-def _unclaimed(found: Survey, backend: str, device: Device) -> tuple[str, str, str]:
-    """Health, NUMA nodes and attributes of a device that no resource has."""
-    return standing(device, found.health(backend, device)), _numa(device), _attributes(device)
+def _verdict(seen: View, resource: PlannedResource, device: Device) -> Verdict:
+    """The health of a device in a resource: that which the kubelet has, if it is known."""
+    own = seen.found.health_in(resource.entry, device)
+    running = seen.verdict(resource.name, resource.entry.backend, device) if seen.same_config else None
+    if running is None:
+        return Verdict(own)
+    if running.health.healthy and not own.healthy:  # it has not probed since
+        return Verdict(running.health, f"Unhealthy when probed now: {own.reason}")
+    return running
+
+
+def _unclaimed(seen: View, backend: str, device: Device) -> tuple[str, ...]:
+    """Health, NUMA nodes, holders and attributes of a device that no resource has."""
+    health = standing(device, seen.found.health(backend, device))
+    return health, _numa(device), *_held_by(seen, backend, device), _attributes(device)
+
+
+def _held_by(seen: View, backend: str, device: Device) -> tuple[str, ...]:
+    return (seen.held_by(backend, device),) if seen.running else ()
 
 
 def _numa(device: Device) -> str:
     return ",".join(map(str, device.numa_nodes))
 
 
-def standing(device: Device, health: Health) -> str:
+def standing(device: Device, health: Health, remark: str = "") -> str:
     """Whether a device can be had, in a few words: its health, or why its backend withholds it."""
     if device.withheld:
         return f"Withheld: {device.withheld}"
-    return "Healthy" if health.healthy else f"Unhealthy: {health.reason}"
+    if health.healthy:
+        return f"Healthy ({remark})" if remark else "Healthy"
+    return f"Unhealthy: {health.reason}"
 
 
 def _attributes(device: Device) -> str:
     return " ".join(f"{key}={show(value)}" for key, value in sorted(device.attributes.items()))
 
 
-def _document(found: Survey, names: list[str]) -> dict[str, object]:
+def _document(seen: View, names: list[str]) -> dict[str, object]:
+    found = seen.found
     resources = [found.plan.resources[name] for name in names]
     return {
         "entries": [described(standing) for standing in found.entries()],
@@ -182,10 +217,12 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
                 "devices": [
                     {
                         **as_json(
+                            seen,
                             resource.entry.backend,
                             offer.device,
-                            found.health_in(resource.entry, offer.device),
+                            _verdict(seen, resource, offer.device).health,
                         ),
+                        "probe": health_as_json(found.health_in(resource.entry, offer.device)),
                         "replicas": offer.replicas,
                     }
                     for offer in _offers(resource)
@@ -204,7 +241,7 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
             for refusal in _refusals(found)
         ],
         "unmatched": [
-            as_json(name, device, found.health(name, device)) for name, device in _unmatched(found)
+            as_json(seen, name, device, found.health(name, device)) for name, device in _unmatched(found)
         ],
         "backends": [
             {
@@ -226,13 +263,20 @@ def _document(found: Survey, names: list[str]) -> dict[str, object]:
     }
 
 
-def as_json(backend: str, device: Device, health: Health) -> dict[str, object]:
-    """A device with all that is known of it, as the JSON outputs show it."""
+def as_json(seen: View, backend: str, device: Device, health: Health) -> dict[str, object]:
+    """A device with all that is known of it, as the JSON outputs show it.
+
+    ``probe`` is what this command found; ``running`` what the running devhost says, by resource, and
+    ``heldBy`` the containers that it names. Both are ``None`` if none is asked.
+    """
+    verdicts = seen.verdicts(backend, device)
     return {
         "backend": backend,
         "id": device.id,
-        "health": "Healthy" if health.healthy else "Unhealthy",
-        "reason": health.reason,
+        **health_as_json(health),
+        "probe": health_as_json(seen.found.health(backend, device)),
+        "running": {name: _verdict_as_json(one) for name, one in verdicts.items()} if seen.running else None,
+        "heldBy": seen.as_json(backend, device),
         "unusableFor": dict(device.unusable_for),
         "withheld": device.withheld,
         "numaNodes": list(device.numa_nodes),
@@ -241,6 +285,15 @@ def as_json(backend: str, device: Device, health: Health) -> dict[str, object]:
         "claims": sorted(device.claims),
         "partOf": sorted(device.part_of),
     }
+
+
+def health_as_json(health: Health) -> dict[str, str]:
+    """A verdict as the JSON outputs show it."""
+    return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason}
+
+
+def _verdict_as_json(verdict: Verdict) -> dict[str, str]:
+    return health_as_json(verdict.health) | ({"remark": verdict.remark} if verdict.remark else {})
 
 
 def _plain(value: object) -> object:

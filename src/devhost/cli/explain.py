@@ -9,18 +9,19 @@ from pathlib import Path
 
 import click
 
+from devhost.config.schema import given, plain
 from devhost.config.selection import declared
-from devhost.errors import DevhostError, UsageError
+from devhost.errors import UsageError
 from devhost.health import in_resource, worst
-from devhost.loading import Loaded, load_or_everything
-from devhost.model import HEALTHY, Device
+from devhost.loading import load_or_everything
+from devhost.model import HEALTHY, Device, Health
 from devhost.plan import Verdict, explain
-from devhost.survey import Survey, survey
+from devhost.survey import Survey
 from devhost.sysfs import natural
 from devhost.where import show
 
 from . import _options
-from ._held import held_here
+from ._running import View, view
 from .discover import as_json, standing
 
 
@@ -35,34 +36,24 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
     DEVICE is an id as `devhost discover` shows it, or the value of any attribute that names it, such
     as a device node (/dev/fuse), a PCI address (in upper or lower case) or a serial number.
 
-    What containers hold counts where a devhost runs on this node and may be asked: it goes to nobody else.
-    Where it does not count, the last line says so.
+    Its health is what the backend finds and probes now. If a devhost runs here with the same root, what it
+    reports otherwise and which containers hold the device are shown too, and what they hold counts: no other
+    resource gets it. If it does not count, the last line says why.
     """
     _options.check_root(root)
-    found, uncounted = asyncio.run(_look(load_or_everything(config), root))
-    matches = _matches(found, device)
+    loaded = load_or_everything(config)
+    _options.warn_of(loaded.catalog.refused)
+    seen = asyncio.run(view(loaded, root, everything=True))
+    matches = _matches(seen.found, device)
     if output == "json":
-        click.echo(json.dumps([_document(found, name, match) for name, match in matches], indent=2))
+        click.echo(json.dumps([_document(seen, name, match) for name, match in matches], indent=2))
     else:
         for number, (name, match) in enumerate(matches):
             if number:
                 click.echo("")
-            _print(found, name, match)
-    if uncounted and found.settings.resources:
-        click.echo(f"What containers hold is not counted: {uncounted}.", err=output == "json")
-
-
-async def _look(loaded: Loaded, root: Path) -> tuple[Survey, str]:
-    """What there is, and why what containers hold does not count in it; empty where it does."""
-    heard, uncounted = None, ""
-    if root == Path("/"):
-        try:
-            heard = await held_here()
-        except DevhostError as error:
-            uncounted = error.message
-    else:
-        uncounted = "with --root nobody is asked"
-    return await survey(loaded, root, everything=True, heard=heard), uncounted
+            _print(seen, name, match)
+    if seen.unheard and seen.found.settings.resources:
+        click.echo(f"What containers hold is not counted: {seen.unheard}.", err=output == "json")
 
 
 def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
@@ -119,19 +110,33 @@ def _names(text: str, value: object) -> bool:
     return text in value if isinstance(value, tuple) else text == value
 
 
-def _print(found: Survey, backend: str, device: Device) -> None:
+def _print(seen: View, backend: str, device: Device) -> None:
+    found = seen.found
     click.echo(f"{device.id} of backend {backend}: {standing(device, found.health(backend, device))}")
     for key, value in sorted(device.attributes.items()):
         click.echo(f"  {key}: {show(value)}")
     for title, claims in (("uses up", device.claims), ("part of", device.part_of)):
         if claims:
             click.echo(f"  {title}: {', '.join(sorted(claims, key=natural))}")
+    for resource, container in seen.holders(backend, device):
+        click.echo(f"  held by: {container} through {resource}")
+    for resource, verdict in seen.verdicts(backend, device).items():
+        if verdict.remark or verdict.health != _own(found, resource, backend, device):
+            click.echo(f"  running devhost: {standing(device, *verdict)} in {resource}")
     verdicts = explain(found.plan, found.settings, backend, device)
     if not verdicts:
         click.echo("No resource is configured.")
-    for verdict in verdicts:
-        mark = "yes" if verdict.taken else "no"
-        click.echo(f"{verdict.resource} (resources[{verdict.entry.index}]): {mark}, {_why(verdict, device)}")
+    for one in verdicts:
+        mark = "yes" if one.taken else "no"
+        click.echo(f"{one.resource} (resources[{one.entry.index}]): {mark}, {_why(one, device)}")
+        for key, value in given(one.entry.options).items():
+            click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
+
+
+def _own(found: Survey, resource: str, backend: str, device: Device) -> Health:
+    """The health of a device in a resource, as this command found it."""
+    planned = found.plan.resources.get(resource)
+    return found.health_in(planned.entry, device) if planned else found.health(backend, device)
 
 
 def _why(verdict: Verdict, device: Device) -> str:
@@ -143,15 +148,17 @@ def _why(verdict: Verdict, device: Device) -> str:
     return f"{verdict.reason}, and is Unhealthy there: {health.reason}"
 
 
-def _document(found: Survey, backend: str, device: Device) -> dict[str, object]:
+def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
+    found = seen.found
     return {
-        **as_json(backend, device, found.health(backend, device)),
+        **as_json(seen, backend, device, found.health(backend, device)),
         "verdicts": [
             {
                 "entry": f"resources[{verdict.entry.index}]",
                 "resource": verdict.resource,
                 "taken": verdict.taken,
                 "reason": _why(verdict, device),
+                "options": plain(verdict.entry.options) or {},
             }
             for verdict in explain(found.plan, found.settings, backend, device)
         ],

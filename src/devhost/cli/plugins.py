@@ -120,7 +120,9 @@ def _lines(
         yield f"  hooks: {', '.join(observer['hooks'])}"
     for one in refused:
         name = " ".join(filter(None, (one["origin"], one["version"])))
-        yield f"refused: {name}: {one['reason']}"
+        # the reason of a drop-in that raises begins with the file and its line
+        where = "" if one["reason"].startswith(f"{name}:") else f"{name}: "
+        yield f"refused: {where}{one['reason']}"
 
 
 def _values(attribute: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import stat
 import sys
 from contextlib import aclosing, suppress
@@ -17,7 +18,7 @@ from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
 
 from . import _options
-from ._status_view import show
+from ._status_view import SCREEN, show
 
 
 @click.command("status")
@@ -41,6 +42,9 @@ def command(
     kubelet_dir: Path | None, socket: Path | None, output: str, watch: bool, everything: bool
 ) -> None:
     """Asks the devhost that runs on this node: resources, devices, health, backends, refusals.
+
+    Devices that containers hold and unhealthy ones are listed, and healthy ones up to a screenful: as many
+    rows as the terminal has, 24 elsewhere.
 
     Exits with 3 if none runs here.
     """
@@ -86,7 +90,8 @@ class _Screen:
             click.echo(json.dumps(document, indent=None if self._watch else 2))
             return
         now = datetime.now(UTC)
-        text = show(document, now, everything=self._everything)
+        screen = shutil.get_terminal_size().lines if sys.stdout.isatty() else SCREEN
+        text = show(document, now, everything=self._everything, screen=screen)
         if self._watch and sys.stdout.isatty():
             click.clear()
             text = f"{text}\n\nas of {now.astimezone():%H:%M:%S}, Ctrl-C ends"

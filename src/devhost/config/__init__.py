@@ -19,12 +19,16 @@ from .complaints import Complaints, Place
 from .document import parse, read_file
 from .entry import read_options
 from .language import Cdi, DeviceInfo, File, Labels
+from .manifest import refuse_manifest
 from .nodes import Fields, Node
 from .resources import Placed, backend_of, read_resources, spoken_of
 from .scalar import WRONG
 from .shape import read_fields
 
-__all__ = ["CatalogFor", "backend_paths", "load", "loads", "read"]
+__all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
+
+DEFAULT = Path("/etc/devhost/devhost.yaml")
+"""Where the configuration is unless another file is named."""
 
 CatalogFor = Callable[[Sequence[Path], Collection[str]], Catalog]
 """Makes the catalog for the directories of ``backendPaths`` and the backends that a file speaks of;
@@ -76,7 +80,7 @@ def backend_paths(path: Path) -> tuple[Path, ...]:
         ConfigError: it is not readable as YAML, or this very key is wrong.
     """
     complaints = Complaints(str(path))
-    root = parse(read_file(path, complaints), complaints)
+    root = _parsed(_read(path, complaints), complaints)
     scratch = Complaints(str(path))
     found = read_fields(root, File, Place(scratch)).get("backend_paths")
     at_fault = [one for one in scratch.found if one[1].startswith("backendPaths")]
@@ -86,8 +90,20 @@ def backend_paths(path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / directory for directory in found or ())
 
 
-def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints: Complaints) -> Settings:
+def _read(path: Path, complaints: Complaints) -> bytes:
+    least = "create it with at least `version: 1` and `resources: []`"
+    hint = f"{least}, or name yours with --config FILE" if path == DEFAULT else f"check the path, or {least}"
+    return read_file(path, complaints, if_missing=hint)
+
+
+def _parsed(data: bytes, complaints: Complaints) -> Node:
     root = parse(data, complaints)
+    refuse_manifest(root, complaints)
+    return root
+
+
+def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints: Complaints) -> Settings:
+    root = _parsed(data, complaints)
     place = Place(complaints)
     values = read_fields(root, File, place)
     paths = tuple(directory / path for path in values.get("backend_paths", ()))

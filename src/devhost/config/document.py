@@ -57,8 +57,13 @@ _NOT_YAML = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00
 _TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq"})
 
 
-def read_file(path: Path, complaints: Complaints) -> bytes:
+def read_file(path: Path, complaints: Complaints, *, if_missing: str = "check the path") -> bytes:
     """The bytes of a file, at most :data:`MAX_BYTES` and one more.
+
+    Args:
+        path: the file.
+        complaints: where to note what is wrong with it.
+        if_missing: the hint for a file that does not exist.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -70,7 +75,7 @@ def read_file(path: Path, complaints: Complaints) -> bytes:
             os.set_blocking(file.fileno(), True)
             return _whole(file)
     except FileNotFoundError:
-        complaints.fail(WHOLE_FILE, "there is no such file")
+        complaints.fail(WHOLE_FILE, "there is no such file", if_missing)
     except IsADirectoryError:
         complaints.fail(WHOLE_FILE, "this is a directory", "name the YAML file in it")
     except PermissionError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -130,8 +131,18 @@ def _override_where(override: Override, backend: type[Backend], place: Place, n:
     return read_where(override.where, backend.name, backend.attributes, here)
 
 
+_VARIABLE = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|\{\{.*?\}\}")
+"""A variable of a shell, of Kubernetes or of a Helm template."""
+
+
 def _check_name(name: str, at: Node, place: Place) -> bool:
     """Whether the name is legal, whatever the attributes of a template hold."""
+    if variable := _VARIABLE.search(name):
+        message = f"{shown(name)} has {shown(variable[0])} in it, and variables are not expanded"
+        place.complain(
+            at, message, "write the name itself; {ATTRIBUTE} stands for an attribute of the device"
+        )
+        return False
     problem = naming.template_problem(name)
     if problem:
         place.complain(at, f"{shown(name)} {problem}", "for example example.com/serial")

@@ -89,6 +89,19 @@ def plain(value: object) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
+def given(options: object) -> dict[str, Any]:
+    """The keys of a dataclass of options whose value is not the default, in the terms of JSON."""
+    if not dataclasses.is_dataclass(options) or isinstance(options, type):
+        return {}
+    found = {}
+    for key, (field, _) in keys(type(options)).items():
+        value = getattr(options, field.name)
+        made = field.default_factory
+        if value != (field.default if made is dataclasses.MISSING else made()):
+            found[key] = plain(value)
+    return found
+
+
 def _field(field: dataclasses.Field[Any], wanted: Any) -> Schema:
     found = _of(wanted)
     if meaning := field.metadata.get("meaning"):

@@ -183,9 +183,13 @@ class KubeletSocket:
                 found.setdefault(server_stem(name), set()).add(name)
         return {stem: frozenset(sockets) for stem, sockets in found.items()}
 
-    async def run(self) -> None:
-        """Watches for ever. The directory may be absent, and may be replaced by another."""
-        watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], POLL)
+    async def run(self, blind: Callable[[str], None] = lambda reason: None) -> None:
+        """Watches for ever. The directory may be absent, and may be replaced by another.
+
+        Args:
+            blind: see :class:`.DirectoryWatch`.
+        """
+        watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], POLL, blind)
         async for _ in watch.changes():
             self.look()
 

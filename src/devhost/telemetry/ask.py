@@ -45,15 +45,25 @@ async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> P
         if path not in rundir.sockets() or not _is_live(path):
             raise EnvironmentFailure(f"no devhost serves {printable(str(kubelet_dir))} here", _where_else())
         return path
-    live = [path for path in rundir.sockets() if _is_live(path)]
-    if not live:
-        raise EnvironmentFailure("no devhost is running here", _where_else())
+    live = running()
     if len(live) > 1:
         dirs = [await _kubelet_dir(path) for path in live]
         raise UsageError(
             f"several devhosts are running here, for {', '.join(dirs)}", "choose with --kubelet-dir"
         )
     return live[0]
+
+
+def running() -> list[Path]:
+    """The sockets of all hosts that run here.
+
+    Raises:
+        EnvironmentFailure: none runs here.
+    """
+    live = [path for path in rundir.sockets() if _is_live(path)]
+    if not live:
+        raise EnvironmentFailure("no devhost is running here", _where_else())
+    return live
 
 
 async def fetch(path: Path) -> StatusDocument:

@@ -27,13 +27,17 @@ class CopyStatus(TypedDict):
 class HostStatus(TypedDict):
     """The process itself; ``config`` is the file's path, ``generation`` counts what took effect.
 
+    ``root`` is the directory that represents ``/``. ``configDigest`` is the SHA-256 of the content that took
+    effect; empty if it is not known.
     ``copy`` is what it runs on in place of the file, which was refused at the start; else ``None``.
     """
 
     version: str
     pid: int
     startedAt: str
+    root: str
     config: str
+    configDigest: str
     generation: int
     lastReload: Reload
     copy: CopyStatus | None

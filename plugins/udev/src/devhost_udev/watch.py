@@ -14,6 +14,8 @@ import asyncinotify
 from asyncinotify import Mask
 
 from devhost.backend import Context, Event
+from devhost.errors import BackendError
+from devhost.inotify import explained
 from devhost.sysfs import prefix_of
 
 from .nodes import DEV, SKIPPED
@@ -50,7 +52,6 @@ class _Watcher:
         self._prefix = prefix_of(context.root)
         self._beside = beside
         self._inotify: asyncinotify.Inotify | None = None
-        self._complained = False
 
     def close(self) -> None:
         if self._inotify is not None:
@@ -58,24 +59,22 @@ class _Watcher:
             self._inotify = None
 
     async def arm(self) -> None:
-        """Watches every directory there is; one that is watched already stays so."""
+        """Watches every directory there is; one that is watched already stays so.
+
+        Raises:
+            BackendError: inotify does not work. The core then reports that this event source has failed, and
+                starts it again with back-off.
+        """
         directories = await self._context.run_blocking(_directories, self._prefix)
         try:
             if self._inotify is None:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
             for directory in [*self._beside, *directories][:MAX_WATCHES]:
                 self._add(self._inotify, directory)
-            if self._complained:
-                self._complained = False
-                self._context.log.info("/dev can be watched again")
         except OSError as error:
-            # fs.inotify.max_user_instances or max_user_watches is exhausted
-            if not self._complained:
-                self._complained = True
-                self._context.log.warning(
-                    "cannot watch /dev (%s): changes without a uevent are seen only at the resync",
-                    error.strerror,
-                )
+            raise BackendError(
+                f"cannot watch /dev, changes without a uevent are seen once a minute: {explained(error)}"
+            ) from error
 
     def _add(self, inotify: asyncinotify.Inotify, directory: str) -> None:
         try:
@@ -85,9 +84,7 @@ class _Watcher:
 
     async def until_rearm(self) -> AsyncIterator[Event]:
         """Yields events until a directory was made, or nothing happened for :data:`REARM` seconds."""
-        if self._inotify is None:
-            await asyncio.sleep(REARM)
-            return
+        assert self._inotify is not None
         while batch := await _next(self._inotify):
             for event in dict.fromkeys(map(self._event, batch)):
                 if event is not None:

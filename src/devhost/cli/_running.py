@@ -1,0 +1,192 @@
+"""What the devhost that runs on this node reports: the health of devices, and which containers hold them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from devhost.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.health import worst
+from devhost.holding import Holder, Listing
+from devhost.loading import Loaded
+from devhost.model import HEALTHY, Device, Health, unhealthy
+from devhost.survey import Survey, survey
+from devhost.telemetry import ask
+from devhost.telemetry.document import DeviceStatus, HolderStatus, MemberStatus, StatusDocument
+from devhost.telemetry.printable import printable
+from devhost.telemetry.wording import UNKNOWN_POD
+
+
+class Verdict(NamedTuple):
+    """The health of a device in one resource; ``remark`` says of a healthy one that some shares are not."""
+
+    health: Health
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a running devhost says.
+
+    Attributes:
+        listing: what containers hold, as a kubelet would list it.
+        known: whether it knows which containers hold devices.
+        digest: of the configuration that it runs with, see ``HostStatus.configDigest``.
+        verdicts: the health of each device in each resource, by resource, backend and the device's id.
+    """
+
+    listing: Listing
+    known: bool = True
+    digest: str = ""
+    verdicts: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A survey beside what a running devhost says; ``unheard`` is why none is asked, empty if one is."""
+
+    found: Survey
+    running: Running | None
+    unheard: str
+    same_config: bool
+
+    def verdict(self, resource: str, backend: str, device: Device) -> Verdict | None:
+        """What the running devhost says of a device in a resource; ``None`` if it serves no such device."""
+        return self.running.verdicts.get((resource, backend, device.id)) if self.running else None
+
+    def verdicts(self, backend: str, device: Device) -> dict[str, Verdict]:
+        """The same for every resource in which the running devhost serves the device."""
+        found = self.running.verdicts if self.running else {}
+        return {
+            resource: verdict
+            for (resource, of, one), verdict in sorted(found.items())
+            if (of, one) == (backend, device.id)
+        }
+
+    def holders(self, backend: str, device: Device) -> list[tuple[str, str]]:
+        """The resources and containers that hold a device, as text."""
+        return [(resource, _named(holder)) for resource, holder in self._held(backend, device)]
+
+    def held_by(self, backend: str, device: Device) -> str:
+        """The containers that hold a device as one cell of a table."""
+        names = list(dict.fromkeys(name for _, name in self.holders(backend, device)))
+        if not names and self.running and not self.running.known:
+            return "unknown"
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+    def as_json(self, backend: str, device: Device) -> list[dict[str, object]] | None:
+        """The containers that hold a device; ``None`` if no running devhost says."""
+        if self.running is None:
+            return None
+        return [
+            {"resource": resource, "holder": _as_status(holder)}
+            for resource, holder in self._held(backend, device)
+        ]
+
+    def _held(self, backend: str, device: Device) -> Iterable[tuple[str, Holder | None]]:
+        return self.found.holders.get((backend, device.id), ())
+
+
+async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
+    """Looks at the machine, and asks the devhost that runs on it.
+
+    Args:
+        loaded: the configuration.
+        root: the directory that represents ``/``; only a devhost with the same one is asked.
+        everything: see :func:`devhost.survey.survey`.
+    """
+    running, unheard = None, ""
+    try:
+        running = answer(await _document(root))
+    except DevhostError as error:
+        unheard = error.message
+    heard = running.listing if running else None
+    found = await survey(loaded, root, everything=everything, heard=heard)
+    same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
+    return View(found, running, unheard, same)
+
+
+async def _document(root: Path) -> StatusDocument:
+    """The status of the one devhost that runs here with this root.
+
+    Raises:
+        DevhostError: there is none or more than one, or it does not answer.
+    """
+    answers, failure = [], None
+    for path in ask.running():
+        try:
+            answers.append(await ask.fetch(path))
+        except DevhostError as error:
+            failure = error
+    ours = [one for one in answers if _same(one["devhost"]["root"], root)]
+    if len(ours) == 1:
+        return ours[0]
+    if ours:
+        dirs = ", ".join(printable(one["kubelet"]["dir"]) for one in ours)
+        raise UsageError(f"several devhosts are running here, for {dirs}")
+    if failure:
+        raise failure
+    others = ", ".join(dict.fromkeys(printable(one["devhost"]["root"]) for one in answers))
+    raise EnvironmentFailure(f"the devhost that runs here has --root {others}")
+
+
+def _same(one: str, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def answer(document: StatusDocument) -> Running:
+    """What a status document says of health and of held tokens."""
+    verdicts: dict[tuple[str, str, str], Verdict] = {}
+    for resource in document["resources"]:
+        place = resource["name"], resource["backend"]
+        for member in resource["together"]:
+            verdicts[(*place, member["device"])] = Verdict(_health(member))
+        if not resource["together"]:
+            shares: dict[str, list[DeviceStatus]] = {}
+            for device in resource["devices"]:
+                shares.setdefault(device["device"], []).append(device)
+            verdicts.update({(*place, device): _all(found) for device, found in shares.items()})
+    known = document["kubelet"]["podResources"]["known"]
+    return Running(_listing(document), known, document["devhost"]["configDigest"], verdicts)
+
+
+def _all(shares: list[DeviceStatus]) -> Verdict:
+    """The health of a device by that of its shares: it is unhealthy if all of them are."""
+    ill = [_health(share) for share in shares if share["health"] != "Healthy"]
+    if len(ill) == len(shares):
+        return Verdict(worst(*ill))
+    remark = f"{len(ill)} of {len(shares)} shares Unhealthy: {worst(*ill).reason}" if ill else ""
+    return Verdict(HEALTHY, remark)
+
+
+def _health(one: DeviceStatus | MemberStatus) -> Health:
+    return HEALTHY if one["health"] == "Healthy" else unhealthy(one["reason"])
+
+
+def _listing(document: StatusDocument) -> Listing:
+    """What a status document says of held tokens, as a kubelet would list it."""
+    holders: dict[str, dict[str, Holder | None]] = {}
+    for resource in document["resources"]:
+        for device in resource["devices"]:
+            if device["allocated"] or device["holder"]:
+                holders.setdefault(resource["name"], {})[device["id"]] = _holder(device["holder"])
+    for held in document["held"]:
+        holders.setdefault(held["resource"], {})[held["id"]] = _holder(held["holder"])
+    return Listing((0, 0, 0), 0.0, 1, holders)
+
+
+def _holder(holder: HolderStatus | None) -> Holder | None:
+    return Holder(holder["namespace"], holder["pod"], holder["container"]) if holder else None
+
+
+def _as_status(holder: Holder | None) -> HolderStatus | None:
+    return (
+        {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container} if holder else None
+    )
+
+
+def _named(holder: Holder | None) -> str:
+    return str(holder) if holder else UNKNOWN_POD

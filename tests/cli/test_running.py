@@ -1,0 +1,309 @@
+"""``devhost discover`` and ``devhost explain``: what the probe says, and what a running devhost says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from status_document import device, document
+
+from devhost.cli._running import answer, view
+from devhost.loading import load_or_everything
+from devhost.plan import explain
+from devhost.survey import survey
+from devhost.telemetry.document import StatusDocument
+from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
+
+PROBE = """
+    def probe(self, devices):
+        from devhost.backend import unhealthy
+        text = (self.context.root / "probe").read_text()
+        if text == "fails":
+            raise RuntimeError("the firmware is silent")
+        return {one.id: unhealthy("it does not answer") for one in devices if one.id in text.split()}
+
+    def allocate"""
+
+
+@pytest.fixture
+def probed(toys: Any) -> Any:
+    """The toys with a probe: unhealthy are those that the file "probe" of the tree names."""
+    drop_in = toys.config.parent / "backends" / "toy.py"
+    drop_in.write_text(drop_in.read_text().replace("\n    def allocate", PROBE))
+    (toys.root / "probe").write_text("")
+    return toys
+
+
+def rows(output: str) -> list[str]:
+    """The lines of a table with single spaces."""
+    return [" ".join(line.split()) for line in output.splitlines()]
+
+
+def test_discover_and_explain_show_the_verdict_of_the_probe(probed: Any) -> None:
+    (probed.root / "probe").write_text("one")
+    shown = rows(probed.devhost("discover").stdout)
+    assert "example.com/toy one Unhealthy: it does not answer - 1" in shown
+    assert "example.com/toy two Healthy - 1" in shown
+    (resource,) = json.loads(probed.devhost("discover", "--output", "json").stdout)["resources"]
+    ill = {"health": "Unhealthy", "reason": "it does not answer"}
+    first, second = resource["devices"]
+    assert {key: first[key] for key in ill} == first["probe"] == ill
+    assert second["health"] == "Healthy"
+    assert probed.devhost("explain", "one").stdout.startswith(
+        "one of backend toy: Unhealthy: it does not answer\n"
+    )
+    (found,) = json.loads(probed.devhost("explain", "one", "--output", "json").stdout)
+    assert (found["health"], found["probe"], found["running"], found["heldBy"]) == (
+        "Unhealthy",
+        ill,
+        None,
+        None,
+    )
+
+
+def test_a_probe_that_fails_makes_devices_unhealthy_as_in_the_host_without_a_traceback(probed: Any) -> None:
+    (probed.root / "probe").write_text("fails")
+    done = probed.devhost("discover")
+    reason = "backend toy failed: RuntimeError: the firmware is silent"
+    assert f"example.com/toy one Unhealthy: {reason} - 1" in rows(done.stdout)
+    assert (done.returncode, done.stderr) == (1, f"devhost: {reason}\n")
+    assert probed.devhost("explain", "one").stdout.startswith(f"one of backend toy: Unhealthy: {reason}\n")
+
+
+OPTIONS = """
+from dataclasses import dataclass
+from devhost.backend import Backend, Device, Edits, hookimpl, option
+
+
+@dataclass(frozen=True)
+class Use:
+    fast_path: bool = option(False, "Whether the fast path is used.")
+    queues: int = option(4, "How many queues there are.")
+
+
+class Card(Backend):
+    name = "card"
+    ResourceOptions = Use
+
+    def discover(self):
+        return [Device("c0")]
+
+    def allocate(self, devices, use=Use()):
+        return Edits()
+
+
+@hookimpl
+def devhost_backends():
+    return [Card]
+"""
+
+
+def test_explain_prints_the_backend_options_of_each_entry(toys: Any) -> None:
+    (toys.config.parent / "backends/card.py").write_text(OPTIONS)
+    toys.write(
+        "name: example.com/fast, backend: card, exclusive: false, fastPath: true, queues: 8",
+        "name: example.com/slow, backend: card, exclusive: false",
+    )
+    lines = toys.devhost("explain", "c0").stdout.splitlines()
+    first = lines.index("example.com/fast (resources[0]): yes, it takes the device")
+    assert lines[first + 1 : first + 4] == [
+        "  fastPath: true",
+        "  queues: 8",
+        "example.com/slow (resources[1]): yes, it takes the device",
+    ]
+    (found,) = json.loads(toys.devhost("explain", "c0", "--output", "json").stdout)
+    assert [verdict["options"] for verdict in found["verdicts"]] == [
+        {"fastPath": True, "queues": 8},
+        {"fastPath": False, "queues": 4},
+    ]
+
+
+@contextmanager
+def run(toys: Any, kubelet: KubeletSimulator, root: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(root)]
+    command += ["--kubelet-dir", str(kubelet.directory)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(120)
+
+
+@asynccontextmanager
+async def running(toys: Any, tmp_path: Path) -> AsyncIterator[KubeletSimulator]:
+    """A devhost that serves the toys to a kubelet."""
+    async with KubeletSimulator(tmp_path / "kubelet", pod_resources=tmp_path / "pod-resources") as kubelet:
+        with run(toys, kubelet, toys.root):
+            await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/toy") == 2, 60)
+            yield kubelet
+
+
+async def ask(toys: Any, *arguments: str) -> str:
+    done = await asyncio.to_thread(toys.devhost, *arguments)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+async def until(toys: Any, text: str, *arguments: str) -> list[str]:
+    """The rows of a command's output, once one of them has this text."""
+    shown: list[str] = []
+    async with asyncio.timeout(60):
+        while not any(text in row for row in shown):
+            shown = rows(await ask(toys, *arguments))
+    return shown
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.mark.usefixtures("runtime")
+async def test_beside_a_running_host_its_holders_and_its_health_are_shown(toys: Any, tmp_path: Path) -> None:
+    (toys.root / "dev").mkdir()
+    node = toys.root / "dev" / "null"
+    node.touch()
+    async with running(toys, tmp_path) as kubelet:
+        await kubelet.admit("meter", "main", "example.com/toy", 1)
+        shown = await until(toys, "default/meter/main", "discover")
+        assert shown[0] == "RESOURCE DEVICE HEALTH NUMA HANDED OUT HELD BY"
+        held = next(row.split()[1] for row in shown if "default/meter/main" in row)
+        free = "two" if held == "one" else "one"
+        assert f"example.com/toy {held} Healthy - 1 default/meter/main" in shown
+        assert f"example.com/toy {free} Healthy - 1 -" in shown
+        assert "  held by: default/meter/main through example.com/toy\n" in await ask(toys, "explain", held)
+
+        node.unlink()  # what neither look nor probe can know: a pod was refused for want of the node
+        with pytest.raises(UnexpectedAdmissionError):
+            await kubelet.admit("other", "main", "example.com/toy", 1)
+        missing = "/dev/null does not exist on the node: a pod needed it"
+        await until(toys, f"example.com/toy {free} Unhealthy: {missing} - 1 -", "discover")
+        said = await ask(toys, "explain", free)
+        assert said.startswith(f"{free} of backend toy: Healthy\n")
+        assert f"  running devhost: Unhealthy: {missing} in example.com/toy\n" in said
+        (found,) = json.loads(await ask(toys, "explain", free, "--output", "json"))
+        assert found["probe"] == {"health": "Healthy", "reason": ""}
+        assert found["running"] == {"example.com/toy": {"health": "Unhealthy", "reason": missing}}
+        assert found["heldBy"] == []
+        (resource,) = json.loads(await ask(toys, "discover", "--output", "json"))["resources"]
+        devices = {one["id"]: one for one in resource["devices"]}
+        assert devices[free]["reason"] == missing
+        holder = {"namespace": "default", "pod": "meter", "container": "main"}
+        assert devices[held]["heldBy"] == [{"resource": "example.com/toy", "holder": holder}]
+
+
+@pytest.mark.usefixtures("runtime")
+async def test_discover_of_another_configuration_shows_its_own_health_and_says_so(
+    probed: Any, tmp_path: Path
+) -> None:
+    async with running(probed, tmp_path):
+        (probed.root / "probe").write_text("one")
+        remark = "(Unhealthy when probed now: it does not answer)"
+        await until(probed, f"example.com/toy one Healthy {remark} - 1", "discover")
+        other = tmp_path / "other.yaml"
+        other.write_text(probed.config.read_text() + "# edited\n")
+        probed.config = other
+        done = await asyncio.to_thread(probed.devhost, "discover")
+        assert "example.com/toy one Unhealthy: it does not answer - 1 " in " ".join(rows(done.stdout))
+        other = "a devhost runs here with another configuration: HEALTH is what was probed now"
+        assert done.stderr == f"devhost: {other}\n"
+
+
+@pytest.mark.usefixtures("runtime")
+async def test_a_tree_never_asks_a_host_that_runs_on_another_root(toys: Any, tmp_path: Path) -> None:
+    async with running(toys, tmp_path):
+        await until(toys, "HELD BY", "discover")
+        there = toys.root
+        toys.root = tmp_path / "recorded"
+        toys.root.mkdir()
+        (toys.root / "toys").write_text("one=x100")
+        assert "HELD BY" not in await ask(toys, "discover")
+        last = (await ask(toys, "explain", "one")).splitlines()[-1]
+        assert last == f"What containers hold is not counted: the devhost that runs here has --root {there}."
+
+
+def told(**of_device: Any) -> StatusDocument:
+    """Of a host with one device that is held, and one token that is in no list."""
+    found = document([{**device("one", allocated=True), **of_device}])
+    (resource,) = found["resources"]
+    resource |= {"name": "example.com/old", "backend": "toy"}
+    found["held"] = [
+        {"resource": "example.com/gone", "id": "two::3", "devices": [], "holder": None, "reason": "it left"}
+    ]
+    return found
+
+
+def test_explain_counts_what_a_running_host_says_is_held(toys: Any) -> None:
+    loaded = load_or_everything(toys.config)
+    found = asyncio.run(survey(loaded, toys.root, heard=answer(told()).listing))
+    reasons = {
+        name: explain(found.plan, found.settings, "toy", found.discoveries["toy"].devices[name])[0].reason
+        for name in ("one", "two")
+    }
+    assert reasons["one"] == (
+        "default/meter-0/main holds it through example.com/old; it is free when that pod ends"
+    )
+    assert reasons["two"] == (
+        "a container that the kubelet has not named yet holds it through example.com/gone; "
+        "it is free when that pod ends"
+    )
+
+
+def test_what_is_not_held_is_explained_as_ever(toys: Any) -> None:
+    loaded = load_or_everything(toys.config)
+    heard = answer(told(allocated=False, holder=None)).listing
+    found = asyncio.run(survey(loaded, toys.root, heard=heard))
+    (verdict,) = explain(found.plan, found.settings, "toy", found.discoveries["toy"].devices["one"])
+    assert verdict.taken
+
+
+def test_a_device_of_which_some_shares_are_unhealthy_is_healthy_with_a_remark() -> None:
+    shares = [{**device(f"hca::{n}", "its pod ends" if n else ""), "device": "hca"} for n in range(3)]
+    verdict = answer(document(shares)).verdicts["example.com/serial", "udev", "hca"]  # type: ignore[arg-type]
+    assert verdict.health.healthy
+    assert verdict.remark == "2 of 3 shares Unhealthy: its pod ends"
+
+
+def test_devices_handed_out_together_have_a_health_each() -> None:
+    found = document([device("all::0")])
+    found["resources"][0]["together"] = [
+        {"device": "a", "health": "Healthy", "reason": "", "numaNodes": []},
+        {"device": "b", "health": "Unhealthy", "reason": "it is gone", "numaNodes": []},
+    ]
+    verdicts = answer(found).verdicts
+    assert verdicts["example.com/serial", "udev", "a"].health.healthy
+    assert verdicts["example.com/serial", "udev", "b"].health.reason == "it is gone"
+
+
+@pytest.mark.usefixtures("runtime")
+def test_where_no_devhost_runs_explain_says_that_what_containers_hold_does_not_count(toys: Any) -> None:
+    seen = asyncio.run(view(load_or_everything(toys.config), toys.root))
+    assert (seen.running, seen.unheard) == (None, "no devhost is running here")
+    why = "What containers hold is not counted: no devhost is running here."
+    assert toys.devhost("explain", "one").stdout.splitlines()[-1] == why
+    done = toys.devhost("explain", "one", "--output", "json")
+    assert json.loads(done.stdout)[0]["id"] == "one"
+    assert done.stderr == f"{why}\n"
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_host_that_does_not_answer_is_named_by_explain_and_keeps_discover_working(
+    toys: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(os.fspath(tmp_path / "run" / "x.sock"))
+        silent.listen()
+        done = toys.devhost("discover")
+        assert (done.returncode, "HELD BY" in done.stdout) == (0, False)
+        assert "did not answer within 5 s" in toys.devhost("explain", "one").stdout.splitlines()[-1]
