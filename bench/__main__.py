@@ -9,7 +9,20 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from . import affinity, allocate, burst, footprint, fpga, gpu, isolation, latency, rdma, sriov, startup
+from . import (
+    absent,
+    affinity,
+    allocate,
+    burst,
+    footprint,
+    fpga,
+    gpu,
+    isolation,
+    latency,
+    rdma,
+    sriov,
+    startup,
+)
 from .measure import Result
 from .measures import MEASURES
 from .table import machine, render
@@ -28,6 +41,7 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "sriov": sriov.measure,
     "gpu": gpu.measure,
     "fpga": fpga.measure,
+    "absent": absent.measure,
     "isolation": isolation.measure,
 }
 """What can be run alone. Each yields one or more lines of the table."""

@@ -12,15 +12,24 @@ from .process import serving
 SETTLE = 3.0
 """Seconds after the first lists before anything is read."""
 
+SCRAPES, EVERY = 3, 15.0
+"""Scrapes before the memory is read, and seconds between two of them."""
+
+LISTEN = ("--listen", "127.0.0.1:0")
+"""As the DaemonSet runs it, which also serves metrics and probes."""
+
 IDLE = 65.0
 """Seconds of idleness: longer than a minute, so that one resync of the backends is within."""
 
 
 async def measure() -> AsyncIterator[Result]:
     """Resident memory with few and with many devices, and CPU at rest."""
-    async with serving(resources=10, devices=10, settle=SETTLE) as running:
+    async with serving(*LISTEN, resources=10, devices=10, settle=SETTLE) as running:
+        for _ in range(SCRAPES):
+            await running.scrape()
+            await asyncio.sleep(EVERY)
         yield Result(measures.MEMORY, (running.resident(),))
-    async with serving(resources=1, devices=10_000, settle=SETTLE) as running:
+    async with serving(*LISTEN, resources=1, devices=10_000, settle=SETTLE) as running:
         yield Result(measures.MEMORY_BIG, (running.resident(),))
 
 

@@ -31,7 +31,7 @@ PREFER_REPLICAS = Measure(
 )
 PREFER_PAIR = Measure("prefer-pair", "preference among 8 GPUs and 8 HCAs in turn", "ms", {P99: 5})
 BURST = Measure("burst", "lists for a burst of 1 000 uevents", "lists", {MAX: 20}, (MAX,))
-MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices", "MB", {MAX: 48}, (MAX,))
+MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices, scraped", "MB", {MAX: 48}, (MAX,))
 MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
 MEMORY_RDMA = Measure("memory-rdma", "resident memory, 8 shared RDMA adapters", "MB", {MAX: 56}, (MAX,))
 ADAPTERS = Measure("adapters", "first look at 256 RDMA adapters", "ms", {P50: 150}, (P50, MAX))
@@ -42,8 +42,13 @@ GPUS_AGAIN = Measure("gpus-again", "a later look at them", "ms", {P50: 25}, (P50
 MEMORY_GPU = Measure(
     "memory-gpu", "resident memory, 8 GPUs, with the process for NVML", "MB", {MAX: 64}, (MAX,)
 )
-MEMORY_NETWORK = Measure("memory-network", "resident memory, rdma and sriov active", "MB", {MAX: 72}, (MAX,))
+MEMORY_NETWORK = Measure("memory-network", "resident memory, rdma and sriov active", "MB", {MAX: 60}, (MAX,))
 MEMORY_FPGA = Measure("memory-fpga", "what 8 FPGAs add to resident memory", "MB", {MAX: 2}, (MAX,))
+MEMORY_ABSENT = Measure(
+    "memory-absent", "what four backends without hardware add to resident memory", "MB", {MAX: 3}, (MAX,)
+)
+THREADS_ABSENT = Measure("threads-absent", "threads that they add", "threads", {MAX: 1}, (MAX,))
+CPU_ABSENT = Measure("cpu-absent", "CPU of one core that they add", "%", {MAX: 0.05}, (MAX,))
 IDLE = Measure("idle", "CPU of one core while nothing happens", "%", {MAX: 0.1}, (MAX,))
 
 ISOLATION = {
@@ -95,6 +100,9 @@ MEASURES = (
     MEMORY_GPU,
     MEMORY_NETWORK,
     MEMORY_FPGA,
+    MEMORY_ABSENT,
+    THREADS_ABSENT,
+    CPU_ABSENT,
     IDLE,
     *(measure for pair in ISOLATION.values() for measure in pair),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
@@ -37,6 +38,22 @@ class Running:
     def cpu_seconds(self) -> float:
         """CPU time of all threads so far, in seconds."""
         return cpu_seconds(Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii"), TICKS)
+
+    def threads(self) -> int:
+        """Threads that it has."""
+        return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    async def scrape(self) -> bytes:
+        """What ``/metrics`` answers; the process must have been given ``--listen 127.0.0.1:0``."""
+        text = (self.config.parent / "log").read_text(encoding="utf-8")
+        listening = re.search(r"listening address=127\.0\.0\.1:(\d+)", text)
+        assert listening, "devhost does not listen"
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(listening[1]))
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: devhost\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert b"devhost_build_info" in answer, answer[:200]
+        return answer
 
     def tell(self, *messages: str) -> None:
         """Sends events to the synthetic backend."""
@@ -131,12 +148,12 @@ async def devhost(directory: Path, kubelet: Recorder, config: str, *options: str
 
 @asynccontextmanager
 async def serving(
-    *, resources: int, devices: int, fresh: bool = False, settle: float = 1.0
+    *options: str, resources: int, devices: int, fresh: bool = False, settle: float = 1.0
 ) -> AsyncIterator[Running]:
     """A devhost with synthetic devices whose lists have all arrived, ``settle`` seconds ago."""
     async with workplace() as (directory, kubelet):
         config = synthetic(directory, resources=resources, devices=devices, fresh=fresh)
-        async with devhost(directory, kubelet, config) as running:
+        async with devhost(directory, kubelet, config, *options) as running:
             await kubelet.all_listed(resources, devices)
             await asyncio.sleep(settle)
             yield running

@@ -58,7 +58,7 @@ LAYERS = (
         "inotify",
     ),
     ("where", "telemetry", "holding", "tokens", "netlink", "labels", "disks", "descriptors", "trusted"),
-    ("model", "errors", "pace", "sysfs", "files", "signals", "kubelet.api"),
+    ("model", "errors", "pace", "sysfs", "files", "signals", "entrypoints", "kubelet.api"),
 )
 """The modules and packages of ``src/devhost`` from the top to the bottom. What stands in one line may not
 import each other, only what stands in a lower line. ``docs/architecture.md`` prints the same table."""
@@ -72,7 +72,6 @@ LIBRARIES = {
     "google": ("kubelet", "testing"),
     "grpc": ("kubelet", "testing"),
     "pluggy": ("observe", "catalog"),
-    "prometheus_client": ("telemetry.prometheus", "telemetry.scraped"),
     "pyudev": ("events",),
     "yaml": ("config.document", "testing"),
 }

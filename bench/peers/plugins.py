@@ -100,6 +100,7 @@ DEVHOST = Plugin(
         *("run", "--config", str(place / "devhost.yaml")),
         *("--status-socket", str(place / "status.sock")),
         *("--state-dir", str(place / "state")),
+        *("--listen", "127.0.0.1:0"),  # as its DaemonSet does
     ],
     {
         NVIDIA_RESOURCE: NVIDIA_GPUS,

@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -26,6 +25,7 @@ import pluggy
 
 from . import trusted
 from .backend import API_VERSION, Attribute, Backend, Hooks, NoOptions
+from .entrypoints import EntryPoint, entry_points
 from .observe import ObserverHooks
 
 GROUP = "devhost"

@@ -92,7 +92,7 @@ async def serve(options: Options) -> None:
     metrics, status_page = None, None
     if listen is not None:
         from .telemetry.page.serving import StatusPage
-        from .telemetry.prometheus import PrometheusMetrics  # 3 MB, only where somebody reads them
+        from .telemetry.prometheus import PrometheusMetrics  # only where somebody reads them
 
         metrics = PrometheusMetrics()
         status_page = StatusPage(lambda: status(host), pods=bool(options.show_pods))
@@ -199,7 +199,7 @@ def _check_pods(options: Options) -> None:
 
 
 def _http(listen: Listen, metrics: PrometheusMetrics, status_page: StatusPage, host: Host) -> HttpServer:
-    from .telemetry.prometheus import CONTENT_TYPE
+    from .telemetry.exposition import CONTENT_TYPE
 
     async def alive() -> tuple[bool, str]:
         usable, reason = host.kubelet.usable()

@@ -14,8 +14,8 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import cdi
 from .backend import NoOptions
@@ -28,6 +28,9 @@ from .source import Source
 from .specfiles import SpecDirectory
 from .supply import Granted, Supply, Terms
 from .telemetry.log import get
+
+if TYPE_CHECKING:
+    from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
 log = get(__name__)
 
@@ -103,7 +106,10 @@ class Injection:
         devices = {offer.device.id: offer.device for offer in offers}
         self._wanted = {name: device for name, device in devices.items() if verdict(device).healthy}
         self._sick = devices.keys() - self._wanted.keys()
-        if self._supply.source.takes_shares:
+        self._parts_of = {}
+        if self._supply.source.takes_shares and offers:
+            from fractions import Fraction
+
             self._parts_of = {offer.device.id: Fraction(1, offer.replicas) for offer in offers}
         self._wake.set()
 

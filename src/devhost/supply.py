@@ -11,8 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as field_of
-from fractions import Fraction
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from . import deviceinfo
 from .account import Account
@@ -25,6 +24,9 @@ from .settings import Prefer, ResourceSettings
 from .source import Source
 from .telemetry.log import get
 from .vicinity import Vicinity
+
+if TYPE_CHECKING:
+    from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
 Thing = TypeVar("Thing", DeviceNode, Mount)
 
@@ -228,6 +230,8 @@ class Supply:
         """How much of each device, by id, these tokens give."""
         if not self.source.takes_shares:
             return {}
+        from fractions import Fraction
+
         found: dict[str, Fraction] = {}
         for entry in self._entries(tuple(wanted)):
             part = Fraction(1, self.inventory.replicas(entry.unit))

@@ -17,6 +17,7 @@ from devhost.kubelet.api import api_pb2_grpc
 from devhost.model import Device
 from devhost.pace import Backoff
 
+sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
 sys.path.append(str(Path(__file__).parent))  # for what the test modules share
 
 

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from scraped_series import samples
 
 from devhost import supply, vicinity
 from devhost.kubelet.api import PRE_START_DEADLINE
@@ -292,8 +293,7 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
         await kubelet.start_container("pod", "main")
         counted = {
             (sample.name, sample.labels.get("reason")): sample.value
-            for family in metrics.registry.collect()
-            for sample in family.samples
+            for sample in samples(metrics)
             if sample.name.startswith(("devhost_prepare_", "devhost_alloc")) and sample.value
         }
     assert prepared == [held, held, held]

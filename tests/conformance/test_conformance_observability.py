@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import scraped_series
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
 
 import devhost
@@ -23,7 +24,7 @@ async def test_metrics_and_readiness_follow_registrations_streams_lists_and_allo
     metrics = PrometheusMetrics()
 
     def value(name: str, resource: str = TOY) -> float | None:
-        return metrics.registry.get_sample_value(f"devhost_{name}", {"resource": resource})
+        return scraped_series.value(metrics, f"devhost_{name}", resource=resource)
 
     kubelet.faults.inject(Point.REGISTER, fail("not yet"), TOY, times=None)
     rig.write(TOY_LINE, OTHER_LINE)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import grpc.aio
 import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from scraped_series import value
 
 from devhost.errors import ConfigError
 from devhost.kubelet import registration
@@ -89,8 +90,8 @@ async def test_a_refused_registration_is_shown_counted_and_tried_again(rig, kube
         assert refusal in shown[TOY]["lastError"]
         assert shown[OTHER]["lastError"] == ""
         failures = "devhost_registration_failures_total"
-        await rig.until(lambda: metrics.registry.get_sample_value(failures, {"resource": TOY}) >= 3, WAIT)
-        assert metrics.registry.get_sample_value(failures, {"resource": OTHER}) == 0
+        await rig.until(lambda: (value(metrics, failures, resource=TOY) or 0) >= 3, WAIT)
+        assert value(metrics, failures, resource=OTHER) == 0
         kubelet.faults.clear()
         await served(kubelet, toy=2, other=1)
     assert len(kubelet.events.of(ev.Registered, OTHER)) == 1

@@ -296,3 +296,19 @@ async def test_nothing_is_done_last_on_a_lane_that_did_nothing(lane: Lane) -> No
     before = threading.active_count()
     lane.close(lambda: pytest.fail("nothing was begun"))
     assert threading.active_count() == before
+
+
+async def test_a_lane_without_calls_keeps_no_thread_and_serves_the_next_call(lane: Lane, until: Any) -> None:
+    runner = await lane.call(LONG, threading.current_thread)
+    await until(lambda: not runner.is_alive())
+    assert await lane.call(LONG, lambda: threading.current_thread().name) == "card-look"
+
+
+async def test_what_is_done_last_is_done_after_the_thread_of_a_quiet_lane_has_ended(
+    lane: Lane, until: Any
+) -> None:
+    runner = await lane.call(LONG, threading.current_thread)
+    await until(lambda: not runner.is_alive())
+    done = threading.Event()
+    lane.close(done.set)
+    await until(done.is_set)

@@ -21,6 +21,7 @@ from devhost.kubelet import timetable
 from devhost.loading import Loaded
 from devhost.testing.kubelet import KubeletSimulator
 
+sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from scraped_series import value
 
 from devhost import labelling
 from devhost.backend import Device
@@ -278,7 +279,7 @@ async def test_metrics_count_what_was_written_and_what_failed(rig, features, tmp
     metrics = PrometheusMetrics()
 
     def counted(name):
-        return metrics.registry.get_sample_value(f"devhost_{name}", {"backend": "toy"})
+        return value(metrics, f"devhost_{name}", backend="toy")
 
     rig.write(LINE)
     async with rig.running(metrics=metrics):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scraped_series import value
+
 from devhost.backend import NotYet, option
 from devhost.errors import BackendError
 from devhost.report import status
@@ -121,7 +123,7 @@ async def test_metrics_say_in_which_state_it_is(rig, kubelet):
 
     def states():
         labels = ({"backend": "toy", "state": state} for state in ("ok", "waiting", "failed"))
-        return [metrics.registry.get_sample_value("devhost_provisioning", one) for one in labels]
+        return [value(metrics, "devhost_provisioning", **one) for one in labels]
 
     write(rig, 1)
     async with rig.running(metrics=metrics):

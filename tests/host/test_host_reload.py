@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from scraped_series import value
 
 from devhost import reload
 from devhost.backend import AllocationError
@@ -145,7 +146,7 @@ async def test_the_streams_of_a_name_that_is_taken_over_are_counted_right(rig, k
     metrics = PrometheusMetrics()
 
     def streams() -> float | None:
-        return metrics.registry.get_sample_value("devhost_streams", {"resource": TOY})
+        return value(metrics, "devhost_streams", resource=TOY)
 
     rig.write(TOY_LINE)
     async with rig.running(metrics=metrics) as host:

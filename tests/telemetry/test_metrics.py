@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from scraped_series import samples, value
 
 from devhost.plan import RefusalKind
 from devhost.provisioning import State
@@ -21,7 +22,7 @@ DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def _value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(f"devhost_{name}", labels)
+    return value(metrics, f"devhost_{name}", **labels)
 
 
 @pytest.fixture
@@ -44,11 +45,11 @@ def test_the_counting_class_overrides_every_event_with_the_same_signature() -> N
     assert {name: counting[name] for name in _public(Metrics)} == _public(Metrics)
 
 
-def test_without_metrics_events_cost_nothing_and_the_library_is_not_imported() -> None:
+def test_without_metrics_events_cost_nothing_and_nothing_is_imported_for_them() -> None:
     code = (
         "import sys; from devhost.telemetry.metrics import Metrics; m = Metrics()\n"
         "m.allocated('a/b', 0.1); m.planned({'x': 1}); m.config_rejected()\n"
-        "assert not [name for name in sys.modules if name.startswith('prometheus')]"
+        "assert not [name for name in sys.modules if name.endswith(('prometheus', 'exposition'))]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -57,14 +58,9 @@ def test_every_series_of_a_resource_and_backend_exists_at_zero_from_the_start(
     metrics: PrometheusMetrics,
 ) -> None:
     names = {"a/b", "udev", "audit"}
-    samples = [
-        sample
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if names & set(sample.labels.values())
-    ]
-    assert len({sample.name for sample in samples}) > 15
-    assert all(sample.value == 0 for sample in samples)
+    found = [sample for sample in samples(metrics) if names & set(sample.labels.values())]
+    assert len({sample.name for sample in found}) > 15
+    assert all(sample.value == 0 for sample in found)
     for reason in CallFailure:
         assert _value(metrics, "allocation_failures_total", resource="a/b", reason=reason) == 0
         assert _value(metrics, "prepare_failures_total", resource="a/b", reason=reason) == 0
@@ -201,8 +197,7 @@ def test_a_resource_that_changes_its_backend_leaves_no_series_of_the_old_one(
 def _reasons(metrics: PrometheusMetrics) -> dict[tuple[str, str, str], float]:
     return {
         (sample.labels["backend"], sample.labels["health"], sample.labels["reason"]): sample.value
-        for family in metrics.registry.collect()
-        for sample in family.samples
+        for sample in samples(metrics)
         if sample.name == "devhost_devices" and sample.labels["resource"] == "a/b"
     }
 
@@ -309,12 +304,11 @@ def test_every_metric_is_documented_as_the_code_has_it(metrics: PrometheusMetric
     metrics.name_entries(lambda: [("resources[0]", "a/b", "udev", False, 1)])
     metrics.name_holders(lambda: [("a/b", "d0", None)])
     rows = []
-    for family in metrics.registry.collect():
-        if family.name.startswith("devhost_"):
-            name = family.name + ("_total" if family.type == "counter" else "")
-            labels = ", ".join(f"`{label}`" for label in family.samples[0].labels if label != "le")
+    for metric in metrics.collect():
+        if metric.name.startswith("devhost_"):
+            labels = ", ".join(f"`{label}`" for label in metric.label_names)
             rows.append(
-                f"| `{name}` | {family.type} |{f' {labels} ' if labels else ' '}| {family.documentation} |"
+                f"| `{metric.name}` | {metric.kind} |{f' {labels} ' if labels else ' '}| {metric.meaning} |"
             )
     documented = re.findall(r"^\| `devhost_.*", DOC.read_text(), re.MULTILINE)
     assert documented == rows
@@ -364,7 +358,7 @@ def test_who_holds_what_is_told_at_each_scrape_and_ends_with_the_container(
         ("a/b", "d0", ("default", "train", "main")),
         ("a/b", "d1", None),
     ]
-    assert "devhost_device_held" not in {family.name for family in metrics.registry.collect()}
+    assert "devhost_device_held" not in {metric.name for metric in metrics.collect()}
     metrics.name_holders(lambda: held)
     labels = {"namespace": "default", "pod": "train", "container": "main"}
     assert _value(metrics, "device_held", resource="a/b", device="d0", **labels) == 1

@@ -62,14 +62,14 @@ class Node:
     def _found(self, at: float | None) -> None:
         self.lists.append({name: one.withheld for name, one in self.discovery.devices.items()})
 
-    async def _traffic(self, names: object) -> Traffic:
+    def _traffic(self, names: object, *, timeout: float) -> Traffic:
         self.asked += 1
         return Traffic(self.routes)
 
-    async def _nothing(self) -> rtnl.VfMacs:
+    def _nothing(self, *, timeout: float) -> rtnl.VfMacs:
         return {}
 
-    async def _devlink(self, *, profiles: bool) -> Devlink:
+    def _devlink(self, *, profiles: bool, timeout: float) -> Devlink:
         return Devlink()
 
 

@@ -54,17 +54,17 @@ class Kernel:
         asked, self.asked = self.asked, []
         return asked
 
-    async def _traffic(self, names: object) -> Traffic:
+    def _traffic(self, names: object, *, timeout: float) -> Traffic:
         self.asked.append("traffic")
         if isinstance(self.traffic, Exception):
             raise self.traffic
         return self.traffic
 
-    async def _macs(self) -> rtnl.VfMacs:
+    def _macs(self, *, timeout: float) -> rtnl.VfMacs:
         self.asked.append("macs")
         return self.macs
 
-    async def _devlink(self, *, profiles: bool) -> Devlink:
+    def _devlink(self, *, profiles: bool, timeout: float) -> Devlink:
         self.asked.append("devlink with profiles" if profiles else "devlink")
         return self.devlink
 
@@ -123,7 +123,7 @@ def test_only_what_the_configuration_looks_at_is_asked(looking, tmp_path, kernel
 
 def test_a_refusal_is_said_once_when_it_begins_and_once_when_it_ends(igb, kernel, caplog):
     caplog.set_level(logging.INFO)
-    well, kernel.traffic = kernel.traffic, RuntimeError("Operation not permitted")
+    well, kernel.traffic = kernel.traffic, PermissionError(errno.EPERM, "Operation not permitted")
     for _ in range(3):
         by_id(igb)
     kernel.traffic = well
@@ -136,14 +136,20 @@ def test_a_refusal_is_said_once_when_it_begins_and_once_when_it_ends(igb, kernel
     ]
 
 
-def test_a_kernel_that_does_not_answer_is_not_waited_for(igb, kernel, monkeypatch):
-    async def never(names: object) -> Traffic:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    monkeypatch.setattr(network, "DEADLINE", 0.01)
-    monkeypatch.setattr(rtnl, "traffic", never)
+def test_a_function_is_withheld_while_the_kernel_does_not_answer(igb, kernel, caplog):
+    kernel.traffic = TimeoutError("the kernel does not answer")
     assert by_id(igb)[PF].withheld
+    assert "netlink's routes cannot be read: the kernel does not answer" in caplog.messages
+
+
+def test_a_node_without_functions_is_not_asked_about_its_network(looking, tmp_path, kernel):
+    """On such a node the interfaces of pods come and go all the time, and concern no function."""
+    (tmp_path / "bare/sys/bus/pci/devices").mkdir(parents=True)
+    backend = looking(tmp_path / "bare", None, ("*",))
+    assert backend.discover() == []
+    backend.notice(NET)
+    assert backend.discover() == []
+    assert kernel.taken() == []
 
 
 def test_files_tell_of_the_node_where_netlink_speaks_of_another_namespace(igb, kernel, tmp_path):

@@ -13,7 +13,7 @@ from devhost.errors import ConfigError, DevhostError
 from devhost.telemetry import log as telemetry
 
 from . import _options
-from ._lean import import_without_openssl
+from ._lean import import_without_openssl, use_one_heap
 
 log = telemetry.get(__name__)
 
@@ -102,6 +102,7 @@ def command(
 
     Runs until SIGTERM or SIGINT; SIGHUP, or an edit of the file, makes it read its configuration again.
     """
+    use_one_heap()
     import_without_openssl()
     telemetry.configure(log_format, log_level)  # before gRPC is imported: it reads its verbosity then
     try:

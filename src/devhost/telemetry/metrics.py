@@ -1,7 +1,7 @@
 """What devhost counts, as calls named after what happened.
 
-:class:`Metrics` counts nothing: it is what runs without ``--listen``, where prometheus_client would cost
-about 3 MB for figures nobody reads. ``prometheus.PrometheusMetrics`` overrides every method.
+:class:`Metrics` counts nothing: it is what runs without ``--listen``, where nobody reads the figures.
+``prometheus.PrometheusMetrics`` overrides every method.
 
 Durations are in seconds. A resource or backend must have been added before anything is told of it; what
 is told of an unknown one is dropped, so that a late event cannot bring back the series of a resource

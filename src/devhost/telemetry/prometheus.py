@@ -6,24 +6,19 @@ Every series of a resource or backend exists at zero from the moment it is known
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from functools import partial
 
 from devhost import __version__
 
+from .exposition import Distribution, Family, Kind, Metric, Number, process, text
 from .metrics import BackendFailure, CallFailure, Guess, Metrics, ObserverFailure
 from .page.hiding import hidden
 from .printable import printable
-from .scraped import Collected, Entries, Entry, Held, Holders, Left, Problems, Wrong
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""The classic text format, which every Prometheus reads: our names need nothing newer."""
+from .scraped import Entry, Held, Left, Wrong, entries, holders, problems
 
 _RPC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _EVENT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
@@ -40,8 +35,8 @@ OTHER_REASONS = "other reasons"
 class _PrepareSeries:
     """The series of a resource for which the kubelet calls PreStartContainer."""
 
-    seconds: Histogram
-    failures: Mapping[CallFailure, Counter]
+    seconds: Distribution
+    failures: Mapping[CallFailure, Number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,71 +44,70 @@ class _ResourceSeries:
     """The series of one resource, looked up once; those in ``ill`` last as long as their reason."""
 
     backend: str
-    healthy: Gauge
-    unhealthy: Gauge
-    allocations: Counter
-    allocation_failures: Mapping[CallFailure, Counter]
-    allocate_seconds: Histogram
-    prefer_seconds: Histogram
-    registrations: Counter
-    registration_failures: Counter
-    streams: Gauge
-    lists: Counter
-    list_size: Gauge
-    list_revision: Gauge
-    event_to_list: Histogram
+    healthy: Number
+    unhealthy: Number
+    allocations: Number
+    allocation_failures: Mapping[CallFailure, Number]
+    allocate_seconds: Distribution
+    prefer_seconds: Distribution
+    registrations: Number
+    registration_failures: Number
+    streams: Number
+    lists: Number
+    list_size: Number
+    list_revision: Number
+    event_to_list: Distribution
     prepare: _PrepareSeries | None = None
-    ill: dict[str, Gauge] = field(default_factory=dict)
+    ill: dict[str, Number] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _BackendSeries:
     """The series of one backend, looked up once."""
 
-    discovery_seconds: Histogram
-    degraded: Gauge
-    failures: Mapping[BackendFailure, Counter]
+    discovery_seconds: Distribution
+    degraded: Number
+    failures: Mapping[BackendFailure, Number]
 
 
 @dataclass(frozen=True, slots=True)
 class _LabelSeries:
     """The series of one backend's node labels, looked up once."""
 
-    labels: Gauge
-    written: Counter
-    failures: Counter
+    labels: Number
+    written: Number
+    failures: Number
 
 
 @dataclass(frozen=True, slots=True)
 class _ObserverSeries:
     """The series of one observer, looked up once."""
 
-    paused: Gauge
-    failures: Mapping[ObserverFailure, Counter]
-    dropped: Counter
+    paused: Number
+    failures: Mapping[ObserverFailure, Number]
+    dropped: Number
 
 
 class PrometheusMetrics(Metrics):
-    """Counts into a registry of its own, never into prometheus_client's global one."""
+    """Counts what happens to one host."""
 
     def __init__(self) -> None:
-        # The *_created companions double the number of series and say when this process started
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
+        self._metrics: list[Metric] = [*process()]
         self._resources: dict[str, _ResourceSeries] = {}
         self._backends: dict[str, _BackendSeries] = {}
-        self._provisioned: dict[str, dict[str, Gauge]] = {}
+        self._provisioned: dict[str, dict[str, Number]] = {}
         self._labelled: dict[str, _LabelSeries] = {}
         self._observers: dict[str, _ObserverSeries] = {}
         self._reasons: set[str] = set()
-        self._problems = Problems(lambda reason: self._said(reason))
+        self._wrong: Callable[[], Wrong] = lambda: ({}, ())
+        self._left: Callable[[], Iterable[Left]] = lambda: ()
+        self._entries: Callable[[], Iterable[Entry]] = lambda: ()
+        self._held: Callable[[], Iterable[Held]] | None = None
         self._said: Callable[[str], str] = lambda reason: printable(hidden(reason))
-        ProcessCollector(registry=self.registry)
         self._define_resource_series()
         self._define_backend_series()
         self._define_observer_series()
         self._define_host_series()
-        self.registry.register(self._problems)
 
     def _define_resource_series(self) -> None:
         by_resource = ("resource",)
@@ -195,26 +189,35 @@ class PrometheusMetrics(Metrics):
             ("result",),
         )
         self._guesses = {result: guesses.labels(result) for result in Guess}
-        self._generation = self._gauge("config_generation", "Configurations that took effect since start.")
+        self._generation = self._gauge(
+            "config_generation", "Configurations that took effect since start."
+        ).labels()
         self._reload_success = self._gauge(
             "config_last_reload_success", "1 if the last configuration read took effect, 0 if it was refused."
-        )
+        ).labels()
         self._reload_time = self._gauge(
             "config_last_reload_timestamp_seconds", "When a configuration was last read, in Unix time."
-        )
+        ).labels()
         info = self._gauge("build_info", "Always 1; the label names the version.", ("version",))
         info.labels(__version__).set(1)
 
-    def _gauge(self, name: str, meaning: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(name, meaning, labels, namespace="devhost", registry=self.registry)
+    def _gauge(self, name: str, meaning: str, labels: tuple[str, ...] = ()) -> Family[Number]:
+        return self._numbers("gauge", name, meaning, labels)
 
-    def _counter(self, name: str, meaning: str, labels: tuple[str, ...]) -> Counter:
-        return Counter(name, meaning, labels, namespace="devhost", registry=self.registry)
+    def _counter(self, name: str, meaning: str, labels: tuple[str, ...]) -> Family[Number]:
+        return self._numbers("counter", f"{name}_total", meaning, labels)
+
+    def _numbers(self, kind: Kind, name: str, meaning: str, labels: tuple[str, ...]) -> Family[Number]:
+        family = Family(kind, f"devhost_{name}", meaning, labels, Number)
+        self._metrics.append(family)
+        return family
 
     def _histogram(
         self, name: str, meaning: str, labels: tuple[str, ...], buckets: tuple[float, ...]
-    ) -> Histogram:
-        return Histogram(name, meaning, labels, namespace="devhost", registry=self.registry, buckets=buckets)
+    ) -> Family[Distribution]:
+        family = Family("histogram", f"devhost_{name}", meaning, labels, partial(Distribution, buckets))
+        self._metrics.append(family)
+        return family
 
     def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
         """From now on says who holds what, with the names of pods.
@@ -222,33 +225,32 @@ class PrometheusMetrics(Metrics):
         Args:
             held: tells it, each device and container once.
         """
-        self.registry.register(Holders(held))
+        self._held = held
         self._said = printable
 
-    def name_entries(self, entries: Callable[[], Iterable[Entry]]) -> None:
-        """From now on tells how many devices each entry of the file has.
+    def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:
+        """From now on reports how many devices each entry of the file has.
 
         Args:
-            entries: tells it of every entry.
+            listed: gives every entry.
         """
-        self.registry.register(Entries(entries))
+        self._entries = listed
 
     def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
         """From now on tells what is wrong, and which devices left lately, as these say at each scrape."""
-        self._problems.wrong, self._problems.left = wrong, left
+        self._wrong, self._left = wrong, left
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric there is, in the order of a scrape."""
+        yield from self._metrics
+        yield from problems(self._wrong(), self._left(), self._said)
+        yield entries(self._entries())
+        if self._held is not None:
+            yield holders(self._held())
 
     async def render(self) -> bytes:
-        """Every series in the text format of :data:`CONTENT_TYPE`.
-
-        With 100 resources that is 400 kB and some 50 ms of work, so the loop only collects, one metric after
-        another, and a thread makes text of them: a scrape must not hold up a device list.
-        """
-        return b"".join(
-            [
-                await asyncio.to_thread(prometheus_client.generate_latest, Collected(family))
-                for family in self.registry.collect()
-            ]
-        )
+        """Every series in the format of :data:`.exposition.CONTENT_TYPE`."""
+        return await text(self.collect())
 
     def resource_added(self, resource: str, backend: str, prepares: bool = False) -> None:
         known = self._resources.get(resource)

@@ -332,7 +332,7 @@ async def test_netlink_tells_the_mode_of_a_switch_and_who_stands_for_whom():
         for mode, count in (("legacy", 0), ("switchdev", 3), ("legacy", 0)):
             run("devlink", "dev", "eswitch", "set", "netdevsim/netdevsim10", "mode", mode)
             settle()
-            switch = (await devlink.read(profiles=False)).switches["netdevsim10"]
+            switch = devlink.read(profiles=False, timeout=60).switches["netdevsim10"]
             assert (switch.mode, sorted(switch.virtual)) == (mode, [*range(count)])
             ports = {name: text(f"/sys/class/net/{name}/phys_port_name") for name in switch.virtual.values()}
             assert list(ports.values()) == [f"pf0vf{number}" for number in switch.virtual]

@@ -21,6 +21,9 @@ from devhost.sysfs import Sysfs
 NAME = "netdevsim10"
 BUS = Path("/sys/bus/netdevsim")
 
+ANSWER = 60.0
+"""Seconds in which the kernel must have answered."""
+
 
 @pytest.fixture
 def simulated():
@@ -43,18 +46,18 @@ def sriov():
 
 
 async def test_a_switch_says_its_mode_and_which_interface_stands_for_which_function(simulated):
-    before = (await devlink.read(profiles=True)).switches[simulated]
+    before = devlink.read(profiles=True, timeout=ANSWER).switches[simulated]
     assert (before.mode, dict(before.virtual)) == ("legacy", {})
     run("devlink", "dev", "eswitch", "set", f"netdevsim/{simulated}", "mode", "switchdev")
     settle()
-    after = (await devlink.read(profiles=True)).switches[simulated]
+    after = devlink.read(profiles=True, timeout=ANSWER).switches[simulated]
     assert after.mode == "switchdev"
     assert set(after.virtual) == {0, 1}
     assert all(Path("/sys/class/net", name).exists() for name in after.virtual.values())
 
 
 async def test_a_change_of_mode_is_heard(simulated):
-    group = (await devlink.read(profiles=False)).group
+    group = devlink.read(profiles=False, timeout=ANSWER).group
     assert group is not None
     heard: list[bytes] = []
     link = netlink.subscribe(netlink.GENERIC, 0, (group,))
@@ -68,7 +71,7 @@ async def test_a_change_of_mode_is_heard(simulated):
 async def test_the_address_set_for_a_virtual_function_is_told(simulated):
     interface = next((BUS / f"devices/{simulated}/net").iterdir()).name
     run("ip", "link", "set", interface, "vf", "1", "mac", "02:00:00:00:00:07")
-    assert (await rtnl.vf_macs())[interface] == {1: "02:00:00:00:00:07"}
+    assert rtnl.vf_macs(timeout=ANSWER)[interface] == {1: "02:00:00:00:00:07"}
 
 
 async def test_a_function_below_a_bond_with_the_default_route_is_withheld_until_it_is_gone(sriov):

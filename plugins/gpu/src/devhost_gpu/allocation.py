@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from devhost.backend import AllocationError, DeviceNode, Edits, Mount
 from devhost.sysfs import Sysfs
@@ -12,6 +12,9 @@ from devhost.sysfs import Sysfs
 from .card import AMD, INTEL, NVIDIA, OTHER, Card
 from .options import GpuOptions
 from .use import PLAIN, GpuUse
+
+if TYPE_CHECKING:
+    from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
 
 BY_PATH = "/dev/dri/by-path"
 """Where udev keeps names of DRM nodes by PCI address (its rule ``60-drm.rules``)."""

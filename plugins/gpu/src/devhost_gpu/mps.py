@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from devhost.backend import Context, Edits, Event, Mount
 from devhost.sysfs import Sysfs
@@ -20,6 +20,9 @@ from devhost.sysfs import Sysfs
 from .card import NVIDIA, Card
 from .nvml.facts import NvidiaFacts
 from .use import GpuUse
+
+if TYPE_CHECKING:
+    from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
 
 DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -59,7 +62,7 @@ def edits(use: GpuUse, cards: Sequence[Card], shares: Mapping[str, Fraction]) ->
 
 def _limits(cards: Sequence[Card], shares: Mapping[str, Fraction]) -> dict[str, str]:
     """Of several cards the smallest share decides about threads; memory is limited on each by itself."""
-    parts = [shares.get(card.id, Fraction(1)) for card in cards]
+    parts = [shares.get(card.id, 1) for card in cards]
     sizes = [card.device.attributes.get("memory") for card in cards]
     memory = ",".join(
         f"{number}={int(size * part)}M"

@@ -1,16 +1,17 @@
 """What devlink tells of adapters: the mode of the embedded switch, its ports, and the firmware's profile.
 
-pyroute2 has devlink's commands, but its table of attributes ends with kernel 5.9, before scalable functions
-came. So the few attributes needed are named here, by their numbers in include/uapi/linux/devlink.h, for its
-generic netlink socket. pyroute2 is imported by the calls, never by importing this module.
+Numbers are those of include/uapi/linux/devlink.h and genetlink.h of the Linux kernel.
 """
 
 from __future__ import annotations
 
+import errno
+import struct
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+
+from devhost.netlink import GENERIC, ask, attribute, attributes, dump, number, text
 
 FAMILY = "devlink"
 CONFIG = "config"
@@ -20,14 +21,25 @@ CHANGES = frozenset({3, 4, 7, 8})
 """Commands of notifications after which switches may be others: a device or a port is new, changed or gone
 (``DEVLINK_CMD_NEW``, ``_DEL``, ``_PORT_NEW``, ``_PORT_DEL``)."""
 
-MODES = {0: "legacy", 1: "switchdev"}
+MODES: Mapping[int | None, str] = {0: "legacy", 1: "switchdev"}
 """Words for the modes of an embedded switch (``enum devlink_eswitch_mode``)."""
 
 BUS_NAME, DEV_NAME = 1, 2
 """Numbers of the attributes that name the device: ``pci`` and its address."""
 
-_ENOENT = 2
+GENERIC_HEADER = struct.Struct("=BBH")
+"""``struct genlmsghdr``: command, version, nothing."""
+
+_CONTROL, _GETFAMILY = 16, 3
+"""The family that knows the others (``GENL_ID_CTRL``), and how it is asked for one."""
+
+_FAMILY_ID, _FAMILY_NAME, _GROUPS = 1, 2, 7
+_GROUP_NAME, _GROUP_ID = 1, 2
+
 _GET, _PORT_GET, _ESWITCH_GET, _INFO_GET = 1, 5, 29, 51
+_NETDEV_NAME, _ESWITCH_MODE, _FLAVOUR = 7, 25, 77
+_VERSION_RUNNING, _VERSION_NAME, _VERSION_VALUE = 101, 103, 104
+_PF_NUMBER, _VF_NUMBER, _EXTERNAL, _SF_NUMBER = 127, 128, 149, 164
 _PCI_VF, _PCI_SF = 4, 7
 _PROFILE = "fw.app.name"
 """Name of the running firmware application: on Intel's adapters the DDP package."""
@@ -54,58 +66,54 @@ class Devlink:
     group: int | None = None
 
 
-async def read(*, profiles: bool) -> Devlink:
+def read(*, profiles: bool, timeout: float) -> Devlink:
     """Asks for everything; empty where the kernel has no devlink, or no device of it.
 
     Args:
         profiles: whether to ask for the firmware's profile, which may take the driver to the firmware.
+        timeout: seconds for all of it.
 
     Raises:
-        Exception: pyroute2 raises whatever it likes.
+        OSError: the kernel refuses, or does not answer in time.
     """
-    from pyroute2.netlink.exceptions import NetlinkError
-
-    socket, _ = _classes()
-    async with socket() as link:
-        try:
-            await link.bind(FAMILY, _classes()[1])
-        except NetlinkError as error:
-            if error.code == _ENOENT:
-                return Devlink()
-            raise
-        group = link.mcast_groups.get(CONFIG)
-        devices = [_name(message) for message in await _ask(link, _GET)]
-        if not devices:
-            return Devlink(group=group)
-        ports = await _ask(link, _PORT_GET)
-        modes: dict[str, str] = {}
-        found: dict[str, str] = {}
-        for device in devices:
-            for message in await _maybe(link, _ESWITCH_GET, device):
-                modes[device[1]] = MODES.get(message.get_attr("ESWITCH_MODE"), "")
-            if profiles:
-                for message in await _maybe(link, _INFO_GET, device):
-                    found[device[1]] = profile_in(message)
+    deadline = time.monotonic() + timeout
+    try:
+        family, group = _family(timeout)
+    except FileNotFoundError:
+        return Devlink()
+    link = _Link(family, deadline)
+    devices = [_name(device) for device in link.all(_GET)]
+    if not devices:
+        return Devlink(group=group)
+    ports = link.all(_PORT_GET)
+    modes: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for device in devices:
+        mode = dict(attributes(link.one(_ESWITCH_GET, device))).get(_ESWITCH_MODE)
+        modes[device[1]] = MODES.get(number(mode), "")
+        if profiles:
+            found[device[1]] = profile_in(link.one(_INFO_GET, device))
     return Devlink(switches([name for _, name in devices], modes, found, ports), group)
 
 
 def switches(
-    names: Iterable[str], modes: Mapping[str, str], profiles: Mapping[str, str], ports: Iterable[Any]
+    names: Iterable[str], modes: Mapping[str, str], profiles: Mapping[str, str], ports: Iterable[bytes]
 ) -> dict[str, Switch]:
-    """The devices with their ports, from ``DEVLINK_CMD_PORT_NEW`` messages.
+    """The devices with their ports, from the attributes of ``DEVLINK_CMD_PORT_NEW`` messages.
 
     Ports of functions on another host (an adapter with processors of its own shows them) are left out.
     """
     virtual: dict[str, dict[int, str]] = {}
     scalable: dict[str, dict[int, str]] = {}
-    for port in ports:
-        name, interface = _name(port)[1], port.get_attr("PORT_NETDEV_NAME")
-        if not interface or port.get_attr("PORT_EXTERNAL"):
+    for one in ports:
+        port = dict(attributes(one))
+        bus, name = _name(one)
+        interface, flavour = text(port.get(_NETDEV_NAME)), number(port.get(_FLAVOUR))
+        if not interface or number(port.get(_EXTERNAL)) or not _is_own(port, bus, name):
             continue
-        if port.get_attr("PORT_FLAVOUR") == _PCI_VF and _is_own(port, name):
-            virtual.setdefault(name, {})[port.get_attr("PORT_PCI_VF_NUMBER")] = interface
-        elif port.get_attr("PORT_FLAVOUR") == _PCI_SF and _is_own(port, name):
-            scalable.setdefault(name, {})[port.get_attr("PORT_PCI_SF_NUMBER")] = interface
+        index = number(port.get({_PCI_VF: _VF_NUMBER, _PCI_SF: _SF_NUMBER}.get(flavour or 0, 0)))
+        if index is not None:
+            (virtual if flavour == _PCI_VF else scalable).setdefault(name, {})[index] = interface
     return {
         name: Switch(
             modes.get(name, ""), profiles.get(name, ""), virtual.get(name, {}), scalable.get(name, {})
@@ -114,88 +122,75 @@ def switches(
     }
 
 
-def profile_in(message: Any) -> str:
-    """The profile that a ``DEVLINK_CMD_INFO_GET`` answer names; empty if it names none."""
-    for version in message.get_attrs("INFO_VERSION_RUNNING"):
-        if version.get_attr("INFO_VERSION_NAME") == _PROFILE:
-            return str(version.get_attr("INFO_VERSION_VALUE") or "")
+def profile_in(answer: bytes) -> str:
+    """The profile that the attributes of a ``DEVLINK_CMD_INFO_GET`` answer name; empty if they name none."""
+    for kind, value in attributes(answer):
+        version = dict(attributes(value)) if kind == _VERSION_RUNNING else {}
+        if text(version.get(_VERSION_NAME)) == _PROFILE:
+            return text(version.get(_VERSION_VALUE))
     return ""
 
 
-def _name(message: Any) -> tuple[str, str]:
-    return message.get_attr("BUS_NAME"), message.get_attr("DEV_NAME")
+def _family(timeout: float) -> tuple[int, int | None]:
+    """The number of devlink's family, and that of its multicast group.
+
+    Raises:
+        FileNotFoundError: the kernel has no such family.
+        OSError: it refuses, or does not answer in time.
+    """
+    question = GENERIC_HEADER.pack(_GETFAMILY, 1, 0) + attribute(_FAMILY_NAME, FAMILY.encode() + b"\0")
+    answer = ask(GENERIC, _CONTROL, question, timeout=timeout)
+    found = dict(attributes(answer.payload[GENERIC_HEADER.size :])) if answer else {}
+    family = number(found.get(_FAMILY_ID))
+    if family is None:
+        raise FileNotFoundError(errno.ENOENT, "there is no devlink")
+    for _, one in attributes(found.get(_GROUPS, b"")):
+        group = dict(attributes(one))
+        if text(group.get(_GROUP_NAME)) == CONFIG:
+            return family, number(group.get(_GROUP_ID))
+    return family, None
 
 
-def _is_own(port: Any, device: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """Questions to the family until ``deadline``, by the monotonic clock. Answers are attributes."""
+
+    family: int
+    deadline: float
+
+    def all(self, command: int) -> list[bytes]:
+        question = GENERIC_HEADER.pack(command, 1, 0)
+        left = self.deadline - time.monotonic()
+        return [
+            found.payload[GENERIC_HEADER.size :]
+            for found in dump(GENERIC, self.family, question, timeout=left)
+        ]
+
+    def one(self, command: int, device: tuple[str, str]) -> bytes:
+        """The answer of one device; nothing from a driver that does not know the question."""
+        named = zip((BUS_NAME, DEV_NAME), device, strict=True)
+        question = b"".join(attribute(kind, value.encode() + b"\0") for kind, value in named)
+        left = self.deadline - time.monotonic()
+        try:
+            found = ask(GENERIC, self.family, GENERIC_HEADER.pack(command, 1, 0) + question, timeout=left)
+        except TimeoutError:
+            raise
+        except OSError:
+            return b""
+        return found.payload[GENERIC_HEADER.size :] if found else b""
+
+
+def _name(found: bytes) -> tuple[str, str]:
+    named = dict(attributes(found))
+    return text(named.get(BUS_NAME)), text(named.get(DEV_NAME))
+
+
+def _is_own(port: Mapping[int, bytes], bus: str, device: str) -> bool:
     """Whether a port is of this very physical function: one device may have the ports of several.
 
     The number of a physical function is then that of the PCI function (kernel, drivers call
     ``devlink_port_attrs_pci_vf_set`` with it); netdevsim, which is not on PCI, has 0 in all.
     """
     function = device.rpartition(".")[2]
-    number = port.get_attr("PORT_PCI_PF_NUMBER")
-    return (
-        number is None
-        or port.get_attr("BUS_NAME") != "pci"
-        or not function.isdigit()
-        or number == int(function)
-    )
-
-
-async def _ask(link: Any, command: int) -> list[Any]:
-    from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
-
-    return await _request(link, _question(command), NLM_F_REQUEST | NLM_F_DUMP)
-
-
-async def _maybe(link: Any, command: int, device: tuple[str, str]) -> list[Any]:
-    """The answer of one device; nothing from a driver that does not know the question."""
-    from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST
-    from pyroute2.netlink.exceptions import NetlinkError
-
-    question = _question(command)
-    question["attrs"] = [("BUS_NAME", device[0]), ("DEV_NAME", device[1])]
-    try:
-        return await _request(link, question, NLM_F_REQUEST | NLM_F_ACK)
-    except NetlinkError:
-        return []
-
-
-async def _request(link: Any, question: Any, flags: int) -> list[Any]:
-    return [answer async for answer in await link.nlm_request(question, msg_type=link.prid, msg_flags=flags)]
-
-
-def _question(command: int) -> Any:
-    question = _classes()[1]()
-    question["cmd"], question["version"] = command, 1
-    return question
-
-
-@cache
-def _classes() -> tuple[Any, Any]:
-    """The socket and the message, made from pyroute2's at the first use."""
-    from pyroute2.netlink import genlmsg, nla
-    from pyroute2.netlink.generic import AsyncGenericNetlinkSocket
-
-    class Socket(AsyncGenericNetlinkSocket):  # type: ignore[misc]
-        module_err_level = "debug"  # a kernel without devlink is nothing to complain of
-
-    class Version(nla):  # type: ignore[misc]
-        nla_map = ((103, "INFO_VERSION_NAME", "asciiz"), (104, "INFO_VERSION_VALUE", "asciiz"))
-
-    class Message(genlmsg):  # type: ignore[misc]
-        nla_map = (
-            (BUS_NAME, "BUS_NAME", "asciiz"),
-            (DEV_NAME, "DEV_NAME", "asciiz"),
-            (7, "PORT_NETDEV_NAME", "asciiz"),
-            (25, "ESWITCH_MODE", "uint16"),
-            (77, "PORT_FLAVOUR", "uint16"),
-            (101, "INFO_VERSION_RUNNING", "version"),
-            (127, "PORT_PCI_PF_NUMBER", "uint16"),
-            (128, "PORT_PCI_VF_NUMBER", "uint16"),
-            (149, "PORT_EXTERNAL", "uint8"),
-            (164, "PORT_PCI_SF_NUMBER", "uint32"),
-        )
-        version = Version
-
-    return Socket, Message
+    own = number(port.get(_PF_NUMBER))
+    return own is None or bus != "pci" or not function.isdigit() or own == int(function)

@@ -10,10 +10,10 @@ Nothing here fails: what cannot be asked is absent, with one line in the log whe
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import struct
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -97,7 +97,14 @@ class Network:
         self._stale_devlink |= anything or event.subsystem in ("pci", "auxiliary", "devlink")
 
     def facts(self, look: Look) -> dict[str, Facts]:
-        """What is known beyond sysfs of each function, by id. Without an event all is asked again."""
+        """What is known beyond sysfs of each function, by id. Without an event all is asked again.
+
+        Without functions nothing is asked: on a node that has none, the network of pods changes all the time.
+        """
+        if not look.functions:
+            self.interest = Interest(addresses=self._addresses)
+            self._stale_network = self._stale_devlink = True
+            return {}
         names = _names() if self._live else {}
         if self._stale_network or self._quiet:
             self._ask_network(names)
@@ -110,13 +117,13 @@ class Network:
 
     def _ask_network(self, names: Mapping[int, str]) -> None:
         hears = self._live and hears_links(self._sysfs)
-        self._traffic = self._ask("routes", lambda: rtnl.traffic(names)) if hears else None
+        self._traffic = self._ask("routes", lambda: rtnl.traffic(names, timeout=DEADLINE)) if hears else None
         if self._traffic is None:
             self._traffic = self._files.traffic(self._addresses)
         # another namespace than the first has interfaces of its own, and hides those of the node
         self._sees_all = not hears or os.path.exists(INITIAL)  # noqa: PTH110 - a plain string path
         if hears and self._wants("mac"):
-            self._macs = self._ask("virtual functions", rtnl.vf_macs) or {}
+            self._macs = self._ask("virtual functions", lambda: rtnl.vf_macs(timeout=DEADLINE)) or {}
         if self._traffic is None and self._live:
             self._trouble("the node's routes", "neither rtnetlink nor /proc/1/net shows them")
         elif self._live and not self._sees_all:
@@ -127,23 +134,19 @@ class Network:
     def _ask_devlink(self) -> None:
         if self._live:
             profiles = self._wants("ddpProfile")
-            found = self._ask("devlink", lambda: devlink.read(profiles=profiles))
+            found = self._ask("devlink", lambda: devlink.read(profiles=profiles, timeout=DEADLINE))
             self._devlink = found or self._devlink
 
     def _wants(self, attribute: str) -> bool:
         return attribute in self._context.wanted or "*" in self._context.wanted
 
-    def _ask(self, what: str, call: Callable[[], Awaitable[T]]) -> T | None:
+    def _ask(self, what: str, call: Callable[[], T]) -> T | None:
         """The answer, ``None`` if there is none in time."""
-
-        async def bounded() -> T:
-            async with asyncio.timeout(DEADLINE):
-                return await call()
-
         try:
-            answer = asyncio.run(bounded())
-        except Exception as error:  # noqa: BLE001 - pyroute2 raises whatever it likes
-            self._trouble(f"netlink's {what}", str(error) or type(error).__name__)
+            answer = call()
+        except (OSError, rtnl.Unresolved, struct.error) as error:
+            reason = error.strerror if isinstance(error, OSError) else ""
+            self._trouble(f"netlink's {what}", reason or str(error) or type(error).__name__)
             return None
         self._over(f"netlink's {what}")
         return answer

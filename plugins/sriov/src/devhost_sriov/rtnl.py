@@ -1,20 +1,46 @@
-"""What rtnetlink tells of the node's network, asked through pyroute2 as it is needed.
+"""What rtnetlink tells of the node's network, asked as it is needed.
 
-pyroute2 is imported by the calls, never by importing this module: it takes 14 MB.
+Numbers and layouts are those of rtnetlink.h, if_link.h and if_addr.h in include/uapi/linux of the kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import ipaddress
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping
+
+from devhost.netlink import ROUTE, attribute, attributes, dump, number, text
 
 from .traffic import WIDEST, DefaultRoute, Traffic
 
-_UNICAST = 1
-"""``RTN_UNICAST``: what leaves, unlike a route that says "unreachable" (linux/rtnetlink.h)."""
+IFINFO = struct.Struct("=BxHiII")
+"""``struct ifinfomsg``: family, type, index, flags, change."""
 
-_VF_INFO = 1 | 8
-"""``RTEXT_FILTER_VF | RTEXT_FILTER_SKIP_STATS`` (linux/rtnetlink.h)."""
+IFADDR = struct.Struct("=BBBBI")
+"""``struct ifaddrmsg``: family, prefixlen, flags, scope, index."""
+
+RTMSG = struct.Struct("=BBBBBBBBI")
+"""``struct rtmsg``: family, dst_len, src_len, tos, table, protocol, scope, type, flags."""
+
+UNICAST = 1
+"""``RTN_UNICAST``: what leaves, unlike a route that says "unreachable"."""
+
+IFLA_IFNAME = 3
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+
+_GETLINK, _GETADDR, _GETROUTE = 18, 22, 26
+_NEXT_HOP = struct.Struct("=HBBi")
+"""``struct rtnexthop``: length, flags, hops, index."""
+
+_OIF, _MULTIPATH, _TABLE = 4, 9, 15
+_EXT_MASK, _VFINFO_LIST, _VF_INFO, _VF_MAC = 29, 22, 1, 1
+_VF_FILTER = 1 | 8
+"""``RTEXT_FILTER_VF | RTEXT_FILTER_SKIP_STATS``."""
+
+_MAC = struct.Struct("=I6s")
+"""The beginning of ``struct ifla_vf_mac``: the function's number, its Ethernet address."""
 
 _IPV4, _IPV6 = 2, 10
 _VERSIONS = {_IPV4: 4, _IPV6: 6}
@@ -27,74 +53,88 @@ class Unresolved(Exception):
     """A default route names its next hop by number alone (``net.ipv4.nexthop_compat_mode`` is 0)."""
 
 
-async def traffic(names: Mapping[int, str]) -> Traffic:
+def traffic(names: Mapping[int, str], *, timeout: float) -> Traffic:
     """The node's default routes of all tables, and all its addresses.
 
     Args:
         names: the interfaces of this network namespace by index.
+        timeout: seconds for all of it.
 
     Raises:
-        Exception: pyroute2 raises whatever it likes.
+        OSError: the kernel refuses, or does not answer in time.
         Unresolved: a default route cannot be told from this.
     """
-    from pyroute2 import AsyncIPRoute
-
+    deadline = time.monotonic() + timeout
     routes: set[DefaultRoute] = set()
     addresses: set[tuple[str, str]] = set()
-    async with AsyncIPRoute() as kernel:
-        for family in (_IPV4, _IPV6):
-            async for message in await kernel.route("dump", family=family):
-                routes.update(default_routes(message, names))
-        async for message in await kernel.addr("dump"):
-            # of a point-to-point link IFA_ADDRESS is the other end's
-            address = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-            if address and (name := names.get(message["index"])):
-                addresses.add((address, name))
+    for family in (_IPV4, _IPV6):
+        question = RTMSG.pack(family, *[0] * 8)
+        for message in dump(ROUTE, _GETROUTE, question, timeout=deadline - time.monotonic()):
+            routes.update(default_routes(message.payload, names))
+    for message in dump(ROUTE, _GETADDR, IFADDR.pack(*[0] * 5), timeout=deadline - time.monotonic()):
+        index = IFADDR.unpack_from(message.payload)[4]
+        found = dict(attributes(message.payload[IFADDR.size :]))
+        # of a point-to-point link IFA_ADDRESS is the other end's
+        address = found.get(IFA_LOCAL) or found.get(IFA_ADDRESS) or b""
+        if len(address) in (4, 16) and (name := names.get(index)):
+            addresses.add((str(ipaddress.ip_address(address)), name))
     return Traffic(frozenset(routes), frozenset(addresses))
 
 
-async def vf_macs() -> VfMacs:
+def vf_macs(*, timeout: float) -> VfMacs:
     """What the physical functions have set for their virtual ones, in one dump.
 
-    Raises:
-        Exception: pyroute2 raises whatever it likes.
-    """
-    from pyroute2 import AsyncIPRoute
+    Args:
+        timeout: seconds.
 
+    Raises:
+        OSError: the kernel refuses, or does not answer in time.
+    """
+    mask = attribute(_EXT_MASK, _VF_FILTER.to_bytes(4, sys.byteorder))
     found: dict[str, Mapping[int, str]] = {}
-    async with AsyncIPRoute() as kernel:
-        async for message in await kernel.link("dump", ext_mask=_VF_INFO):
-            if macs := vf_macs_in(message):
-                found[message.get_attr("IFLA_IFNAME")] = macs
+    for message in dump(ROUTE, _GETLINK, IFINFO.pack(*[0] * 5) + mask, timeout=timeout):
+        if macs := vf_macs_in(message.payload):
+            found[text(dict(attributes(message.payload[IFINFO.size :])).get(IFLA_IFNAME))] = macs
     return found
 
 
-def default_routes(message: Any, names: Mapping[int, str]) -> Iterator[DefaultRoute]:
-    """The default routes that one ``RTM_NEWROUTE`` message stands for: one for each next hop.
+def default_routes(route: bytes, names: Mapping[int, str]) -> Iterator[DefaultRoute]:
+    """The default routes that the payload of one ``RTM_NEWROUTE`` stands for: one for each next hop.
 
     Raises:
         Unresolved: see there.
     """
-    if message["dst_len"] > WIDEST or message["type"] != _UNICAST:
+    family, length, _, _, table, _, _, kind, _ = RTMSG.unpack_from(route)
+    if length > WIDEST or kind != UNICAST:
         return
-    hops: Sequence[Any] = message.get_attr("RTA_MULTIPATH") or ()
-    indices = [message.get_attr("RTA_OIF"), *(hop["oif"] for hop in hops)]
+    found = dict(attributes(route[RTMSG.size :]))
+    indices = [number(found.get(_OIF)), *_hops(found.get(_MULTIPATH, b""))]
     if not any(indices):
         raise Unresolved("a default route names its next hop by number alone")
     # the header's table has one byte; RTA_TABLE has all
-    table = message.get_attr("RTA_TABLE") or message["table"]
+    table = number(found.get(_TABLE)) or table
     for index in indices:
         if name := names.get(index or 0):
-            yield DefaultRoute(_VERSIONS[message["family"]], name, table)
+            yield DefaultRoute(_VERSIONS[family], name, table)
 
 
-def vf_macs_in(message: Any) -> dict[int, str]:
-    """The addresses that one ``RTM_NEWLINK`` message has for virtual functions, as far as they are set."""
+def _hops(data: bytes) -> Iterator[int]:
+    """The interfaces of the next hops of ``RTA_MULTIPATH``."""
+    at = 0
+    while at + _NEXT_HOP.size <= len(data):
+        length, _, _, index = _NEXT_HOP.unpack_from(data, at)
+        yield index
+        at += max(length + 3 & ~3, _NEXT_HOP.size)
+
+
+def vf_macs_in(link: bytes) -> dict[int, str]:
+    """The addresses in the payload of one ``RTM_NEWLINK`` for virtual functions, as far as they are set."""
     found: dict[int, str] = {}
-    virtual = message.get_attr("IFLA_VFINFO_LIST")
-    for one in virtual.get_attrs("IFLA_VF_INFO") if virtual is not None else ():
-        entry = one.get_attr("IFLA_VF_MAC")
-        mac = entry["mac"] if entry is not None else ""
-        if mac.strip("0:"):
-            found[entry["vf"]] = mac
+    functions = dict(attributes(link[IFINFO.size :])).get(_VFINFO_LIST, b"")
+    for kind, function in attributes(functions):
+        entry = dict(attributes(function)).get(_VF_MAC, b"") if kind == _VF_INFO else b""
+        if len(entry) >= _MAC.size:
+            index, mac = _MAC.unpack_from(entry)
+            if any(mac):
+                found[index] = mac.hex(":")
     return found

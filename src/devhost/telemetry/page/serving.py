@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from devhost.telemetry.document import Source, StatusDocument
 from devhost.telemetry.http import Answer, Response, Route, Stream
@@ -15,7 +16,9 @@ from devhost.telemetry.newest import INTERVAL, Newest
 from devhost.telemetry.oneline import line
 
 from .hiding import without_pods
-from .skeleton import headers, render, whole
+
+if TYPE_CHECKING:
+    from .skeleton import Rendering
 
 STALE = 1.0
 """Seconds within which everybody who asks gets the same answer, as long as no change is told."""
@@ -50,9 +53,14 @@ class StatusPage:
         def shown(found: StatusDocument) -> StatusDocument:
             return found if pods else without_pods(found)
 
+        def rendered(found: StatusDocument) -> Rendering:
+            from .skeleton import render  # on a thread, and only where a page is open: 1 MB
+
+            return render(shown(found), name, datetime.now(UTC), pods=pods)
+
         self._live = Newest(
             document,
-            lambda found: render(shown(found), name, datetime.now(UTC), pods=pods),
+            rendered,
             interval=interval,
             stale=STALE,
             refresh=REFRESH,
@@ -69,7 +77,10 @@ class StatusPage:
         return {"/": self._page, "/status.json": self._document, "/events": self._events}
 
     async def _page(self) -> Answer:
-        return Response(whole(await self._live.now()), "text/html; charset=utf-8", headers=headers())
+        rendering = await self._live.now()
+        from .skeleton import headers, whole
+
+        return Response(whole(rendering), "text/html; charset=utf-8", headers=headers())
 
     async def _document(self) -> Answer:
         return Response(await self._json.now(), "application/json", headers=OWN)

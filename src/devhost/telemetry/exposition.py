@@ -1,0 +1,251 @@
+"""Counters, gauges and histograms, and Prometheus' text format for them.
+
+prometheus-client would do the same, but importing it imports an HTTP server and OpenSSL: 7 MB of a budget of
+48 MB for the whole process (``docs/performance.md``). The format is version 0.0.4 of
+https://prometheus.io/docs/instrumenting/exposition_formats/. Names and labels are not checked: they are
+written in the code. Use the objects of this module in one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import resource
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeVar
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The classic text format, which every Prometheus reads: our names need nothing newer."""
+
+TURN = 200
+"""Lines after which other work gets its turn, about half a millisecond."""
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Metric(Protocol):
+    """All series of one name.
+
+    Attributes:
+        name: with ``_total`` where it is a counter.
+        meaning: what ``# HELP`` says.
+        label_names: the labels of each series; a histogram's samples have ``le`` besides.
+    """
+
+    kind: Kind
+    name: str
+    meaning: str
+    label_names: Sequence[str]
+
+    def lines(self) -> Iterable[str]:
+        """The samples now, one line each."""
+
+
+class Number:
+    """One series of a counter or a gauge."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, by: float = 1.0) -> None:
+        """Adds ``by``."""
+        self.value += by
+
+    def set(self, value: float) -> None:
+        """Makes it ``value``."""
+        self.value = value
+
+    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
+        """Its one sample."""
+        yield _line(name, labels, self.value)
+
+
+class Distribution:
+    """One series of a histogram.
+
+    Args:
+        bounds: the upper ends of the buckets, ascending; what is larger counts in ``+Inf`` alone.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = (*bounds, math.inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts ``value``: a bucket includes its upper end."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
+        """The buckets, each with those below it, the number and the sum of the values."""
+        for bound, count in zip(self._bounds, accumulate(self._counts), strict=True):
+            yield _line(f"{name}_bucket", {**labels, "le": _number(bound)}, count)
+        yield _line(f"{name}_count", labels, sum(self._counts))
+        yield _line(f"{name}_sum", labels, self._sum)
+
+
+S = TypeVar("S", Number, Distribution)
+
+
+class Family(Generic[S]):
+    """A metric whose series are counted here: one for each set of label values.
+
+    Args:
+        series: makes a series, at zero.
+    """
+
+    def __init__(
+        self, kind: Kind, name: str, meaning: str, label_names: Sequence[str], series: Callable[[], S]
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.meaning = meaning
+        self.label_names = label_names
+        self._make: Callable[[], S] = series
+        self._series: dict[tuple[str, ...], S] = {}
+
+    def labels(self, *values: str) -> S:
+        """The series with these values, in the order of ``label_names``; it exists from now on."""
+        if values not in self._series:
+            self._series[values] = self._make()
+        return self._series[values]
+
+    def remove(self, *values: str) -> None:
+        """Ends the series with these values, if there is one."""
+        self._series.pop(values, None)
+
+    def lines(self) -> Iterator[str]:
+        for values, series in list(self._series.items()):  # others may come and go between two lines
+            yield from series.lines(self.name, dict(zip(self.label_names, values, strict=True)))
+
+
+class Gathered:
+    """A gauge that is made for one scrape.
+
+    Args:
+        samples: the label values of each series, and its value.
+    """
+
+    kind: Kind = "gauge"
+
+    def __init__(
+        self,
+        name: str,
+        meaning: str,
+        label_names: Sequence[str],
+        samples: Iterable[tuple[Sequence[str], float]],
+    ) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.label_names = label_names
+        self._samples = list(samples)
+
+    def lines(self) -> Iterator[str]:
+        for values, value in self._samples:
+            yield _line(self.name, dict(zip(self.label_names, values, strict=True)), value)
+
+
+class Process:
+    """A figure of this process, under the names that Prometheus' client libraries have for them.
+
+    Args:
+        read: gives it; the metric has no sample where that raises ``OSError``.
+    """
+
+    label_names: Sequence[str] = ()
+
+    def __init__(self, kind: Kind, name: str, meaning: str, read: Callable[[], float]) -> None:
+        self.kind = kind
+        self.name = f"process_{name}"
+        self.meaning = meaning
+        self._read = read
+
+    def lines(self) -> Iterator[str]:
+        try:
+            yield _line(self.name, {}, self._read())
+        except OSError:  # no /proc, or no file descriptor left to look into it
+            return
+
+
+def process() -> list[Process]:
+    """Memory, CPU time, start and open files of this process, read from ``/proc``.
+
+    https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics
+    """
+    ticks, page = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
+
+    def stat(field: int) -> int:
+        # proc_pid_stat(5) counts from 1, and the second field may hold spaces and parentheses
+        return int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[field - 3])
+
+    def boot() -> float:
+        lines = Path("/proc/stat").read_bytes().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(b"btime "))
+
+    def limit() -> float:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return math.inf if soft == resource.RLIM_INFINITY else soft
+
+    return [
+        Process("gauge", "virtual_memory_bytes", "Virtual memory size in bytes.", lambda: stat(23)),
+        Process("gauge", "resident_memory_bytes", "Resident memory size in bytes.", lambda: stat(24) * page),
+        Process(
+            "gauge",
+            "start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+            lambda: boot() + stat(22) / ticks,
+        ),
+        Process(
+            "counter",
+            "cpu_seconds_total",
+            "Total user and system CPU time spent in seconds.",
+            lambda: (stat(14) + stat(15)) / ticks,
+        ),
+        Process(
+            "gauge",
+            "open_fds",
+            "Number of open file descriptors.",
+            lambda: len(os.listdir("/proc/self/fd")),
+        ),
+        Process("gauge", "max_fds", "Maximum number of open file descriptors.", limit),
+    ]
+
+
+async def text(metrics: Iterable[Metric]) -> bytes:
+    """Every sample of these metrics, below their ``# HELP`` and ``# TYPE``.
+
+    With 100 resources that is 400 kB and some 30 ms of work. It lets other work through every
+    :data:`TURN` lines: a scrape must not hold up a device list.
+    """
+    parts: list[str] = []
+    for metric in metrics:
+        meaning = metric.meaning.replace("\\", r"\\").replace("\n", r"\n")
+        parts.append(f"# HELP {metric.name} {meaning}\n# TYPE {metric.name} {metric.kind}\n")
+        for number, line in enumerate(metric.lines()):
+            parts.append(line)
+            if not number % TURN:
+                await asyncio.sleep(0)
+    return "".join(parts).encode()
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    pairs = ",".join([f'{label}="{_escaped(labels[label])}"' for label in sorted(labels)])
+    return f"{name}{{{pairs}}} {_number(value)}\n" if pairs else f"{name} {_number(value)}\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    """As Go's ``ParseFloat`` reads it; ``le`` has to be ``+Inf`` to the letter."""
+    return "+Inf" if value == math.inf else repr(float(value))

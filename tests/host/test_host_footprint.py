@@ -1,0 +1,125 @@
+"""What the node lacks costs nothing: which modules a running devhost imports, and which threads it keeps."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+WAIT = 60.0
+"""Seconds in which a condition must come true, also on a busy machine."""
+
+BACKENDS = ("udev", "gpu", "rdma", "sriov", "fpga")
+
+HEAVY = {
+    "_ssl",
+    "decimal",
+    "email.message",
+    "html.entities",
+    "http.client",
+    "http.server",
+    "importlib.metadata",
+    "jsonschema",
+    "prometheus_client",
+    "pynvml",
+    "pyroute2",
+    "pyverbs",
+    "urllib.request",
+    "zipfile",
+}
+"""Modules of half a megabyte and more that a node without the hardware has no use for."""
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+class Running:
+    """A ``devhost run`` as the DaemonSet starts it, on a machine without any device."""
+
+    def __init__(self, pid: int, log: Path) -> None:
+        self.pid = pid
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    @property
+    def imported(self) -> set[str]:
+        """What was imported so far, as ``-X importtime`` tells."""
+        return set(re.findall(r"^import time: .*\| +(\S+)$", self.log, re.MULTILINE))
+
+    def get(self, path: str) -> bytes:
+        """What it answers to a scrape."""
+        until(lambda: "address=127.0.0.1:" in self.log, "it does not listen")
+        port = re.findall(r"address=127\.0\.0\.1:(\d+)", self.log)[0]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT) as answer:
+            body: bytes = answer.read()
+            return body
+
+    def has_looked(self, backends: tuple[str, ...]) -> bool:
+        """Whether each of these has looked for devices."""
+        try:
+            text = self.get("/metrics").decode()
+        except OSError:  # it starts, on a machine that may be very busy: asked again
+            return False
+        return all(
+            re.search(rf'^devhost_discovery_seconds_count\{{backend="{name}"\}} [1-9]', text, re.MULTILINE)
+            for name in backends
+        )
+
+
+@contextmanager
+def devhost(directory: Path, backends: tuple[str, ...]) -> Iterator[Running]:
+    for name in ("root/sys", "root/dev", "kubelet"):
+        (directory / name).mkdir(parents=True)
+    entries = "".join(f"  - {{name: example.com/{name}, backend: {name}}}\n" for name in backends)
+    entries = entries.replace("backend: udev", "backend: udev, where: {subsystem: misc}")
+    (directory / "devhost.yaml").write_text(f"version: 1\nresources:\n{entries}")
+    command = [
+        *(sys.executable, "-X", "importtime", "-m", "devhost", "run", "--listen", "127.0.0.1:0"),
+        *("--config", f"{directory}/devhost.yaml", "--kubelet-dir", f"{directory}/kubelet"),
+        *("--root", f"{directory}/root", "--status-socket", f"{directory}/s.sock"),
+    ]
+    log = directory / "log"
+    with log.open("wb") as sink, subprocess.Popen(command, stdout=sink, stderr=sink) as process:
+        try:
+            yield Running(process.pid, log)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(WAIT)
+
+
+@pytest.mark.slow
+def test_all_five_backends_without_hardware_import_no_heavy_library(tmp_path: Path) -> None:
+    """Peers run one plugin for each kind of hardware; here one process has the code of all kinds."""
+    with devhost(tmp_path, BACKENDS) as running:
+        until(lambda: running.has_looked(BACKENDS), "not every backend has looked")
+        imported = running.imported
+    assert {"devhost.host", "devhost_sriov.network", "devhost.telemetry.exposition"} <= imported
+    assert imported & HEAVY == set()
+
+
+@pytest.mark.slow
+def test_all_five_backends_without_hardware_keep_at_most_one_thread_more_than_udev(tmp_path: Path) -> None:
+    with devhost(tmp_path / "one", ("udev",)) as alone, devhost(tmp_path / "all", BACKENDS) as every:
+        until(lambda: alone.has_looked(("udev",)), "udev has not looked")
+        until(lambda: every.has_looked(BACKENDS), "not every backend has looked")
+        until(lambda: every.threads <= alone.threads + 1, "threads stay that have nothing to do")

@@ -1,0 +1,107 @@
+"""The text that Prometheus scrapes, read by the parser of its own client library."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+
+import prometheus_client
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from devhost.telemetry.exposition import CONTENT_TYPE, Distribution, Family, Gathered, Number, process, text
+
+BUCKETS = (0.1, 1.0, 5.0)
+
+
+async def read(*metrics: object) -> dict[str, list[tuple[str, dict[str, str], float]]]:
+    """What a scrape of these metrics shows, by the metric's name."""
+    found = text_string_to_metric_families((await text(metrics)).decode())  # type: ignore[arg-type]
+    return {family.name: [(one.name, one.labels, one.value) for one in family.samples] for family in found}
+
+
+@pytest.mark.parametrize("value", ['back\\slash "quoted"\nnext line', "\\n", '"', "ümläut ✓", ""])
+async def test_a_label_is_read_back_as_it_was_whatever_is_in_it(value: str) -> None:
+    family = Family("gauge", "x", "Of one.", ("reason",), Number)
+    family.labels(value).set(1)
+    assert await read(family) == {"x": [("x", {"reason": value}, 1.0)]}
+
+
+async def test_a_meaning_of_several_lines_is_one_line() -> None:
+    family = Family("gauge", "x", 'First "line"\\\nsecond', (), Number)
+    family.labels()
+    (found,) = text_string_to_metric_families((await text([family])).decode())
+    assert found.documentation == 'First "line"\\\nsecond'
+
+
+async def test_the_text_is_what_the_client_library_writes() -> None:
+    registry = prometheus_client.CollectorRegistry()
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    theirs = (
+        prometheus_client.Gauge("a", "A gauge.", ("z", "b"), registry=registry),
+        prometheus_client.Counter("c", "A counter.", ("b",), registry=registry),
+        prometheus_client.Histogram("h", "A histogram.", ("z", "b"), registry=registry, buckets=BUCKETS),
+    )
+    ours = (
+        Family("gauge", "a", "A gauge.", ("z", "b"), Number),
+        Family("counter", "c_total", "A counter.", ("b",), Number),
+        Family("histogram", "h", "A histogram.", ("z", "b"), lambda: Distribution(BUCKETS)),
+    )
+    for gauge, counter, histogram in (theirs, ours):  # type: ignore[misc]
+        gauge.labels("1", 'say "x"').set(-2.5)
+        counter.labels("one").inc()
+        counter.labels("one").inc(0.25)
+        for value in (0.05, 0.1, 0.3, 5.0, 7.0):
+            histogram.labels("1", "2").observe(value)
+    assert await text(ours) == prometheus_client.generate_latest(registry)
+
+
+@given(st.lists(st.floats(0, 10), max_size=50))
+def test_a_bucket_counts_what_is_at_most_its_end(values: list[float]) -> None:
+    series = Distribution(BUCKETS)
+    for value in values:
+        series.observe(value)
+    *buckets, count, total = (float(line.rpartition(" ")[2]) for line in series.lines("h", {}))
+    assert buckets == [sum(value <= end for value in values) for end in (*BUCKETS, math.inf)]
+    assert (count, total) == (len(values), pytest.approx(sum(values)))
+
+
+async def test_a_series_that_ends_is_not_shown_and_begins_at_zero_again() -> None:
+    family = Family("counter", "c_total", "Of one.", ("resource",), Number)
+    family.labels("a").inc()
+    family.labels("b").inc()
+    family.remove("a")
+    family.remove("never there")
+    assert await read(family) == {"c": [("c_total", {"resource": "b"}, 1.0)]}
+    assert family.labels("a").value == 0
+
+
+async def test_a_metric_that_is_made_for_one_scrape_may_come_from_a_generator() -> None:
+    gathered = Gathered("x", "Of one.", ("kind",), (((kind,), 1) for kind in "ab"))
+    assert await read(gathered) == {"x": [("x", {"kind": kind}, 1.0) for kind in "ab"]}
+
+
+async def test_the_figures_of_the_process_are_those_of_the_client_library() -> None:
+    registry = prometheus_client.CollectorRegistry()
+    prometheus_client.ProcessCollector(registry=registry)
+    theirs = {family.name: family for family in registry.collect()}
+    ours = {
+        family.name: family for family in text_string_to_metric_families((await text(process())).decode())
+    }
+    assert {name: (one.type, one.documentation) for name, one in ours.items()} == {
+        name: (one.type, one.documentation) for name, one in theirs.items()
+    }
+    values = {name: one.samples[0].value for name, one in ours.items()}
+    assert values["process_start_time_seconds"] == theirs["process_start_time_seconds"].samples[0].value
+    assert values["process_max_fds"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert values["process_virtual_memory_bytes"] > values["process_resident_memory_bytes"] > 1e6
+    assert 0 < values["process_open_fds"] <= values["process_max_fds"]
+    assert 0 < values["process_cpu_seconds"] <= sum(os.times()[:2]) + 1
+
+
+def test_the_content_type_names_the_classic_format() -> None:
+    assert prometheus_client.CONTENT_TYPE_LATEST.partition(";")[0] == CONTENT_TYPE.partition(";")[0]
+    assert "version=0.0.4" in CONTENT_TYPE
