@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .discovery import Discovery
 from .holding import Holder, Key
+from .inventory import forgotten as why_forgotten
 from .ledger import Ledger
 from .model import MAX_DEVICE_ID
 from .service import GONE, ResourceService
@@ -118,6 +119,7 @@ class Strand:
                 resource=resource,
                 device=token,
                 holder=str(forgotten[resource, token]),
+                reason=why_forgotten(forgotten[resource, token]),
             )
         if len(new) > NAMED:
             log.warning("the kubelet has forgotten more allocations", devices=len(new) - NAMED)
