@@ -11,7 +11,7 @@ from devhost.errors import UsageError
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("akri-x", "known importers: "), ("nvidia-device-plugins", "did you mean nvidia-device-")],
+    [("volcano", "known importers: "), ("nvidia-device-plugins", "did you mean nvidia-device-")],
 )
 def test_an_unknown_plugin_is_one_line_that_points_to_the_guide(word: str, hint: str) -> None:
     done = CliRunner().invoke(command, [word, "file.yaml"])

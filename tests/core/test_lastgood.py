@@ -155,7 +155,7 @@ def test_complaints_about_a_copy_have_the_lines_of_the_copy(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_or_copy(config, kept)
     missing, neither = caught.value.complaints
-    assert str(missing) == f"{config}: there is no such file"
+    assert str(missing).startswith(f"{config}: there is no such file (check the path, or create it")
     line = kept.file.read_text().splitlines().index("resources: 7") + 1
     assert str(neither).startswith(
         f"{kept.file}:{line}:12: resources: this copy of the configuration accepted at 2"

@@ -193,6 +193,13 @@ async def test_streams_never_take_the_connections_of_probes(scene: Scene) -> Non
     for one in watching:
         await one.__aenter__()
     scene.change("what the ninth sees")
+
+    async def seen() -> bool:
+        return b"what the ninth sees" in (await scene.get("/events"))[2]
+
+    async with asyncio.timeout(60):
+        while not await seen():  # what was made a moment before is given to all who ask again
+            await asyncio.sleep(0.05)
     status, headers, body = await scene.get("/events")
     assert (status, headers["content-type"]) == (200, "text/event-stream")
     first, second = body.decode().removesuffix("\n\n").split("\n\n")

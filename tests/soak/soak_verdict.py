@@ -215,7 +215,7 @@ def _backends(node: Node, host: Host) -> Iterator[str]:
 
 
 def _tasks(node: Node, host: Host) -> Iterator[str]:
-    wanted = {"kubelet", "config", "holders", "clear", "device-info", "labels"} | {
+    wanted = {"kubelet", "config", "holders", "clear", "config copy", "device-info", "labels", "rivals"} | {
         f"resource {name}" for name in host.services
     }
     for name in host.discoveries:

@@ -54,7 +54,7 @@ def read(path: Path) -> bytes:
     Raises:
         ConfigError: it cannot be read.
     """
-    return read_file(path, Complaints(str(path)))
+    return _read(path, Complaints(str(path)))
 
 
 def loads(
