@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-for directory in (Path(__file__).parent, Path(__file__).parents[1] / "telemetry"):
-    sys.path.append(str(directory))  # for what several test modules share
+sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
-from reading_node import RESOURCE, ReadingNode  # noqa: E402 - test directories are not packages
+from reading_node import RESOURCE, ReadingNode
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
