@@ -4,7 +4,8 @@ The layout is that of include/uapi/linux/netlink.h of the Linux kernel: a header
 families attributes of type, length and value, everything in the machine's own byte order and padded to a
 multiple of 4. What is malformed ends the decoding; decoding never raises.
 
-Full-blown netlink libraries take 12 MB of memory to import and a third of a millisecond for each message.
+A full netlink library takes 12 MB of memory to import and a third of a millisecond for each message: suitable
+for an occasional dump in a process of its own, too expensive for every message of a burst.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .sysfs import Sysfs
@@ -27,9 +28,6 @@ NETWORK = "/sys/class/net"
 
 ERROR = 2
 """Type of a message that answers a request with an errno (``NLMSG_ERROR``; 0 is an acknowledgement)."""
-
-DONE = 3
-"""Type of the message that ends the answers to :func:`dump` (``NLMSG_DONE``)."""
 
 ROUTE = 0
 """The protocol of links, addresses and routes (``NETLINK_ROUTE``, include/uapi/linux/netlink.h)."""
@@ -43,9 +41,6 @@ the kernel asks for ``net-pf-16-proto-20``, an alias of ib_core (drivers/infinib
 
 DATAGRAM = 64 * 1024
 """Bytes read at once; the kernel fills dumps in pieces of at most 32 KiB (af_netlink.c, ``netlink_dump``)."""
-
-ANSWER = 256 * 1024
-"""Bytes of an answer that are read at once: a link with its virtual functions may take more than a piece."""
 
 RECEIVE_BUFFER = 4 * 1024 * 1024
 """Bytes a subscription may have waiting: thousands of messages, as when hundreds of pods start at once."""
@@ -64,55 +59,39 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERRNO = struct.Struct("=i")
 _REQUEST = 0x1
-_ACK = 0x4
-"""Has the kernel confirm a question that it has no answer to."""
-
-_DUMP = 0x100 | 0x200
-_INTERRUPTED = 0x10
-"""``NLM_F_DUMP_INTR``: what is listed changed meanwhile, so something may be missing or twice."""
 # NLA_F_NESTED and NLA_F_NET_BYTEORDER share the field with the type
 _TYPE_MASK = 0x3FFF
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its ``kind`` (``nlmsg_type``), the ``sequence`` of the request it answers, its payload.
-
-    ``flags`` are those of the header (``NLM_F_…``).
-    """
+    """One message: its ``kind`` (``nlmsg_type``), the ``sequence`` of the request it answers, its payload."""
 
     kind: int
     sequence: int
     payload: bytes
-    flags: int = 0
 
     @property
     def errno(self) -> int:
-        """The error that an :data:`ERROR` or :data:`DONE` message reports, positive; 0 for none."""
-        if self.kind not in (ERROR, DONE) or len(self.payload) < _ERRNO.size:
+        """The error an :data:`ERROR` message tells of, positive; 0 for none."""
+        if self.kind != ERROR or len(self.payload) < _ERRNO.size:
             return 0
         return abs(int(_ERRNO.unpack_from(self.payload)[0]))
 
 
-def request(kind: int, sequence: int, payload: bytes = b"", *, flags: int = 0) -> bytes:
-    """A question; ``payload`` is what follows the header, ``flags`` what is set beside ``NLM_F_REQUEST``."""
-    return _HEADER.pack(_HEADER.size + len(payload), kind, _REQUEST | flags, sequence, 0) + payload
-
-
-def attribute(kind: int, value: bytes) -> bytes:
-    """An attribute as :func:`attributes` reads it. Strings of the kernel end with a NUL."""
-    length = _ATTRIBUTE.size + len(value)
-    return _ATTRIBUTE.pack(length, kind) + value + bytes(_aligned(length) - length)
+def request(kind: int, sequence: int) -> bytes:
+    """A question that has no arguments."""
+    return _HEADER.pack(_HEADER.size, kind, _REQUEST, sequence, 0)
 
 
 def messages(datagram: bytes) -> Iterator[Message]:
     """The messages of one datagram, as many as are whole."""
     at = 0
     while at + _HEADER.size <= len(datagram):
-        length, kind, flags, sequence, _ = _HEADER.unpack_from(datagram, at)
+        length, kind, _, sequence, _ = _HEADER.unpack_from(datagram, at)
         if length < _HEADER.size or at + length > len(datagram):
             return
-        yield Message(kind, sequence, datagram[at + _HEADER.size : at + length], flags)
+        yield Message(kind, sequence, datagram[at + _HEADER.size : at + length])
         at += _aligned(length)
 
 
@@ -149,8 +128,8 @@ def _aligned(length: int) -> int:
     return (length + 3) & ~3
 
 
-def ask(protocol: int, kind: int, payload: bytes = b"", *, timeout: float) -> Message | None:
-    """Asks one question that has one answer; ``None`` when the kernel has nothing to say.
+def ask(protocol: int, kind: int, *, timeout: float) -> Message | None:
+    """Asks one question without arguments; the kernel's answer, ``None`` when it has nothing to say.
 
     The kernel works while ``send`` runs, so a driver that hangs there is not bounded by ``timeout``
     seconds: call it where blocking hurts nobody.
@@ -159,60 +138,22 @@ def ask(protocol: int, kind: int, payload: bytes = b"", *, timeout: float) -> Me
         TimeoutError: there is no answer in time.
         OSError: the protocol is not there (EPROTONOSUPPORT), or the kernel refuses.
     """
-    with contextlib.closing(_answers(protocol, kind, payload, _ACK, timeout)) as answers:
-        answer = next(answers)
-    return None if answer.kind == ERROR else answer
-
-
-def dump(protocol: int, kind: int, payload: bytes = b"", *, timeout: float) -> list[Message]:
-    """Asks for a list, such as all links; asks again where the list changed while the kernel sent it.
-
-    What :func:`ask` says about ``timeout`` holds here too.
-
-    Raises:
-        TimeoutError: there is no list in time.
-        OSError: the protocol is not there (EPROTONOSUPPORT), or the kernel refuses.
-    """
-    deadline = time.monotonic() + timeout
-    while (left := deadline - time.monotonic()) > 0:
-        found = []
-        with contextlib.closing(_answers(protocol, kind, payload, _DUMP, left)) as answers:
-            for answer in answers:
-                found.append(answer)
-                if answer.kind == DONE:
-                    break
-        if not any(answer.flags & _INTERRUPTED for answer in found):
-            return [answer for answer in found if answer.kind not in (ERROR, DONE)]
-    raise TimeoutError("the kernel's list changes all the time")
-
-
-def _answers(
-    protocol: int, kind: int, payload: bytes, flags: int, timeout: float
-) -> Generator[Message, None, None]:
-    """What the kernel answers to one question; the caller knows when that is all.
-
-    Raises:
-        TimeoutError: there is no further answer in time.
-        OSError: see :func:`ask`.
-    """
     deadline = time.monotonic() + timeout
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as link:
-        link.settimeout(max(timeout, 0))
+        link.settimeout(timeout)
         link.bind((0, 0))
-        link.sendto(request(kind, _SEQUENCE, payload, flags=flags), (0, 0))
+        link.sendto(request(kind, _SEQUENCE), (0, 0))
         while (left := deadline - time.monotonic()) > 0:
             link.settimeout(left)
-            datagram, _, received, sender = link.recvmsg(ANSWER)
+            datagram, sender = link.recvfrom(DATAGRAM)
             if sender[0] != 0:
                 continue  # any process may send to a netlink socket; only port 0 is the kernel
-            if received & socket.MSG_TRUNC:
-                raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
             for message in messages(datagram):
                 if message.sequence != _SEQUENCE:
                     continue
                 if message.errno:
                     raise OSError(message.errno, os.strerror(message.errno))
-                yield message
+                return None if message.kind == ERROR else message
     raise TimeoutError("the kernel does not answer")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import socket
 import struct
 import subprocess
 import sys
@@ -156,7 +155,6 @@ class Line:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.datagrams: list[tuple[bytes, tuple[int, int]]] = []
-        self.truncates = False
         self.sent: list[bytes] = []
         monkeypatch.setattr(nl.socket, "socket", lambda *_: self)
 
@@ -175,11 +173,10 @@ class Line:
     def sendto(self, data: bytes, address: tuple[int, int]) -> None:
         self.sent.append(data)
 
-    def recvmsg(self, size: int) -> tuple[bytes, list[object], int, tuple[int, int]]:
+    def recvfrom(self, size: int) -> tuple[bytes, tuple[int, int]]:
         if not self.datagrams:
             raise TimeoutError
-        datagram, sender = self.datagrams.pop(0)
-        return datagram, [], socket.MSG_TRUNC if self.truncates else 0, sender
+        return self.datagrams.pop(0)
 
 
 @pytest.fixture
@@ -209,69 +206,6 @@ def test_answers_of_other_processes_and_to_other_questions_are_not_taken(line: L
 def test_an_acknowledgement_alone_is_no_answer(line: Line) -> None:
     line.datagrams = [(message(ERROR, 1, struct.pack("=i", 0)), KERNEL)]
     assert nl.ask(20, GET, timeout=1.0) is None
-
-
-def listed(name: bytes, flags: int = 0) -> bytes:
-    """One message of a list (NLM_F_MULTI), with further flags in its header."""
-    whole = bytearray(message(GET, 1, attribute(2, name)))
-    struct.pack_into("=H", whole, 6, 0x2 | flags)
-    return bytes(whole)
-
-
-def end(error: int = 0) -> bytes:
-    return message(nl.DONE, 1, struct.pack("=i", -error))
-
-
-def names(found: list[Message]) -> list[str]:
-    return [text(dict(attributes(one.payload))[2]) for one in found]
-
-
-def test_a_list_of_several_datagrams_is_read_up_to_its_end(line: Line) -> None:
-    line.datagrams = [
-        (listed(b"a\0") + listed(b"b\0"), KERNEL),
-        (listed(b"c\0"), KERNEL),
-        (end(), KERNEL),
-        (listed(b"of another question\0"), KERNEL),
-    ]
-    assert names(nl.dump(20, GET, timeout=60.0)) == ["a", "b", "c"]
-
-
-def test_a_list_that_changed_while_it_was_sent_is_asked_for_again(line: Line) -> None:
-    interrupted = 0x10  # NLM_F_DUMP_INTR
-    line.datagrams = [
-        (listed(b"a\0", interrupted) + end(), KERNEL),
-        (listed(b"a\0") + listed(b"b\0") + end(), KERNEL),
-    ]
-    assert names(nl.dump(20, GET, timeout=60.0)) == ["a", "b"]
-    assert len(line.sent) == 2
-
-
-@pytest.mark.parametrize("refusal", [end(errno.EPERM), message(ERROR, 1, struct.pack("=i", -errno.EPERM))])
-def test_a_list_that_is_refused_is_an_oserror_with_its_errno(line: Line, refusal: bytes) -> None:
-    line.datagrams = [(listed(b"a\0") + refusal, KERNEL)]
-    with pytest.raises(PermissionError):
-        nl.dump(20, GET, timeout=60.0)
-
-
-def test_a_list_without_an_end_is_a_timeout(line: Line) -> None:
-    line.datagrams = [(listed(b"a\0"), KERNEL)]
-    with pytest.raises(TimeoutError):
-        nl.dump(20, GET, timeout=60.0)
-
-
-def test_an_answer_that_is_cut_is_an_error(line: Line) -> None:
-    line.truncates = True
-    line.datagrams = [(listed(b"a\0") + end(), KERNEL)]
-    with pytest.raises(OSError) as caught:
-        nl.dump(20, GET, timeout=60.0)
-    assert caught.value.errno == errno.EMSGSIZE
-
-
-def test_a_question_carries_what_is_asked_for(line: Line) -> None:
-    line.datagrams = [(message(GET, 1, b"here"), KERNEL)]
-    nl.ask(20, GET, nl.attribute(2, b"mlx5_0\0"), timeout=60.0)
-    ((asked,),) = (list(messages(data)) for data in line.sent)
-    assert (asked.kind, dict(attributes(asked.payload))) == (GET, {2: b"mlx5_0\0"})
 
 
 def test_an_empty_answer_leaves_the_mode_unknown(kernel: Kernel) -> None:

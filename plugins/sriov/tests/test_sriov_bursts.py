@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import sriov_network as machines
-from devhost_sriov import Sriov, devlink, network, rtnl, settling, watch
+from devhost_sriov import Sriov, network, settling, watch
 from devhost_sriov.devlink import Devlink
+from devhost_sriov.kernel import VfMacs
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.traffic import DefaultRoute, Traffic
 from sriov_tree import SriovTree
@@ -45,9 +46,7 @@ class Node:
         monkeypatch.setattr(network, "hears_links", lambda sysfs: True)
         monkeypatch.setattr(watch, "is_live", lambda root: False)
         monkeypatch.setattr(settling, "QUIET", 0.001)
-        monkeypatch.setattr(rtnl, "traffic", self._traffic)
-        monkeypatch.setattr(rtnl, "vf_macs", self._nothing)
-        monkeypatch.setattr(devlink, "read", self._devlink)
+        monkeypatch.setattr(network, "Kernel", lambda: self)
         self.source = Source(Sriov, SriovOptions(), tree.root, ("mac",))
         self.discovery = Discovery(self.source, Metrics(), self._found)
 
@@ -62,15 +61,18 @@ class Node:
     def _found(self, at: float | None) -> None:
         self.lists.append({name: one.withheld for name, one in self.discovery.devices.items()})
 
-    def _traffic(self, names: object, *, timeout: float) -> Traffic:
+    def traffic(self, names: object) -> Traffic:
         self.asked += 1
         return Traffic(self.routes)
 
-    def _nothing(self, *, timeout: float) -> rtnl.VfMacs:
+    def vf_macs(self) -> VfMacs:
         return {}
 
-    def _devlink(self, *, profiles: bool, timeout: float) -> Devlink:
+    def devlink(self, *, profiles: bool) -> Devlink:
         return Devlink()
+
+    def close(self) -> None:
+        """Nothing was started."""
 
 
 @asynccontextmanager

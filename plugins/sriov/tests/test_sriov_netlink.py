@@ -11,18 +11,16 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from devhost_sriov.devlink import Switch, profile_in, switches
+from devhost_sriov import nl_child
 from devhost_sriov.network import Interest
 from devhost_sriov.news import ROUTES, RouteNews, devlink_events
-from devhost_sriov.rtnl import Unresolved, default_routes, vf_macs_in
-from devhost_sriov.traffic import DefaultRoute
-from pyroute2.netlink import genlmsg, nla
+from devhost_sriov.nl_child import Unresolved, default_routes, profile_in, switches, vf_macs_in
+from devhost_sriov.traffic import WIDEST
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from devhost.backend import Event
-from devhost.netlink import messages
 
 NAMES = {2: "eth0", 3: "eth1"}
 NEWLINK, DELLINK, NEWADDR, NEWROUTE, DELROUTE = 16, 17, 20, 24, 25
@@ -30,52 +28,20 @@ UP, RUNNING, LOWER_UP = 0x1, 0x40, 0x10000
 PROMISCUOUS = 0x100
 
 
-class Version(nla):
-    """One version in a ``DEVLINK_CMD_INFO_GET`` answer."""
-
-    nla_map = ((103, "INFO_VERSION_NAME", "asciiz"), (104, "INFO_VERSION_VALUE", "asciiz"))
-
-
-class DevlinkMessage(genlmsg):
-    """A message of devlink with the attributes of kernels from 5.10 on (include/uapi/linux/devlink.h)."""
-
-    nla_map = (
-        (1, "BUS_NAME", "asciiz"),
-        (2, "DEV_NAME", "asciiz"),
-        (7, "PORT_NETDEV_NAME", "asciiz"),
-        (77, "PORT_FLAVOUR", "uint16"),
-        (101, "INFO_VERSION_RUNNING", "version"),
-        (127, "PORT_PCI_PF_NUMBER", "uint16"),
-        (128, "PORT_PCI_VF_NUMBER", "uint16"),
-        (149, "PORT_EXTERNAL", "uint8"),
-        (164, "PORT_PCI_SF_NUMBER", "uint32"),
-    )
-    version = Version
-
-
 def made(message: Any, kind: int = 0, attributes: Collection[tuple[str, Any]] = (), **fields: Any) -> Any:
-    """A message as the kernel would send it, encoded by pyroute2."""
+    """A message as the kernel would send it: encoded by pyroute2, and decoded from the bytes."""
     for name, value in fields.items():
         message[name] = value
     message["header"]["type"] = kind
     message["attrs"] = [list(pair) for pair in attributes]
     message.encode()
-    return message
+    again = type(message)(bytes(message.data))
+    again.decode()
+    return again
 
 
 def raw(message: Any) -> bytes:
     return bytes(message.data)
-
-
-def payload(message: Any) -> bytes:
-    """What follows the header."""
-    (found,) = messages(raw(message))
-    return found.payload
-
-
-def told(attributes: Collection[tuple[str, Any]]) -> bytes:
-    """These attributes of a devlink message."""
-    return payload(made(DevlinkMessage(), 30, attributes, cmd=1, version=1))[4:]
 
 
 def route(**more: Any) -> Any:
@@ -95,40 +61,65 @@ def link(index: int = 2, flags: int = UP | RUNNING | LOWER_UP, kind: int = NEWLI
 
 
 def test_a_default_route_is_told_with_its_whole_table() -> None:
-    assert list(default_routes(payload(route()), NAMES)) == [DefaultRoute(4, "eth0")]
+    assert list(default_routes(route())) == [(4, 2, 254)]
     wide = route(family=10, table=252, attributes=[("RTA_OIF", 3), ("RTA_TABLE", 4711)])
-    assert list(default_routes(payload(wide), NAMES)) == [DefaultRoute(6, "eth1", 4711)]
+    assert list(default_routes(wide)) == [(6, 3, 4711)]
 
 
 def test_other_routes_and_those_that_lead_nowhere_are_none() -> None:
     for other in ({"dst_len": 24}, {"type": 7}, {"type": 2}):
-        assert not list(default_routes(payload(route(**other)), NAMES))
+        assert not list(default_routes(route(**other)))
+
+
+def test_a_prefix_of_half_of_all_addresses_is_a_default_route_as_in_files_of_proc() -> None:
+    assert list(default_routes(route(dst_len=WIDEST))) == [(4, 2, 254)]
+    assert not list(default_routes(route(dst_len=WIDEST + 1)))
 
 
 def test_a_next_hop_that_only_has_a_number_is_not_taken_for_no_route() -> None:
     with pytest.raises(Unresolved):
-        list(default_routes(payload(route(attributes=[("RTA_TABLE", 254)])), NAMES))
+        list(default_routes(route(attributes=[("RTA_TABLE", 254)])))
+
+
+class Attributes:
+    """A decoded message, by the name of its attributes."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    def get_attr(self, name: str) -> Any:
+        return self.get_attrs(name)[0] if self.get_attrs(name) else None
+
+    def get_attrs(self, name: str) -> list[Any]:
+        value = self.values.get(name)
+        return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def test_each_virtual_function_has_the_address_that_was_set_for_it() -> None:
-    macs = [{"vf": 0, "mac": "02:00:00:00:00:01"}, {"vf": 1, "mac": "00:00:00:00:00:00"}]
-    entries = [("IFLA_VF_INFO", {"attrs": [("IFLA_VF_MAC", mac)]}) for mac in macs]
-    attributes = [("IFLA_IFNAME", "eth0"), ("IFLA_VFINFO_LIST", {"attrs": entries})]
-    message = made(ifinfmsg(), NEWLINK, attributes, index=2)
-    assert vf_macs_in(payload(message)) == {0: "02:00:00:00:00:01"}
-    assert vf_macs_in(payload(made(ifinfmsg(), NEWLINK, [("IFLA_IFNAME", "eth0")], index=2))) == {}
+    entries = [
+        Attributes(IFLA_VF_MAC={"vf": 0, "mac": "02:00:00:00:00:01"}),
+        Attributes(IFLA_VF_MAC={"vf": 1, "mac": "00:00:00:00:00:00"}),
+        Attributes(),
+    ]
+    message = Attributes(IFLA_VFINFO_LIST=[Attributes(IFLA_VF_INFO=entries)])
+    assert vf_macs_in(message) == {0: "02:00:00:00:00:01"}
+    assert vf_macs_in(Attributes()) == {}
 
 
 # --- embedded switches
 
 
-def port(device: str, flavour: int, interface: str, **numbers: int) -> bytes:
+def port(device: str, flavour: int, interface: str, **numbers: int) -> Attributes:
     external = numbers.pop("external", None)
     values = {f"PORT_PCI_{name.upper()}_NUMBER": value for name, value in numbers.items()}
-    if external is not None:
-        values["PORT_EXTERNAL"] = external
-    named = [("BUS_NAME", "pci"), ("DEV_NAME", device), ("PORT_FLAVOUR", flavour)]
-    return told([*named, ("PORT_NETDEV_NAME", interface), *values.items()])
+    return Attributes(
+        BUS_NAME="pci",
+        DEV_NAME=device,
+        PORT_FLAVOUR=flavour,
+        PORT_NETDEV_NAME=interface,
+        PORT_EXTERNAL=external,
+        **values,
+    )
 
 
 def test_ports_are_known_by_the_function_they_stand_for() -> None:
@@ -141,19 +132,29 @@ def test_ports_are_known_by_the_function_they_stand_for() -> None:
         port(pf, 4, "", pf=1, vf=4),
         port(pf, 7, "pf1sf88", pf=1, sf=88),
     ]
-    found = switches([pf, "0000:5e:00.0"], {pf: "switchdev"}, {pf: "ICE COMMS Package"}, ports)
-    assert found[pf] == Switch("switchdev", "ICE COMMS Package", {0: "pf1vf0"}, {88: "pf1sf88"})
-    assert found["0000:5e:00.0"] == Switch()
+    found = switches([pf, "0000:5e:00.0"], {pf: 1}, {pf: "ICE COMMS Package"}, ports)
+    assert found[pf] == {
+        "mode": 1,
+        "profile": "ICE COMMS Package",
+        "virtual": [(0, "pf1vf0")],
+        "scalable": [(88, "pf1sf88")],
+    }
+    assert found["0000:5e:00.0"] == {"mode": None, "profile": "", "virtual": [], "scalable": []}
 
 
 def test_the_profile_is_the_name_of_the_running_application() -> None:
     names = {"fw.mgmt": "7.1", "fw.app.name": "ICE OS Default Package"}
-    versions = [
-        ("INFO_VERSION_RUNNING", {"attrs": [("INFO_VERSION_NAME", key), ("INFO_VERSION_VALUE", value)]})
-        for key, value in names.items()
-    ]
-    assert profile_in(told(versions)) == "ICE OS Default Package"
-    assert profile_in(told(versions[:1])) == ""
+    versions = [Attributes(INFO_VERSION_NAME=key, INFO_VERSION_VALUE=value) for key, value in names.items()]
+    assert profile_in(Attributes(INFO_VERSION_RUNNING=versions)) == "ICE OS Default Package"
+    assert profile_in(Attributes(INFO_VERSION_RUNNING=versions[:1])) == ""
+
+
+def test_the_messages_of_devlink_are_read_by_their_numbers() -> None:
+    _, message = nl_child._classes()
+    attributes = [("BUS_NAME", "pci"), ("DEV_NAME", "0000:3b:00.0"), ("ESWITCH_MODE", 1)]
+    found = made(message(), 30, [*attributes, ("PORT_PCI_SF_NUMBER", 88)], cmd=29, version=1)
+    assert [found.get_attr(name) for name in ("DEV_NAME", "ESWITCH_MODE")] == ["0000:3b:00.0", 1]
+    assert found.get_attr("PORT_PCI_SF_NUMBER") == 88
 
 
 # --- which messages matter
@@ -205,10 +206,11 @@ def test_cut_datagrams_are_no_news(news: RouteNews) -> None:
 
 @pytest.mark.parametrize(("command", "matters"), [(7, True), (8, True), (3, True), (61, False), (53, False)])
 def test_devlink_is_heard_where_switches_change(command: int, matters: bool) -> None:
+    _, message = nl_child._classes()
     interest = Interest(places={"0000:3b:00.0": "/sys/devices/pci0000:3a/0000:3b:00.0"})
     for device, known in (("0000:3b:00.0", True), ("0000:99:00.0", False)):
         named = [("BUS_NAME", "pci"), ("DEV_NAME", device)]
-        datagram = raw(made(DevlinkMessage(), 30, named, cmd=command, version=1))
+        datagram = raw(made(message(), 30, named, cmd=command, version=1))
         events = [Event("devlink", "change", "/sys/devices/pci0000:3a/0000:3b:00.0")]
         assert list(devlink_events(datagram, interest)) == (events if matters and known else [])
 
@@ -222,13 +224,16 @@ _SETUP = (
     "&& ip route add default via 10.1.0.2 dev br1 table 1000 && ip route add unreachable default metric 4000"
 )
 _ASK = """
-import json, socket
-from devhost_sriov import devlink, rtnl
-found = rtnl.traffic(dict(socket.if_nameindex()), timeout=60)
-switches = devlink.read(profiles=True, timeout=60).switches
-macs = rtnl.vf_macs(timeout=60)
+import json, socket, sys
+from devhost_sriov.kernel import Kernel
+kernel = Kernel(deadline=60)
+found = kernel.traffic(dict(socket.if_nameindex()))
+switches = kernel.devlink(profiles=True).switches
+macs = kernel.vf_macs()
+kernel.close()
 routes = sorted([route.family, route.interface, route.table] for route in found.routes)
-print(json.dumps([routes, sorted(found.addresses), len(switches), len(macs)]))
+imported = "pyroute2" in sys.modules
+print(json.dumps([routes, sorted(found.addresses), len(switches), len(macs), imported]))
 """
 _LISTEN = """
 import asyncio, subprocess
@@ -281,7 +286,8 @@ def test_a_change_of_routes_is_heard_from_the_kernel() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces")
 @pytest.mark.skipif(not shutil.which("unshare") or not shutil.which("ip"), reason="needs unshare and ip")
 def test_a_network_namespace_is_described_as_it_was_set_up() -> None:
-    routes, addresses, count, macs = json.loads(in_a_namespace(_ASK))
+    routes, addresses, count, macs, imported = json.loads(in_a_namespace(_ASK))
     assert routes == [[4, "br0", 254], [4, "br1", 254], [4, "br1", 1000]]
     assert ["10.0.0.1", "br0"] in addresses
     assert (count, macs) == (0, 0)
+    assert not imported, "pyroute2 is in the process that asked"

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import sriov_network as machines
-from devhost_sriov import devlink, network, rtnl, watch
+from devhost_sriov import network, watch
 from devhost_sriov.backend import Sriov
 from devhost_sriov.devlink import Devlink, Switch
+from devhost_sriov.kernel import VfMacs
 from devhost_sriov.network import UNSEEN, Interest, Network
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.traffic import DefaultRoute, Traffic
@@ -37,36 +38,37 @@ class Kernel:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.asked: list[str] = []
         self.hears = True
-        self.traffic: Traffic | Exception = Traffic(frozenset({DefaultRoute(4, "enp2s0")}))
-        self.macs: rtnl.VfMacs = {"enp2s0": {1: "02:00:00:00:00:07"}}
-        self.devlink = Devlink({PF: Switch("switchdev", "DDP", {0: "rep0"})}, group=9)
+        self.routes: Traffic | Exception = Traffic(frozenset({DefaultRoute(4, "enp2s0")}))
+        self.macs: VfMacs = {"enp2s0": {1: "02:00:00:00:00:07"}}
+        self.switches = Devlink({PF: Switch("switchdev", "DDP", {0: "rep0"})}, group=9)
         self.initial = tmp_path / "initial"
         self.initial.touch()
         monkeypatch.setattr(network, "INITIAL", str(self.initial))
         monkeypatch.setattr(network, "is_live", lambda root: True)
         monkeypatch.setattr(network, "hears_links", lambda sysfs: self.hears)
-        monkeypatch.setattr(rtnl, "traffic", self._traffic)
-        monkeypatch.setattr(rtnl, "vf_macs", self._macs)
-        monkeypatch.setattr(devlink, "read", self._devlink)
+        monkeypatch.setattr(network, "Kernel", lambda: self)
 
     def taken(self) -> list[str]:
         """What was asked since the last call."""
         asked, self.asked = self.asked, []
         return asked
 
-    def _traffic(self, names: object, *, timeout: float) -> Traffic:
+    def traffic(self, names: object) -> Traffic:
         self.asked.append("traffic")
-        if isinstance(self.traffic, Exception):
-            raise self.traffic
-        return self.traffic
+        if isinstance(self.routes, Exception):
+            raise self.routes
+        return self.routes
 
-    def _macs(self, *, timeout: float) -> rtnl.VfMacs:
+    def vf_macs(self) -> VfMacs:
         self.asked.append("macs")
         return self.macs
 
-    def _devlink(self, *, profiles: bool, timeout: float) -> Devlink:
+    def devlink(self, *, profiles: bool) -> Devlink:
         self.asked.append("devlink with profiles" if profiles else "devlink")
-        return self.devlink
+        return self.switches
+
+    def close(self) -> None:
+        self.asked.append("the end")
 
 
 @pytest.fixture
@@ -123,10 +125,10 @@ def test_only_what_the_configuration_looks_at_is_asked(looking, tmp_path, kernel
 
 def test_a_refusal_is_said_once_when_it_begins_and_once_when_it_ends(igb, kernel, caplog):
     caplog.set_level(logging.INFO)
-    well, kernel.traffic = kernel.traffic, PermissionError(errno.EPERM, "Operation not permitted")
+    well, kernel.routes = kernel.routes, PermissionError(errno.EPERM, "Operation not permitted")
     for _ in range(3):
         by_id(igb)
-    kernel.traffic = well
+    kernel.routes = well
     for _ in range(3):
         by_id(igb)
     said = [message for message in caplog.messages if message.startswith("netlink's routes")]
@@ -137,7 +139,7 @@ def test_a_refusal_is_said_once_when_it_begins_and_once_when_it_ends(igb, kernel
 
 
 def test_a_function_is_withheld_while_the_kernel_does_not_answer(igb, kernel, caplog):
-    kernel.traffic = TimeoutError("the kernel does not answer")
+    kernel.routes = TimeoutError("the kernel does not answer")
     assert by_id(igb)[PF].withheld
     assert "netlink's routes cannot be read: the kernel does not answer" in caplog.messages
 
@@ -150,6 +152,13 @@ def test_a_node_without_functions_is_not_asked_about_its_network(looking, tmp_pa
     backend.notice(NET)
     assert backend.discover() == []
     assert kernel.taken() == []
+
+
+def test_closing_the_backend_ends_the_process_that_asks_netlink(igb, kernel):
+    igb.discover()
+    kernel.taken()
+    igb.close()
+    assert kernel.taken() == ["the end"]
 
 
 def test_files_tell_of_the_node_where_netlink_speaks_of_another_namespace(igb, kernel, tmp_path):
@@ -193,7 +202,7 @@ def test_a_function_that_programs_drive_is_never_unknown(looking, tmp_path, kern
 def test_the_kubelets_address_comes_from_the_pod_where_no_option_gives_it(
     looking, tmp_path, kernel, monkeypatch
 ):
-    kernel.traffic = Traffic(addresses=frozenset({("192.0.2.7", "enp2s0v0"), ("192.0.2.9", "enp2s0v1")}))
+    kernel.routes = Traffic(addresses=frozenset({("192.0.2.7", "enp2s0v0"), ("192.0.2.9", "enp2s0v1")}))
     monkeypatch.setenv(network.NODE_IP, "192.0.2.7, 2001:db8::7")
     machine = machines.igb(tmp_path / "igb", 2)
     by_environment = by_id(looking(machine))

@@ -94,7 +94,7 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic in th
 def configure(format: Format = "text", level: Level = "info") -> None:
     """Sends every log line of this process to stderr; a second call replaces the first.
 
-    ``level`` holds for devhost and its backends. Libraries (grpc, asyncio, pyroute2 …) speak from
+    ``level`` holds for devhost and its backends. Libraries (grpc, asyncio …) speak from
     ``warning`` on, also when devhost debugs. The C core of gRPC writes past Python's logging, in a form
     of its own, what it also reports as errors of calls: it is silenced unless ``GRPC_VERBOSITY`` is set,
     which has an effect only before grpc is first imported.

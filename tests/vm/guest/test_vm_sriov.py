@@ -323,7 +323,7 @@ async def test_functions_that_somebody_else_made_stay_as_they_are(node, card):
 
 async def test_netlink_tells_the_mode_of_a_switch_and_who_stands_for_whom():
     """netdevsim has a switch as adapters have; it is not on PCI, so no function of it is listed."""
-    devlink = pytest.importorskip("devhost_sriov.devlink")
+    kernel = pytest.importorskip("devhost_sriov.kernel").Kernel(deadline=60)
     run("modprobe", "netdevsim")
     bus = Path("/sys/bus/netdevsim")
     (bus / "new_device").write_text("10 1")
@@ -332,11 +332,12 @@ async def test_netlink_tells_the_mode_of_a_switch_and_who_stands_for_whom():
         for mode, count in (("legacy", 0), ("switchdev", 3), ("legacy", 0)):
             run("devlink", "dev", "eswitch", "set", "netdevsim/netdevsim10", "mode", mode)
             settle()
-            switch = devlink.read(profiles=False, timeout=60).switches["netdevsim10"]
+            switch = kernel.devlink(profiles=False).switches["netdevsim10"]
             assert (switch.mode, sorted(switch.virtual)) == (mode, [*range(count)])
             ports = {name: text(f"/sys/class/net/{name}/phys_port_name") for name in switch.virtual.values()}
             assert list(ports.values()) == [f"pf0vf{number}" for number in switch.virtual]
     finally:
+        kernel.close()
         (bus / "del_device").write_text("10")
         settle()
 

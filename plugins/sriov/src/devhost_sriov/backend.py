@@ -53,7 +53,7 @@ class Sriov(Backend):
     Options = SriovOptions
     ResourceOptions = SriovUse
     attributes = ATTRIBUTES
-    discover_deadline = 20.0  # a look waits for the end of a burst, and then asks netlink
+    discover_deadline = 30.0  # a look waits for the end of a burst, then for the process that asks netlink
     subsystems = (
         "pci",
         "net",
@@ -143,6 +143,10 @@ class Sriov(Backend):
         made = self._made
         paths = {device.id: made[device.id][0].function.path for device in devices if device.id in made}
         return {name: dead for name, path in paths.items() if self._sysfs.is_dead(path)}
+
+    def close(self) -> None:
+        """Ends the process that asks netlink, if there is one."""
+        self._network.close()
 
     async def watch(self) -> AsyncIterator[Event]:
         """Changes of links, routes and embedded switches, which udev does not tell of."""

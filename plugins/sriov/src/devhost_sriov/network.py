@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -21,18 +20,15 @@ from devhost.backend import Context, Event
 from devhost.netlink import hears_links
 from devhost.sysfs import Sysfs, is_live
 
-from . import devlink, rtnl
 from .devlink import Devlink, Switch
 from .facts import Facts
 from .function import Function, Kind
+from .kernel import Kernel, VfMacs
 from .look import Look
 from .netfiles import NetFiles
 from .traffic import Traffic, carriers
 
 T = TypeVar("T")
-
-DEADLINE = 3.0
-"""Seconds that all answers to one question may take."""
 
 INITIAL = "/proc/sys/net/core/netdev_max_backlog"
 """There only for a process in the first network namespace (kernel, net/core/sysctl_net_core.c)."""
@@ -76,6 +72,7 @@ class Network:
         self._sysfs = sysfs
         self._context = context
         self._files = NetFiles(sysfs)
+        self._kernel = Kernel()
         self._live = is_live(context.root)
         given = (
             os.environ.get(NODE_IP, "").split(",") if self._live and not node_addresses else node_addresses
@@ -83,7 +80,7 @@ class Network:
         self._addresses = frozenset(address.strip() for address in given if address.strip())
         self._traffic: Traffic | None = None
         self._sees_all = True
-        self._macs: rtnl.VfMacs = {}
+        self._macs: VfMacs = {}
         self._devlink = Devlink()
         self._troubles: dict[str, str] = {}
         self._quiet = True
@@ -115,15 +112,19 @@ class Network:
         self.interest = self._interest(look, busy, names)
         return {name: self._facts(function, look, busy) for name, function in look.functions.items()}
 
+    def close(self) -> None:
+        """Ends the process that asks netlink, if there is one."""
+        self._kernel.close()
+
     def _ask_network(self, names: Mapping[int, str]) -> None:
         hears = self._live and hears_links(self._sysfs)
-        self._traffic = self._ask("routes", lambda: rtnl.traffic(names, timeout=DEADLINE)) if hears else None
+        self._traffic = self._ask("routes", lambda: self._kernel.traffic(names)) if hears else None
         if self._traffic is None:
             self._traffic = self._files.traffic(self._addresses)
         # another namespace than the first has interfaces of its own, and hides those of the node
         self._sees_all = not hears or os.path.exists(INITIAL)  # noqa: PTH110 - a plain string path
         if hears and self._wants("mac"):
-            self._macs = self._ask("virtual functions", lambda: rtnl.vf_macs(timeout=DEADLINE)) or {}
+            self._macs = self._ask("virtual functions", self._kernel.vf_macs) or {}
         if self._traffic is None and self._live:
             self._trouble("the node's routes", "neither rtnetlink nor /proc/1/net shows them")
         elif self._live and not self._sees_all:
@@ -134,7 +135,7 @@ class Network:
     def _ask_devlink(self) -> None:
         if self._live:
             profiles = self._wants("ddpProfile")
-            found = self._ask("devlink", lambda: devlink.read(profiles=profiles, timeout=DEADLINE))
+            found = self._ask("devlink", lambda: self._kernel.devlink(profiles=profiles))
             self._devlink = found or self._devlink
 
     def _wants(self, attribute: str) -> bool:
@@ -144,9 +145,8 @@ class Network:
         """The answer, ``None`` if there is none in time."""
         try:
             answer = call()
-        except (OSError, rtnl.Unresolved, struct.error) as error:
-            reason = error.strerror if isinstance(error, OSError) else ""
-            self._trouble(f"netlink's {what}", reason or str(error) or type(error).__name__)
+        except OSError as error:
+            self._trouble(f"netlink's {what}", error.strerror or str(error) or type(error).__name__)
             return None
         self._over(f"netlink's {what}")
         return answer

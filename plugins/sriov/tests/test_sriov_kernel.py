@@ -1,0 +1,307 @@
+"""The process that asks netlink: when it starts, when it ends, and what a question without an answer does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from devhost_sriov import kernel as kernels
+from devhost_sriov import nl_child
+from devhost_sriov.devlink import Devlink, Switch
+from devhost_sriov.kernel import Kernel
+from devhost_sriov.traffic import DefaultRoute, Traffic
+
+WAIT = 60.0
+"""Seconds in which a condition must come true, also on a busy machine."""
+
+ANSWERS = """
+import json, os, sys, time
+HERE = os.path.dirname(os.path.abspath(__file__))
+def answer(question):
+    with open(f"{HERE}/asked", "a") as file:
+        print(os.getpid(), question["do"], file=file)
+    given = json.load(open(f"{HERE}/answers"))[question["do"]]
+    if given == "hang":
+        time.sleep(600)
+    if given == "die":
+        os._exit(3)
+    return given
+for line in iter(sys.stdin.readline, ""):
+    print(json.dumps(answer(json.loads(line))), flush=True)
+"""
+"""Answers as the file beside it says, and ends with its input."""
+
+
+class Program:
+    """A program in place of the one that asks netlink."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / "program.py"
+        self.path.write_text(ANSWERS)
+        self.answers("traffic", {"ok": {"routes": [], "addresses": []}})
+
+    def answers(self, question: str, answer: object) -> None:
+        """From now on, to this question."""
+        file = self.directory / "answers"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        (self.directory / "new").write_text(json.dumps(known | {question: answer}))
+        (self.directory / "new").replace(file)
+
+    @property
+    def asked(self) -> list[list[str]]:
+        """The process and the question, of each that was asked."""
+        file = self.directory / "asked"
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def processes(self) -> int:
+        """How many have been asked."""
+        return len({process for process, _ in self.asked})
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Kernel]]:
+    """Makes kernels, and ends their processes."""
+    made: list[Kernel] = []
+
+    def kernel(**parameters: object) -> Kernel:
+        made.append(Kernel(**{"deadline": WAIT, **parameters}))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield kernel
+    for one in made:
+        one.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# --- what is asked
+
+
+def test_no_process_runs_before_the_first_question_and_one_answers_them_all(
+    make: Callable[..., Kernel], program: Program
+) -> None:
+    program.answers("vf_macs", {"ok": []})
+    kernel = make(program=program.path)
+    assert kernel.pid is None
+    for _ in range(5):
+        kernel.traffic({})
+        kernel.vf_macs()
+    assert len(program.asked) == 10
+    assert program.processes == 1
+
+
+def test_answers_become_facts_of_interfaces_by_name(make: Callable[..., Kernel], program: Program) -> None:
+    routes = [[4, 2, 254], [6, 3, 4711], [4, 99, 254]]
+    addresses = [["192.0.2.7", 2], ["192.0.2.8", 99]]
+    switch = {"mode": 1, "profile": "ICE", "virtual": [[0, "rep0"]], "scalable": [[88, "sf88"]]}
+    program.answers("traffic", {"ok": {"routes": routes, "addresses": addresses}})
+    program.answers("vf_macs", {"ok": [["eth0", 0, "02:00:00:00:00:01"], ["eth0", 3, "02:00:00:00:00:04"]]})
+    program.answers("devlink", {"ok": {"group": 9, "switches": {"0000:3b:00.0": switch}}})
+    kernel = make(program=program.path)
+    assert kernel.traffic({2: "eth0", 3: "eth1"}) == Traffic(
+        frozenset({DefaultRoute(4, "eth0"), DefaultRoute(6, "eth1", 4711)}),
+        frozenset({("192.0.2.7", "eth0")}),
+    )
+    assert kernel.vf_macs() == {"eth0": {0: "02:00:00:00:00:01", 3: "02:00:00:00:00:04"}}
+    made = Switch("switchdev", "ICE", {0: "rep0"}, {88: "sf88"})
+    assert kernel.devlink(profiles=True) == Devlink({"0000:3b:00.0": made}, 9)
+
+
+def test_an_unknown_mode_of_a_switch_is_no_mode(make: Callable[..., Kernel], program: Program) -> None:
+    switch = {"mode": None, "profile": "", "virtual": [], "scalable": []}
+    program.answers("devlink", {"ok": {"group": None, "switches": {"a": switch, "b": switch | {"mode": 7}}}})
+    found = make(program=program.path).devlink(profiles=False)
+    assert found == Devlink({"a": Switch(), "b": Switch()})
+
+
+# --- questions that fail
+
+
+def test_a_refusal_of_the_kernel_is_an_oserror_with_its_errno(
+    make: Callable[..., Kernel], program: Program
+) -> None:
+    program.answers("traffic", {"error": "(1, 'Operation not permitted')", "errno": 1})
+    with pytest.raises(PermissionError) as caught:
+        make(program=program.path).traffic({})
+    assert caught.value.strerror == "Operation not permitted"
+
+
+def test_an_error_without_a_number_keeps_its_words(make: Callable[..., Kernel], program: Program) -> None:
+    words = "a default route names its next hop by number alone"
+    program.answers("traffic", {"error": words, "errno": None})
+    with pytest.raises(OSError, match=f"^{words}$"):
+        make(program=program.path).traffic({})
+
+
+def test_a_process_that_does_not_answer_is_killed_and_the_question_fails(
+    make: Callable[..., Kernel], program: Program
+) -> None:
+    program.answers("traffic", "hang")
+    kernel = make(program=program.path, deadline=0.1, start=0.1)
+    with pytest.raises(TimeoutError, match=r"^the kernel does not answer$"):
+        kernel.traffic({})
+    until(lambda: kernel.pid is None)
+
+
+def test_a_hang_does_not_cost_each_question_of_a_look_a_process_of_its_own(
+    make: Callable[..., Kernel], program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.answers("traffic", "hang")
+    program.answers("vf_macs", {"ok": []})
+    kernel = make(program=program.path, deadline=1.0, start=WAIT)
+    kernel.vf_macs()
+    monkeypatch.setattr(kernels, "PAUSE", WAIT * 10)
+    with pytest.raises(TimeoutError):
+        kernel.traffic({})
+    with pytest.raises(TimeoutError):
+        kernel.vf_macs()
+    assert program.processes == 1
+    monkeypatch.setattr(kernels, "PAUSE", 0.0)
+    assert kernel.vf_macs() == {}
+    assert program.processes == 2
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_process_that_dies_in_the_middle_fails_one_question_and_is_replaced(
+    make: Callable[..., Kernel], program: Program, is_first: bool
+) -> None:
+    program.answers("vf_macs", "die")
+    kernel = make(program=program.path)
+    if not is_first:
+        kernel.traffic({})
+    with pytest.raises(OSError, match=r"^the process that asks netlink exited with status 3$"):
+        kernel.vf_macs()
+    assert kernel.traffic({}) == Traffic()
+
+
+def test_a_process_that_is_killed_from_outside_is_reported_once(
+    make: Callable[..., Kernel], program: Program
+) -> None:
+    kernel = make(program=program.path)
+    kernel.traffic({})
+    assert kernel.pid is not None
+    os.kill(kernel.pid, signal.SIGKILL)
+    with pytest.raises(OSError, match="was killed by signal 9"):
+        kernel.traffic({})
+    assert kernel.traffic({}) == Traffic()
+
+
+def test_closing_ends_the_process(make: Callable[..., Kernel], program: Program) -> None:
+    kernel = make(program=program.path)
+    kernel.traffic({})
+    kernel.close()
+    kernel.close()
+    until(lambda: kernel.pid is None)
+
+
+# --- the program itself
+
+
+def test_it_ends_when_it_is_idle_and_starts_again_with_the_next_question(
+    make: Callable[..., Kernel],
+) -> None:
+    kernel = make(idle=0.2)
+    before = kernel.traffic({})
+    until(lambda: kernel.pid is None)
+    assert kernel.traffic({}) == before
+
+
+def test_a_question_that_meets_the_end_of_an_idle_process_is_answered_by_another(
+    make: Callable[..., Kernel],
+) -> None:
+    kernel = make(idle=0.0)
+    for _ in range(5):
+        kernel.traffic({})
+
+
+@pytest.mark.parametrize("questions", [b"", b'{"do": "vf_macs"}\n'])
+def test_it_ends_with_the_process_that_started_it(questions: bytes) -> None:
+    """The kernel closes the input when devhost ends, killed or not."""
+    ran = subprocess.run(
+        [sys.executable, "-P", nl_child.__file__, str(WAIT * 10)],
+        input=questions,
+        capture_output=True,
+        timeout=WAIT,
+        check=True,
+    )
+    assert [set(json.loads(line)) for line in ran.stdout.splitlines()] == [{"ok"}] * len(
+        questions.splitlines()
+    )
+
+
+def test_a_question_in_two_pieces_is_one_question() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-P", nl_child.__file__, str(WAIT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin and child.stdout
+        for piece in (b'{"do": "vf', b'_macs"}\n'):
+            child.stdin.write(piece)
+            child.stdin.flush()
+            time.sleep(0.05)
+        assert set(json.loads(child.stdout.readline())) == {"ok"}
+        child.stdin.close()
+        assert child.wait(WAIT) == 0
+
+
+class Lists:
+    """What a kernel answers to the same question, time after time: the flags of the messages of each list."""
+
+    def __init__(self, *lists: list[int]) -> None:
+        self.lists = lists
+        self.asked = 0
+
+    async def dump(self) -> AsyncIterator[dict[str, dict[str, int]]]:
+        self.asked += 1
+        return self._messages(self.lists[min(self.asked, len(self.lists)) - 1])
+
+    async def _messages(self, flags: list[int]) -> AsyncIterator[dict[str, dict[str, int]]]:
+        for one in flags:
+            yield {"header": {"flags": one}}
+
+
+async def test_a_list_that_changed_while_it_was_sent_is_asked_for_again() -> None:
+    multi = 0x2
+    lists = Lists([multi, multi | nl_child.INTERRUPTED], [multi, multi, multi])
+    assert len(await nl_child.whole(lists.dump)) == 3
+    assert lists.asked == 2
+
+
+async def test_a_list_that_changes_all_the_time_is_an_error() -> None:
+    lists = Lists([nl_child.INTERRUPTED])
+    with pytest.raises(nl_child.Unresolved, match="changes all the time"):
+        await nl_child.whole(lists.dump)
+    assert lists.asked == nl_child.TRIES
+
+
+def test_what_a_library_raises_becomes_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyroute2", None)
+    answer = nl_child.answered({"do": "traffic"})
+    assert "pyroute2" in answer["error"]
+    assert answer["errno"] is None
+
+
+def test_the_process_that_asks_does_not_import_pyroute2() -> None:
+    script = (
+        "import sys; from devhost_sriov.kernel import Kernel; kernel = Kernel(deadline=60); "
+        "kernel.traffic({}); kernel.close(); sys.exit('pyroute2' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=2 * WAIT, check=False).returncode == 0
