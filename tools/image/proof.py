@@ -18,7 +18,7 @@ LIMIT = 120.0
 
 LOOK = """\
 import os, pathlib, socket, sys
-import grpc, pynvml, pyudev, pyverbs.device, yaml
+import grpc, pynvml, pyroute2, pyudev, pyverbs.device, yaml
 
 status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
 assert os.getuid() == os.geteuid() == 0, "not root"
