@@ -136,7 +136,7 @@ def _make(tree: Tree) -> None:
 
 
 async def _memory() -> Result:
-    """On the machine's own ``/sys``: on a tree the kernel is not asked."""
+    """On the machine's own ``/sys``: on a tree the kernel is not asked. What asks it is not counted."""
     async with workplace() as (directory, kubelet), devhost(directory, kubelet, BOTH) as running:
         await kubelet.all_listed(3)
         await asyncio.sleep(SETTLE)
