@@ -86,6 +86,33 @@ def test_a_root_that_does_not_exist(run: Command, tmp_path: Path) -> None:
     ends(ended, CONFIGURATION, "missing does not exist", "give the directory that")
 
 
+def test_a_root_one_level_too_high(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "archive" / "node7" / "sys" / "class").mkdir(parents=True)
+    ended = run("--root", str(tmp_path / "archive"))
+    ends(ended, CONFIGURATION, "is one level too high", f"give --root {tmp_path}/archive/node7")
+
+
+@pytest.mark.parametrize("command", ["run", "discover", "explain"])
+def test_a_configuration_that_is_missing(devhost: Command, tmp_path: Path, command: str) -> None:
+    device = ["/dev/null"] if command == "explain" else []
+    ended = devhost(command, *device, "--config", str(tmp_path / "missing.yaml"))
+    assert ended.returncode == CONFIGURATION
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"{tmp_path}/missing.yaml: there is no such file (check the path, or create it")
+
+
+@pytest.mark.parametrize("option", [[], ["--all"]])
+def test_a_drop_in_that_raises(devhost: Command, tmp_path: Path, option: list[str]) -> None:
+    (tmp_path / "drop").mkdir()
+    (tmp_path / "drop" / "card.py").write_text("import os\n\nraise RuntimeError('no firmware')\n")
+    config = tmp_path / "devhost.yaml"
+    config.write_text("version: 1\nbackendPaths: [drop]\nresources:\n- {name: a.b/c, backend: card}\n")
+    ended = devhost("discover", *option, "--config", str(config))
+    assert ended.returncode == CONFIGURATION
+    assert f"{tmp_path}/drop/card.py:3: RuntimeError: no firmware" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_too_few_open_files(config: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "devhost", "run", "--config", config, "--kubelet-dir", str(tmp_path)]
     limited = ["sh", "-c", 'ulimit -n 16 && exec "$@"', "sh", *command]

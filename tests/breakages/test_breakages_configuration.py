@@ -40,6 +40,20 @@ BROKEN = (
     Broken("a list", "- a\n", "1:1", "must be a mapping, not a list", "must be a mapping"),
     Broken("no version", "resources: []\n", "1:1", "the key version is required", "version: 1"),
     Broken("another version", "version: 2\nresources: []\n", "1:10", "not the number 2", "must be 1"),
+    Broken(
+        "a ConfigMap pasted whole",
+        "apiVersion: v1\nkind: ConfigMap\ndata:\n  devhost.yaml: |\n    version: 1\n    resources: []\n",
+        "2:1",
+        "this is a Kubernetes ConfigMap, not a configuration of devhost",
+        'keep only the text of its key "devhost.yaml", without the indentation',
+    ),
+    Broken(
+        "another Kubernetes object",
+        "apiVersion: apps/v1\nkind: DaemonSet\n",
+        "2:1",
+        "this is a Kubernetes DaemonSet",
+        "a configuration begins with `version: 1`",
+    ),
     Broken("no resources", "version: 1\n", "1:1", "the key resources is required", "resources: []"),
     Broken(
         "a misspelt key",
@@ -99,6 +113,13 @@ BROKEN = (
     ),
     entry(
         "no slash", "name: serial, backend: udev", "3:10", "has no slash", "for example example.com/serial"
+    ),
+    entry(
+        "a variable",
+        'name: "a.b/${NODE}", backend: udev',
+        "3:10",
+        'has "${NODE}" in it, and variables are not expanded',
+        "write the name itself",
     ),
     entry("upper case", "name: Ab.c/d, backend: udev", "3:10", "illegal domain", "lower-case letters"),
     entry(
