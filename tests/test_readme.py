@@ -43,8 +43,11 @@ def test_the_check_it_shows_is_exact() -> None:
 
 def test_the_list_it_shows_has_the_form_of_this_machines() -> None:
     shown, printed = session("discover")
-    headers, *rows, rest = shown.splitlines()
+    headers, *rows, empty, _, rest = shown.splitlines()
     assert headers.split() == printed.splitlines()[0].split()
+    if not re.search(r"(?m)^nvidia\.com/gpu ", printed):
+        assert re.search(r"(?m)^nvidia\.com/gpu: 0 devices; .*$", printed)
+    assert empty == "nvidia.com/gpu: 0 devices; the backend sees no devices (optional: not on this node)"
     assert all(re.fullmatch(r"devhost\.dev/\S+ +\S+ +Healthy +\S+ +\d+", row) for row in rows)
     if not printed.splitlines()[-1].endswith("tells why)"):
         pytest.skip("every device of this machine is in a resource")
