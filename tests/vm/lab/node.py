@@ -122,10 +122,10 @@ class Node:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def complaints(self) -> list[str]:
-        """Lines of its log that somebody would have to look at; that a device is ill, or slow, is none."""
+        """Lines of its log that nothing in the test explains: no unhealthy, missing or slow devices."""
         lines = self.said().splitlines()
         bad = [line for line in lines if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
-        usual = (" devhost.changes ", " devhost.watchdog ", "did not return within")
+        usual = (" devhost.changes ", " devhost.shortages ", " devhost.watchdog ", "did not return within")
         return [line for line in bad if not any(words in line for words in usual)]
 
     async def shows(self, resource: str, *, healthy: int, total: int | None = None) -> None:
