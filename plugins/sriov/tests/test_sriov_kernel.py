@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,9 @@ def answer(question):
     if given == "die":
         os._exit(3)
     return given
+while os.path.exists(f"{HERE}/starting"):
+    time.sleep(0.01)
+print("{}", flush=True)
 for line in iter(sys.stdin.readline, ""):
     print(json.dumps(answer(json.loads(line))), flush=True)
 """
@@ -156,10 +160,42 @@ def test_a_process_that_does_not_answer_is_killed_and_the_question_fails(
     make: Callable[..., Kernel], program: Program
 ) -> None:
     program.answers("traffic", "hang")
-    kernel = make(program=program.path, deadline=0.1, start=0.1)
+    kernel = make(program=program.path, deadline=0.1, start=WAIT)
     with pytest.raises(TimeoutError, match=r"^the kernel does not answer$"):
         kernel.traffic({})
     until(lambda: kernel.pid is None)
+
+
+def test_a_process_that_is_slow_to_start_is_waited_for_and_answers_later(
+    make: Callable[..., Kernel], program: Program
+) -> None:
+    (program.directory / "starting").touch()
+    kernel = make(program=program.path, start=0.1)
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match=r"^the kernel does not answer$"):
+            kernel.traffic({})
+    assert kernel.pid is not None
+    (program.directory / "starting").unlink()
+
+    def answered() -> bool:
+        with suppress(TimeoutError):
+            return kernel.traffic({}) == Traffic()
+        return False
+
+    until(answered)
+    assert program.processes == 1
+
+
+def test_a_process_that_never_starts_is_killed(make: Callable[..., Kernel], program: Program) -> None:
+    (program.directory / "starting").touch()
+    kernel = make(program=program.path, start=0.1, longest_start=0.2)
+
+    def ended() -> bool:
+        with suppress(TimeoutError):
+            kernel.traffic({})
+        return kernel.pid is None
+
+    until(ended)
 
 
 def test_a_hang_does_not_cost_each_question_of_a_look_a_process_of_its_own(
@@ -219,7 +255,7 @@ def test_closing_ends_the_process(make: Callable[..., Kernel], program: Program)
 def test_it_ends_when_it_is_idle_and_starts_again_with_the_next_question(
     make: Callable[..., Kernel],
 ) -> None:
-    kernel = make(idle=0.2)
+    kernel = make(idle=0.2, worth=0.0)
     before = kernel.traffic({})
     until(lambda: kernel.pid is None)
     assert kernel.traffic({}) == before
@@ -228,7 +264,7 @@ def test_it_ends_when_it_is_idle_and_starts_again_with_the_next_question(
 def test_a_question_that_meets_the_end_of_an_idle_process_is_answered_by_another(
     make: Callable[..., Kernel],
 ) -> None:
-    kernel = make(idle=0.0)
+    kernel = make(idle=0.0, worth=0.0)
     for _ in range(5):
         kernel.traffic({})
 
@@ -237,26 +273,29 @@ def test_a_question_that_meets_the_end_of_an_idle_process_is_answered_by_another
 def test_it_ends_with_the_process_that_started_it(questions: bytes) -> None:
     """The kernel closes the input when devhost ends, killed or not."""
     ran = subprocess.run(
-        [sys.executable, "-P", nl_child.__file__, str(WAIT * 10)],
+        [sys.executable, "-P", nl_child.__file__, str(WAIT * 10), "0"],
         input=questions,
         capture_output=True,
         timeout=WAIT,
         check=True,
     )
-    assert [set(json.loads(line)) for line in ran.stdout.splitlines()] == [{"ok"}] * len(
-        questions.splitlines()
-    )
+    ready, *answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert ready == {}
+    assert [set(answer) for answer in answers] == [{"ok"}] * len(questions.splitlines())
 
 
 def test_a_question_in_two_pieces_is_one_question() -> None:
     with subprocess.Popen(
-        [sys.executable, "-P", nl_child.__file__, str(WAIT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-P", nl_child.__file__, str(WAIT), "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as child:
         assert child.stdin and child.stdout
         for piece in (b'{"do": "vf', b'_macs"}\n'):
             child.stdin.write(piece)
             child.stdin.flush()
             time.sleep(0.05)
+        assert json.loads(child.stdout.readline()) == {}
         assert set(json.loads(child.stdout.readline())) == {"ok"}
         child.stdin.close()
         assert child.wait(WAIT) == 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from devhost_sriov import nl_child
 from devhost_sriov.settling import QUIET, TIMES
 from lab.burst import Burst
 from lab.functions import Physical, bind, driver_of, is_viable
@@ -105,6 +108,13 @@ def noted(line):
     print(line)
     with MEASURED.open("a") as file:
         file.write(f"{line}\n")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled():
+    """Compiles pyroute2 before a look needs it: where a processor is emulated, that takes minutes."""
+    command = [sys.executable, "-P", nl_child.__file__, "0", "0"]
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=280)
 
 
 async def test_any_number_of_functions_shows_as_one_list(node, card):

@@ -2,7 +2,8 @@
 
 pyroute2 would add 12 MB to devhost's own process for good. The other process starts with the first question,
 answers the following ones as well, and ends after :data:`IDLE` seconds without one: one process serves a
-whole burst of events. A process that does not answer is killed.
+whole burst of events. A process that does not answer is killed. One that is slow to start is not: the
+questions fail until it is ready.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ DEADLINE = 3.0
 """Seconds that all answers to one question may take."""
 
 START = 15.0
-"""Seconds that the first question may take in addition: starting Python and importing pyroute2 takes 0.4 s on
-an idle machine, and much longer on a node that boots."""
+"""Seconds from the start of a process for which questions wait until it is ready: starting Python and
+importing pyroute2 takes 0.4 s on an idle machine, and much longer on a node that boots."""
+
+LONGEST_START = 180.0
+"""Seconds after which a process that is still not ready is killed."""
 
 IDLE = 5.0
 """Seconds without a question after which the process ends."""
+
+WORTH = 30.0
+"""It stays at least so many times as long as its start took: on a slow machine a start costs more."""
 
 PAUSE = 5.0
 """Seconds for which no other process is started after one did not answer: a look asks up to three questions,
@@ -53,8 +60,10 @@ class Kernel:
 
     Args:
         idle: seconds without a question after which the process ends.
+        worth: it stays at least so many times as long as its start took.
         deadline: seconds that the answer to one question may take.
-        start: seconds that the first question of a process may take in addition.
+        start: seconds from the start of a process for which questions wait until it is ready.
+        longest_start: seconds after which a process that is still not ready is killed.
         program: what answers, for tests.
     """
 
@@ -62,14 +71,17 @@ class Kernel:
         self,
         *,
         idle: float = IDLE,
+        worth: float = WORTH,
         deadline: float = DEADLINE,
         start: float = START,
+        longest_start: float = LONGEST_START,
         program: Path = _PROGRAM,
     ) -> None:
         # -P: this package's own directory must not shadow modules
-        self._command = [sys.executable, "-P", os.fspath(program), str(idle)]
+        self._command = [sys.executable, "-P", os.fspath(program), str(idle), str(worth)]
         self._deadline = deadline
         self._start = start
+        self._longest_start = longest_start
         self._turn = threading.Lock()
         self._child: _Child | None = None
 
@@ -146,17 +158,21 @@ class Kernel:
 
     def _answer(self, question: bytes) -> Mapping[str, Any]:
         if self._child is not None and not self._child.is_over:
-            answer = self._child.ask(question, self._deadline)
+            answer = self._asked(self._child, question)
             if answer is not None:
                 return answer
             if self._child.status:
                 raise OSError(self._child.ending)
             # it ended for want of questions, just before this one
         self._child = self._started()
-        answer = self._child.ask(question, self._deadline + self._start)
+        answer = self._asked(self._child, question)
         if answer is None:
             raise OSError(self._child.ending)
         return answer
+
+    def _asked(self, child: _Child, question: bytes) -> Mapping[str, Any] | None:
+        child.await_start(self._start, self._longest_start)
+        return child.ask(question, self._deadline)
 
     def _started(self) -> _Child:
         """A process, if none before it is in the way."""
@@ -187,6 +203,8 @@ class _Child:
             start_new_session=True,  # Ctrl-C is for devhost, whose end closes the input
         )
         self.pid = self._process.pid
+        self._began = time.monotonic()
+        self._is_ready = threading.Event()
         self.is_gone = threading.Event()
         self.is_over = False
         """Whether no further question can be asked."""
@@ -207,6 +225,24 @@ class _Child:
             f"was killed by signal {-self.status}" if self.status < 0 else f"exited with status {self.status}"
         )
         return f"the process that asks netlink {how}"
+
+    def await_start(self, patience: float, longest: float) -> None:
+        """Waits until it is ready for questions, or has ended.
+
+        Args:
+            patience: seconds to wait, from its start.
+            longest: seconds from its start after which it is killed if it is still not ready.
+
+        Raises:
+            TimeoutError: it is not ready in time.
+        """
+        age = time.monotonic() - self._began
+        if self._is_ready.wait(max(patience - age, 0)):
+            return
+        if age > longest:
+            self.hung_at = time.monotonic()
+            self.kill()
+        raise TimeoutError(SILENT)
 
     def ask(self, question: bytes, patience: float) -> Mapping[str, Any] | None:
         """The answer; ``None`` if the process ends without one.
@@ -238,6 +274,8 @@ class _Child:
     def _read(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._process.stdout as answers:
+            answers.readline()
+            self._is_ready.set()
             for line in answers:
                 self._answers.put(line)
         self._process.wait()

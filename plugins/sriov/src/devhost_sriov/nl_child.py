@@ -1,7 +1,8 @@
 """The program that asks netlink through pyroute2, in a process of its own (see :mod:`devhost_sriov.kernel`).
 
-It imports nothing of devhost. ``nl_child.py SECONDS`` reads questions from standard input and writes answers
-to standard output, one JSON object a line. It ends with its input, or after SECONDS without a question.
+It imports nothing of devhost. ``nl_child.py SECONDS WORTH`` writes ``{}`` when it is ready, then reads
+questions from standard input and writes answers to standard output, one JSON object a line. It ends with its
+input, or without a question for SECONDS, or WORTH times what its start took if that is longer.
 
 pyroute2 has devlink's commands, but its table of attributes ends with kernel 5.9, before scalable functions
 came. So the few attributes needed are named here, by their numbers in include/uapi/linux/devlink.h, for its
@@ -16,12 +17,21 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 LONGEST = 30
 """Seconds after which a question ends this process, where devhost has gone and cannot kill it."""
+
+LONGEST_IDLE = 300.0
+"""Seconds without a question after which this process ends, however long its start took."""
+
+FIRST = 60.0
+"""Seconds that it waits at least for its first question, which is asked when it is ready."""
 
 TRIES = 10
 """How often a list is asked for that changes while the kernel sends it."""
@@ -60,13 +70,20 @@ class Unresolved(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Answers questions until there are no more; 0."""
-    idle = float(arguments[0])
+    idle, worth = map(float, arguments)
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the answers
+    began = time.monotonic()
+    with suppress(ImportError):  # which is the answer to each question then
+        import_module("pyroute2")  # now: to import it is most of the start
+    idle = max(idle, min(worth * (time.monotonic() - began), LONGEST_IDLE))
+    output.write(b"{}\n")
+    output.flush()
     rest = b""
+    patience = max(idle, FIRST)
     while True:
         while b"\n" not in rest:
-            if not select.select([0], [], [], idle)[0] or not (data := os.read(0, 65536)):
+            if not select.select([0], [], [], patience)[0] or not (data := os.read(0, 65536)):
                 return 0
             rest += data
         line, _, rest = rest.partition(b"\n")
@@ -74,6 +91,7 @@ def main(arguments: Sequence[str]) -> int:
         output.write(json.dumps(answered(json.loads(line))).encode() + b"\n")
         output.flush()
         signal.alarm(0)
+        patience = idle
 
 
 def answered(question: Mapping[str, Any]) -> Answer:
