@@ -290,6 +290,26 @@ EXAMPLES = [
         {"nvidia.com/gpu": each(1, *A100)},
         ["    deviceListStrategy: [envvar, device-specs]"],
     ),
+    Example(
+        "nvidia-device-plugin/configmap.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["# This is the configuration config0."],
+        arguments=["--key", "config0"],
+    ),
+    Example(
+        "nvidia-device-plugin/configmap.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["# This is the configuration config1.", '  - name: "nvidia.com/mig-{profile}"'],
+        arguments=["--key", "config1"],
+    ),
+    Example(
+        "nvidia-device-plugin/values-mixed.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["    deviceListStrategy: [envvar, device-specs]", '  - name: "nvidia.com/mig-{profile}"'],
+    ),
     Example("nvidia-device-plugin/time-slicing.yaml", machines.nvidia, {"nvidia.com/gpu": each(10, *A100)}),
     Example(
         "nvidia-device-plugin/time-slicing-renamed.yaml",
