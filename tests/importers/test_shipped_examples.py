@@ -447,6 +447,16 @@ EXAMPLES = [
         {"akri.sh/akri-udev-video": each(5, "/dev/video0", "/dev/video1")},
         ["permissions: rwm", 'env: {UDEV_DEVNODE: "{devNode}"}'],
     ),
+    Example(
+        "akri/udev-video-broker-pod-spec.yaml",
+        machines.board,
+        {"akri.sh/akri-udev-video": each(5, "/dev/video0", "/dev/video1")},
+    ),
+    Example(
+        "akri/udev-video-first.yaml",
+        machines.board,
+        {"akri.sh/akri-udev-video": each(5, "/dev/video0", "/dev/video1")},
+    ),
     Example("akri/dev-null.yaml", machines.board, {"akri.sh/akri-udev-dev-null": {"/dev/null": 1}}),
     Example("amd-device-plugin/daemonset.yaml", machines.instinct, {"amd.com/gpu": each(1, *MI210)}),
     Example(
@@ -469,6 +479,12 @@ EXAMPLES = [
             "    permissions: mrw",
             "    driverDirectory: /home/kubernetes/bin/nvidia",
         ],
+    ),
+    Example(
+        "gke-device-plugin/daemonset-addon.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["    healthChecks: none", "    driverDirectory: /home/kubernetes/bin/nvidia"],
     ),
     Example(
         "gke-device-plugin/daemonset-health.yaml",
