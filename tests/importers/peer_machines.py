@@ -113,6 +113,29 @@ def adapters(root: Path) -> Tree:
     return tree
 
 
+def bluefield(root: Path) -> Tree:
+    """A BlueField-2 whose port p0 has seven scalable functions, 0 to 6."""
+    tree = _sriov(root)
+    port = tree.function("0000:03:00.0", "15b3:a2d6", "mlx5_core", below="0000:02:00.0")
+    tree.netdev(port, "p0")
+    for number in range(7):
+        part = tree.scalable(port, f"mlx5_core.sf.{number + 2}", number)
+        tree.netdev(part, f"enp3s0f0s{number}")
+    return tree
+
+
+def two_ports(root: Path) -> Tree:
+    """Two X710 ports, ens785f0 and ens785f1, each with twelve virtual functions."""
+    tree = _sriov(root)
+    for port in range(2):
+        whole = tree.function(f"0000:3b:00.{port}", "8086:1572", "i40e", below="0000:3a:00.0", total=12)
+        tree.netdev(whole, f"ens785f{port}")
+        for number in range(12):
+            address = f"0000:3b:{2 + 2 * port + number // 8:02x}.{number % 8}"
+            tree.netdev(tree.virtual(whole, address, "8086:154c", "iavf"), f"ens785f{port}v{number}")
+    return tree
+
+
 def fabric(root: Path) -> Tree:
     """A ConnectX-6 whose interface is ib0, and two ConnectX-5 with ib3 and ib4."""
     parts = of_plugin("rdma", "rdma_tree")

@@ -83,6 +83,9 @@ CAPTURE = {"/dev/snd/controlC0 /dev/snd/pcmC0D0c": 1}
 VFIO = {"0000:3b:02.2": 1}
 CX4, CX5 = each(1, "0000:5e:00.2", "0000:5e:00.3"), each(1, "0000:86:00.2", "0000:86:00.3")
 CX5_IB = each(1, "0000:af:00.2", "0000:af:00.3")
+HOSTDEV = CX4 | CX5 | CX5_IB | each(1, "0000:d8:00.2", "0000:d8:00.3")
+PORT_0 = [f"0000:3b:{2 + n // 8:02x}.{n % 8}" for n in range(12)]
+PORT_1 = [f"0000:3b:{4 + n // 8:02x}.{n % 8}" for n in range(12)]
 HCAS = {
     "rdma/hca_shared_devices_a": {"0000:3b:00.0": 1000},
     "rdma/hca_shared_devices_b": each(500, "0000:5e:00.0", "0000:86:00.0"),
@@ -93,6 +96,24 @@ MI210 = ["0000:43:00.0", "0000:63:00.0", "0000:c3:00.0", "0000:e3:00.0"]
 
 EXAMPLES = [
     Example("generic-device-plugin/devices.yaml", machines.board, GENERIC, arguments=SQUAT),
+    Example(
+        "generic-device-plugin/daemonset-k3s.yaml",
+        machines.board,
+        {"squat.ai/serial": {"/dev/ttyUSB0": 1}, "squat.ai/video": {"/dev/video0": 1}},
+        arguments=SQUAT,
+    ),
+    Example(  # a serial adapter by its path and by its USB ids: either resource hands it out
+        "generic-device-plugin/readme.yaml",
+        machines.board,
+        {
+            "squat.ai/video": {"/dev/video0": 1},
+            "squat.ai/serial": {"/dev/ttyUSB0": 1},
+            "squat.ai/capture": {"/dev/snd/pcmC0D0c /dev/snd/controlC0": 1},
+            "squat.ai/ch340": {"/dev/bus/usb/001/003": 1},
+            "squat.ai/fuse": {"/dev/fuse": 10},
+        },
+        arguments=SQUAT,
+    ),
     Example(
         "sriov-network-device-plugin/configmap.yaml",
         machines.adapters,
@@ -165,6 +186,66 @@ EXAMPLES = [
         },
     ),
     Example(
+        "sriov-network-device-plugin/rdma-selectors.yaml",
+        machines.adapters,
+        {"mellanox.com/mlnx_rdma": CX4 | CX5},
+        ["    rdma: true"],
+    ),
+    Example(
+        "sriov-network-device-plugin/images.yaml",
+        machines.adapters,
+        {
+            "intel.com/intel_sriov_netdevice": each(1, "0000:3b:02.0", "0000:3b:02.1"),
+            "intel.com/intel_sriov_dpdk": VFIO,
+        },
+        ["ifnames: the plugin knows no such key and ignores it"],
+    ),
+    Example(
+        "sriov-network-device-plugin/readme.json",
+        machines.adapters,
+        {
+            "intel.com/intel_sriov_netdevice": each(1, "0000:3b:02.0", "0000:3b:02.1"),
+            "intel.com/intel_sriov_dpdk": VFIO,
+            "mellanox.com/mlnx_sriov_rdma": CX5_IB,
+        },
+        ["isRdma: the plugin knows no such key and ignores it (put it into selectors)"],
+    ),
+    Example(
+        "sriov-network-device-plugin/per-node.yaml",
+        machines.two_ports,
+        {"intel.com/sriovnics": each(1, *PORT_0[:5], *PORT_1[:10])},
+        arguments=["--key", "sriov-node-0"],
+    ),
+    Example(
+        "sriov-network-device-plugin/per-node.yaml",
+        machines.two_ports,
+        {"intel.com/sriovnics": each(1, *PORT_0[:10], *PORT_1[:5])},
+        arguments=["--key", "sriov-node-1"],
+    ),
+    Example(
+        "sriov-network-device-plugin/subfunctions-bluefield.json",
+        machines.bluefield,
+        {"nvidia.com/bf2_sf": each(1, *(f"mlx5_core.sf.{number + 2}" for number in range(1, 6)))},
+    ),
+    Example(
+        "sriov-network-device-plugin/subfunctions-connectx.json",
+        machines.adapters,
+        {"nvidia.com/cx6dx_vf": each(1, "0000:d8:00.2", "0000:d8:00.3")},
+        ["      kind: sf"],
+    ),
+    Example(
+        "sriov-network-device-plugin/nicclusterpolicy-full.yaml",
+        machines.adapters,
+        {"nvidia.com/hostdev": HOSTDEV},
+        ["    rdma: true"],
+    ),
+    Example(
+        "sriov-network-device-plugin/nicclusterpolicy-hostdev.yaml",
+        machines.adapters,
+        {"nvidia.com/hostdev": HOSTDEV},
+        ["    rdma: true"],
+    ),
+    Example(
         "rdma-shared-dev-plugin/base.yaml",
         machines.fabric,
         HCAS,
@@ -178,7 +259,57 @@ EXAMPLES = [
         {"rdma/rdma_shared_device_a": {"0000:3b:00.0": 63}},
         ["of: all", "    permissions: rwm"],
     ),
+    Example(
+        "rdma-shared-dev-plugin/nicclusterpolicy-full.yaml",
+        machines.fabric,
+        {"rdma/rdma_shared_device_a": {"0000:3b:00.0": 63}},
+        ["of: all", "    permissions: rwm"],
+    ),
+    Example(
+        "rdma-shared-dev-plugin/nicclusterpolicy-ocp.yaml",
+        machines.fabric,
+        {"rdma/rdma_shared_device_a": each(63, "0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0")},
+        ["of: all", "    permissions: rwm"],
+    ),
     Example("nvidia-device-plugin/flags.yaml", machines.nvidia, {"nvidia.com/gpu": each(1, *A100)}),
+    Example(
+        "nvidia-device-plugin/daemonset.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["failOnInitError has no place here"],
+    ),
+    Example(
+        "nvidia-device-plugin/daemonset-cpumanager.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["    deviceListStrategy: [envvar, device-specs]"],
+    ),
+    Example(
+        "nvidia-device-plugin/daemonset-service-account.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["    deviceListStrategy: [envvar, device-specs]"],
+    ),
+    Example(
+        "nvidia-device-plugin/configmap.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["# This is the configuration config0."],
+        arguments=["--key", "config0"],
+    ),
+    Example(
+        "nvidia-device-plugin/configmap.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["# This is the configuration config1.", '  - name: "nvidia.com/mig-{profile}"'],
+        arguments=["--key", "config1"],
+    ),
+    Example(
+        "nvidia-device-plugin/values-mixed.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["    deviceListStrategy: [envvar, device-specs]", '  - name: "nvidia.com/mig-{profile}"'],
+    ),
     Example("nvidia-device-plugin/time-slicing.yaml", machines.nvidia, {"nvidia.com/gpu": each(10, *A100)}),
     Example(
         "nvidia-device-plugin/time-slicing-renamed.yaml",
@@ -316,8 +447,23 @@ EXAMPLES = [
         {"akri.sh/akri-udev-video": each(5, "/dev/video0", "/dev/video1")},
         ["permissions: rwm", 'env: {UDEV_DEVNODE: "{devNode}"}'],
     ),
+    Example(
+        "akri/udev-video-broker-pod-spec.yaml",
+        machines.board,
+        {"akri.sh/akri-udev-video": each(5, "/dev/video0", "/dev/video1")},
+    ),
+    Example(
+        "akri/udev-video-first.yaml",
+        machines.board,
+        {"akri.sh/akri-udev-video": each(5, "/dev/video0", "/dev/video1")},
+    ),
     Example("akri/dev-null.yaml", machines.board, {"akri.sh/akri-udev-dev-null": {"/dev/null": 1}}),
     Example("amd-device-plugin/daemonset.yaml", machines.instinct, {"amd.com/gpu": each(1, *MI210)}),
+    Example(
+        "amd-device-plugin/daemonset-init-container.yaml",
+        machines.instinct,
+        {"amd.com/gpu": each(1, *MI210)},
+    ),
     Example(
         "amd-device-plugin/daemonset-health.yaml",
         machines.partitioned,
@@ -335,6 +481,12 @@ EXAMPLES = [
         ],
     ),
     Example(
+        "gke-device-plugin/daemonset-addon.yaml",
+        machines.nvidia,
+        {"nvidia.com/gpu": each(1, *A100)},
+        ["    healthChecks: none", "    driverDirectory: /home/kubernetes/bin/nvidia"],
+    ),
+    Example(
         "gke-device-plugin/daemonset-health.yaml",
         machines.nvidia,
         {"nvidia.com/gpu": each(1, *A100)},
@@ -345,8 +497,14 @@ EXAMPLES = [
 REFUSED = [
     ("sriov-network-device-plugin/vdpa-as-shipped.yaml", "did not find expected ',' or '}'"),
     ("rdma-shared-dev-plugin/mode-hca.yaml", "data.config.json:1:1: the key configList is required"),
+    ("rdma-shared-dev-plugin/mode-sriov.yaml", "data.config.json:1:1: the key configList is required"),
+    ("rdma-shared-dev-plugin/empty.yaml", "data.config.json:1:1: the key configList is required"),
+    ("akri/udev-video-protocol.yaml", "its discovery handler is not udev"),
+    ("akri/onvif.yaml", "its discovery handler is not udev"),
+    ("gke-device-plugin/daemonset-first.yaml", "no container of it runs Google's device plugin"),
+    ("kubevirt/mediated.yaml", "it has no spec.configuration.permittedHostDevices"),
 ]
-"""Examples that a release of today refuses as well, or that only start the plugin."""
+"""Examples that a release of today refuses as well, or that configure nothing that devhost offers."""
 
 
 def imported(file: str, *arguments: str, text: str = "") -> Result:

@@ -89,9 +89,9 @@ def generic(file: str, domain: str, key: str) -> None:
 def nvidia(file: str, key: str, as_written: bool) -> None:
     """Reads the YAML of NVIDIA's device plugin; "-" reads standard input.
 
-    FILE is its configuration file, a ConfigMap that holds one or several, or the values of the Helm chart of
-    the plugin or of the GPU operator. The result offers the same resources, and says in comments what
-    differs.
+    FILE is its configuration file, a ConfigMap that holds one or several, the plugin's DaemonSet, or the
+    values of the Helm chart of the plugin or of the GPU operator. The result offers the same resources, and
+    says in comments what differs.
     """
     click.echo(nvidia_device_plugin.convert(*_read(file), key, as_written=as_written), nl=False)
 
