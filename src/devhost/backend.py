@@ -274,7 +274,7 @@ class Backend:
     ``def missing_drivers(self) -> Iterable[MissingDriver]``
         Hardware of this kind that is present and has no driver. Called right after ``discover``, on its
         thread. What an entry of the file could want is a problem in status, page, log and metrics until it is
-        no longer in the answer. Hardware that somebody bound to another driver on purpose, such as
+        no longer in the answer. Hardware that the user bound to another driver on purpose, such as
         ``vfio-pci``, does not lack one.
     ``def close(self) -> None``
         Lets go of what the backend object keeps: processes, connections. Called once, after the last

@@ -250,6 +250,11 @@ class Sysfs:
         """The last name in what a link points to, as for ``driver`` and ``subsystem``; empty without one."""
         return link_target(self.prefix + path).rpartition("/")[2]
 
+    def driver_override(self, path: str) -> str:
+        """The only driver that may bind to a device of a bus (sysfs-bus-pci); empty if every driver may."""
+        name = self.text(f"{path}/driver_override")
+        return "" if name == "(null)" else name
+
     def link(self, path: str) -> str:
         """Where a link points, as written in it; empty when there is none."""
         return link_target(self.prefix + path)

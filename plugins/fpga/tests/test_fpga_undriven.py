@@ -1,4 +1,4 @@
-"""A card that no driver is bound to is named with the module to load, one that somebody gave away is not."""
+"""A card that no driver is bound to is named with the module to load, unless the user chose another."""
 
 from __future__ import annotations
 

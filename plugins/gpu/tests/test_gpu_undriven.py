@@ -1,4 +1,4 @@
-"""A GPU that its vendor's driver does not drive is named with the fix, one that somebody gave away is not."""
+"""A GPU that its vendor's driver does not drive is named with the fix, unless the user chose another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adapter without an RDMA device is named with the module to load, one that somebody gave away is not."""
+"""An adapter without an RDMA device is named with the module to load, unless the user chose another."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from devhost_sriov import kernel as kernels
 from devhost_sriov import nl_child
 from devhost_sriov.devlink import Devlink, Switch
 from devhost_sriov.kernel import Kernel
@@ -199,19 +198,25 @@ def test_a_process_that_never_starts_is_killed(make: Callable[..., Kernel], prog
 
 
 def test_a_hang_does_not_cost_each_question_of_a_look_a_process_of_its_own(
-    make: Callable[..., Kernel], program: Program, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Kernel], program: Program
 ) -> None:
     program.answers("traffic", "hang")
     program.answers("vf_macs", {"ok": []})
-    kernel = make(program=program.path, deadline=1.0, start=WAIT)
+    kernel = make(program=program.path, deadline=3.0, start=WAIT, pause=WAIT * 10)
     kernel.vf_macs()
-    monkeypatch.setattr(kernels, "PAUSE", WAIT * 10)
     with pytest.raises(TimeoutError):
         kernel.traffic({})
     with pytest.raises(TimeoutError):
         kernel.vf_macs()
     assert program.processes == 1
-    monkeypatch.setattr(kernels, "PAUSE", 0.0)
+
+
+def test_after_the_pause_another_process_answers(make: Callable[..., Kernel], program: Program) -> None:
+    program.answers("traffic", "hang")
+    program.answers("vf_macs", {"ok": []})
+    kernel = make(program=program.path, deadline=3.0, start=WAIT, pause=0.0)
+    with pytest.raises(TimeoutError):
+        kernel.traffic({})
     assert kernel.vf_macs() == {}
     assert program.processes == 2
 

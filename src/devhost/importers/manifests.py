@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from devhost.config.complaints import WHOLE_FILE, Complaints, Mark, Place, shown
-from devhost.config.document import MAX_BYTES, parse
+from devhost.config.document import parse_all
 from devhost.config.nodes import Fields, Items, Node, Scalar
 
 from .notation import IF_EMPTY, embedded, untabbed
-
-_MARKER = re.compile(rb"^---(?=\s|$)", re.MULTILINE)
-_NOTHING = re.compile(rb"(---)?\s*(#.*)?")
 
 _IMPORTERS = {
     **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Dlb", "Dsa", "Fpga", "Gpu", "Iaa", "Npu")},
@@ -61,10 +57,10 @@ def documents(data: bytes, complaints: Complaints) -> list[Found]:
     Raises:
         ConfigError: one of them is not YAML, or there is none.
     """
-    pieces = list(_pieces(untabbed(data))) if len(data) <= MAX_BYTES else [data]
-    if not pieces:
+    parsed = parse_all(untabbed(data), complaints, if_empty=IF_EMPTY)
+    nodes = [node for node in parsed if not (isinstance(node, Scalar) and node.kind == "null")]
+    if not nodes:
         complaints.fail(WHOLE_FILE, "it is empty", IF_EMPTY)
-    nodes = [parse(piece, complaints, if_empty=IF_EMPTY) for piece in pieces]
     found = [one for node in nodes for one in _unlisted(node, Place(complaints))]
     if not found:
         complaints.fail(nodes[0].mark, "the list has no objects", IF_EMPTY)
@@ -114,15 +110,6 @@ def configuration(one: Found, key: str) -> tuple[Node, Place]:
     if not isinstance(node, Scalar) or node.kind != "str":
         place.complaints.fail(node.mark, f"{place.path} must be text, not {node}")
     return embedded(node, place)
-
-
-def _pieces(data: bytes) -> Iterator[bytes]:
-    """The documents of a stream, each after as many empty lines as there are before it."""
-    starts = [0, *(marker.start() for marker in _MARKER.finditer(data)), len(data)]
-    for start, end in itertools.pairwise(starts):
-        piece = data[start:end]
-        if not all(_NOTHING.fullmatch(line.strip()) for line in piece.splitlines()):
-            yield b"\n" * data.count(b"\n", 0, start) + piece
 
 
 def _unlisted(node: Node, place: Place) -> Iterator[Found]:

@@ -41,14 +41,10 @@ class DflCards:
             device = self._sysfs.hexadecimal(f"{path}/device") if vendor in _IDS else ""
             if device not in _IDS.get(vendor, ()) or self._sysfs.exists(f"{path}/physfn"):
                 self._dull[address] = listed[address]
-            elif not self._sysfs.target(f"{path}/driver") and self._is_free(path):
+            elif not self._sysfs.target(f"{path}/driver") and not self._sysfs.driver_override(path):
                 known = {"vendor": attributes.INTEL, "vendorID": vendor, "deviceID": device}
                 yield MissingDriver(
                     f"{address} ({vendor}:{device})",
                     "no driver is bound to it (run modprobe dfl-pci)",
                     {**known, "pciBusID": address},
                 )
-
-    def _is_free(self, path: str) -> bool:
-        # sysfs-bus-pci: only the driver named here may bind; a name here is somebody's choice
-        return self._sysfs.text(f"{path}/driver_override") in ("", "(null)")

@@ -19,7 +19,7 @@ _FIX = {
 
 _INSTEAD = {NVIDIA: frozenset({"nouveau", "nova_core", "NovaCore"})}
 """Drivers of the kernel's own tree, with which containers cannot compute. They are bound because the vendor's
-is missing, unlike ``vfio-pci``, which somebody has chosen."""
+is missing, unlike ``vfio-pci``, which the user has chosen."""
 
 _LOST = frozenset({"driver", "cardNode", "renderNode"})
 """Attributes that a device has from its driver."""
@@ -50,6 +50,5 @@ def _undriven(sysfs: Sysfs, adapters: Iterable[Adapter], instead: Iterable[str])
     for adapter in adapters:
         if not adapter.address or adapter.is_virtual or adapter.driver not in ("", *instead):
             continue
-        # sysfs-bus-pci: only the driver named here may bind; a name here is somebody's choice
-        if sysfs.text(f"{adapter.path}/driver_override") in ("", "(null)"):
+        if not sysfs.driver_override(adapter.path):  # a name there is the user's choice
             yield adapter

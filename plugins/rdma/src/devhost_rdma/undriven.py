@@ -71,8 +71,7 @@ class Undriven:
             if not rdma or driver in drivers or self._sysfs.exists(f"/sys/module/{rdma}"):
                 return ""
             return f"{driver} is bound to it, and its RDMA module is not loaded (run modprobe {rdma})"
-        # sysfs-bus-pci: only the driver named here may bind; a name here is somebody's choice
-        if self._sysfs.text(f"{path}/driver_override") not in ("", "(null)"):
+        if self._sysfs.driver_override(path):  # a name there is the user's choice
             return ""
         fix = f"run modprobe {module}" if module else "load the module of its vendor"
         return f"no driver is bound to it ({fix})"

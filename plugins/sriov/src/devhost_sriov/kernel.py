@@ -64,6 +64,7 @@ class Kernel:
         deadline: seconds that the answer to one question may take.
         start: seconds from the start of a process for which questions wait until it is ready.
         longest_start: seconds after which a process that is still not ready is killed.
+        pause: seconds after one that did not answer for which no other is started.
         program: what answers, for tests.
     """
 
@@ -75,6 +76,7 @@ class Kernel:
         deadline: float = DEADLINE,
         start: float = START,
         longest_start: float = LONGEST_START,
+        pause: float = PAUSE,
         program: Path = _PROGRAM,
     ) -> None:
         # -P: this package's own directory must not shadow modules
@@ -82,6 +84,7 @@ class Kernel:
         self._deadline = deadline
         self._start = start
         self._longest_start = longest_start
+        self._pause = pause
         self._turn = threading.Lock()
         self._child: _Child | None = None
 
@@ -177,7 +180,7 @@ class Kernel:
     def _started(self) -> _Child:
         """A process, if none before it is in the way."""
         if (before := self._child) is not None:
-            is_pause = time.monotonic() < before.hung_at + PAUSE
+            is_pause = time.monotonic() < before.hung_at + self._pause
             if is_pause or not before.is_gone.wait(GOODBYE):
                 raise TimeoutError(SILENT)
         try:
