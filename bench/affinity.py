@@ -8,12 +8,12 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import combinations
 
-from devhost.affinity.topology import Links
-from devhost.inventory import Inventory
-from devhost.model import Device
-from devhost.plan import Offer, units
-from devhost.settings import Of, Prefer
-from devhost.vicinity import Vicinity
+from devhost.allocation.inventory import Inventory
+from devhost.allocation.preferred.neighbours import Vicinity
+from devhost.backend.model import Device
+from devhost.planning.affinity.topology import Links
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of, Prefer
 
 from . import measures
 from .measure import Measure, Result

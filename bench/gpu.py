@@ -16,7 +16,7 @@ from typing import Any
 from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
 
-from devhost.source import ServiceContext
+from devhost.discovery.runner import ServiceContext
 
 from . import measures
 from .footprint import SETTLE

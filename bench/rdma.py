@@ -13,7 +13,7 @@ from pathlib import Path
 from devhost_rdma import Rdma
 from devhost_rdma.options import RdmaOptions
 
-from devhost.source import ServiceContext
+from devhost.discovery.runner import ServiceContext
 from devhost.testing.trees import Tree
 
 from . import measures

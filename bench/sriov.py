@@ -14,7 +14,7 @@ from pathlib import Path
 from devhost_sriov import Sriov
 from devhost_sriov.options import SriovOptions
 
-from devhost.source import ServiceContext
+from devhost.discovery.runner import ServiceContext
 from devhost.testing.trees import Tree
 
 from . import measures

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from devhost.backend import Backend
-from devhost.catalog import flaws
-from devhost.loading import load
+from devhost.config.loader import load
+from devhost.discovery.catalog import flaws
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))

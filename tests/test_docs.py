@@ -17,11 +17,13 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from devhost import backend, catalog
+from devhost import backend
+from devhost.backend import base
+from devhost.backend.errors import ConfigError
 from devhost.cli._root import COMMANDS
+from devhost.config.loader import load
 from devhost.config.schema import options_of, resource_options_of
-from devhost.errors import ConfigError
-from devhost.loading import load
+from devhost.discovery import catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALLED = catalog.load().installed
@@ -158,7 +160,7 @@ def _option_keys(schema: object) -> Iterator[str]:
 def _api() -> Iterator[str]:
     """Every word of the API: public names, hooks, members of Backend, of its options, of Context."""
     yield from backend.__all__
-    yield from (hook for hook in vars(backend.Hooks) if not hook.startswith("_"))
+    yield from (hook for hook in vars(base.Hooks) if not hook.startswith("_"))
     for kind in (backend.Backend, backend.Context):
         yield from (member for member in vars(kind) if not member.startswith("_"))
     yield from backend.Backend.__annotations__

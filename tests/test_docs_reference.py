@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from devhost import backend, catalog, observe
+from devhost import backend
+from devhost.backend import observe
 from devhost.config.annotation import keys
 from devhost.config.language import Cdi, DeviceInfo, File, Labels, Override, Resource, Sharing
 from devhost.config.schema import options_of, resource_options_of
+from devhost.discovery import catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "reference"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "backends" / "writing.md"

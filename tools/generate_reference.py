@@ -3,7 +3,7 @@
     python tools/generate_reference.py
 
 Everything comes from the code: the dataclasses that the reader follows, what the backends of this
-repository declare, and the docstrings of ``devhost.backend`` and ``devhost.observe``.
+repository declare, and the docstrings of ``devhost.backend`` and ``devhost.backend.observe``.
 ``tests/test_docs_reference.py`` fails when a page is not what this writes.
 """
 
@@ -17,9 +17,8 @@ from typing import Any
 
 import reference_api
 
-from devhost import catalog
-from devhost.backend import (
-    Attribute,
+from devhost.backend import Attribute
+from devhost.backend.base import (
     CanClose,
     CanInform,
     CanLabel,
@@ -32,6 +31,7 @@ from devhost.backend import (
 )
 from devhost.config.language import File, Resource
 from devhost.config.schema import of_dataclass, options_of, plain, resource_options_of
+from devhost.discovery import catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "reference"

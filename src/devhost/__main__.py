@@ -1,5 +1,5 @@
 """``python -m devhost``: the same as the ``devhost`` program."""
 
-from devhost.cli import main
+from .cli import main
 
 main()

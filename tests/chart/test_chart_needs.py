@@ -8,7 +8,7 @@ import pytest
 import yaml
 from rendering import Chart, Refused, Rendered
 
-from devhost.settings import CDI_DIRECTORY, DEVICE_INFO_DIRECTORY, LABEL_DIRECTORY
+from devhost.planning.settings import CDI_DIRECTORY, DEVICE_INFO_DIRECTORY, LABEL_DIRECTORY
 
 ALWAYS = {
     "/etc/devhost",

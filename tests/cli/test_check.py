@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from devhost import catalog
 from devhost.cli._show import bundled_config
 from devhost.cli.check import command
+from devhost.discovery import catalog
 
 PLUGIN = """
 from devhost.backend import Attribute, Backend, Edits, hookimpl

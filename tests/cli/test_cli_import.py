@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from devhost.backend.errors import UsageError
 from devhost.cli.import_ import command
-from devhost.errors import UsageError
 
 
 @pytest.mark.parametrize(

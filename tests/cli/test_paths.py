@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.cli import _options
 from devhost.cli._root import root as program
-from devhost.errors import EnvironmentFailure, UsageError
 
 
 def paths(command: click.Command, name: str) -> Iterator[tuple[str, click.Path]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from devhost import catalog
 from devhost.cli.plugins import command
+from devhost.discovery import catalog
 
 PLUGIN = """
 from dataclasses import dataclass

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from devhost.config.loader import DEFAULT
 from devhost.kubelet.registration import ABSENT
-from devhost.loading import DEFAULT
 from devhost.testing.kubelet import KubeletSimulator, events
 
 

@@ -17,9 +17,9 @@ import pytest
 from status_document import device, document
 
 from devhost.cli._running import answer, view
-from devhost.loading import load_or_everything
-from devhost.plan import explain
-from devhost.survey import survey
+from devhost.config.loader import load_or_everything
+from devhost.host.survey import survey
+from devhost.planning.plan import explain
 from devhost.telemetry.document import StatusDocument
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from devhost import catalog
+from devhost.backend.errors import ConfigError
 from devhost.cli.schema import command
-from devhost.errors import ConfigError
+from devhost.discovery import catalog
 
 PLUGIN = """
 from devhost.backend import Attribute, Backend, Edits, hookimpl

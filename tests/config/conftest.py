@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
-from devhost.catalog import Catalog, Installed, Refusal
+from devhost.backend.errors import Complaint, ConfigError
 from devhost.config import loads
-from devhost.errors import Complaint, ConfigError
-from devhost.settings import Settings
+from devhost.discovery.catalog import Catalog, Installed, Refusal
+from devhost.planning.settings import Settings
 
 # a busy machine is no fault of the code under test
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,11 +10,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from devhost.backend import Attribute, Backend, Conditions, Device, Edits, OptionError, option
-from devhost.catalog import Catalog, Installed
+from devhost.backend.errors import ConfigError
+from devhost.backend.where import Where
 from devhost.config import loads
 from devhost.config.schema import schema
-from devhost.errors import ConfigError
-from devhost.where import Where
+from devhost.discovery.catalog import Catalog, Installed
 
 ATTRIBUTES: Mapping[str, Attribute] = {
     "kind": Attribute(str, "What it is.", "port", words=("port", "card")),

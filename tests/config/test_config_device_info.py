@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from devhost.backend.errors import Complaint
 from devhost.config.difference import difference
-from devhost.errors import Complaint
-from devhost.settings import Settings
+from devhost.planning.settings import Settings
 
 Read = Callable[[str], Settings]
 Complain = Callable[[str], tuple[Complaint, ...]]

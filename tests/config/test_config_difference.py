@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devhost.backend.where import Block, Term, Text
 from devhost.config.difference import Difference, difference
-from devhost.settings import Of, Prefer, ResourceSettings, Settings, Share
-from devhost.where import Block, Term, Text
+from devhost.planning.settings import Of, Prefer, ResourceSettings, Settings, Share
 
 Read = Callable[[str], Settings]
 

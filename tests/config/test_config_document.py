@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.catalog import Catalog
+from devhost.backend.errors import Complaint, ConfigError
 from devhost.config import document, load, loads
-from devhost.config.complaints import MAX_COMPLAINTS
-from devhost.errors import Complaint, ConfigError
-from devhost.settings import Settings
+from devhost.config.diagnostics import MAX_COMPLAINTS
+from devhost.discovery.catalog import Catalog
+from devhost.planning.settings import Settings
 
 GOOD = "version: 1\nresources: []\n"
 

@@ -11,11 +11,20 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.catalog import Catalog
+from devhost.backend.errors import Complaint, ConfigError
+from devhost.backend.where import Block, Flag, Range, Term, Text
 from devhost.config import backend_paths, load, loads
-from devhost.errors import Complaint, ConfigError
-from devhost.settings import Inject, Of, Prefer, ReplicaOverride, ResourceSettings, Settings, Share, WhenEmpty
-from devhost.where import Block, Flag, Range, Term, Text
+from devhost.discovery.catalog import Catalog
+from devhost.planning.settings import (
+    Inject,
+    Of,
+    Prefer,
+    ReplicaOverride,
+    ResourceSettings,
+    Settings,
+    Share,
+    WhenEmpty,
+)
 
 Read = Callable[[str], Settings]
 Complain = Callable[[str], tuple[Complaint, ...]]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from devhost import catalog
 from devhost.config import loads
 from devhost.config.annotation import keys
 from devhost.config.language import Cdi, DeviceInfo, File, Labels, Override, Resource, Sharing
-from devhost.settings import Inject, Of, Prefer, WhenEmpty
+from devhost.discovery import catalog
+from devhost.planning.settings import Inject, Of, Prefer, WhenEmpty
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -10,14 +10,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
-from devhost.catalog import ENTRY_KEYS, Catalog, Installed, flaws
+from devhost.backend.errors import Complaint, ConfigError
 from devhost.config import loads
 from devhost.config.annotation import keys
 from devhost.config.difference import difference
 from devhost.config.language import Resource
 from devhost.config.schema import schema
-from devhost.errors import Complaint, ConfigError
-from devhost.settings import Settings
+from devhost.discovery.catalog import ENTRY_KEYS, Catalog, Installed, flaws
+from devhost.planning.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost import where
-from devhost.backend import Attribute
-from devhost.config.complaints import Complaints, Place
+from devhost.backend import Attribute, where
+from devhost.backend.errors import Complaint
+from devhost.backend.where import Block, Flag, Range, Term, Text
+from devhost.config.diagnostics import Complaints, Place
 from devhost.config.document import parse
 from devhost.config.selection import declared, read_where
-from devhost.errors import Complaint
-from devhost.settings import Inject, Of, Prefer, Settings, Share, WhenEmpty
-from devhost.where import Block, Flag, Range, Term, Text
+from devhost.planning.settings import Inject, Of, Prefer, Settings, Share, WhenEmpty
 
 Read = Callable[[str], Settings]
 Complain = Callable[[str], tuple[Complaint, ...]]

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from devhost.backend import option
-from devhost.catalog import Catalog
+from devhost.backend.errors import ConfigError
 from devhost.config.schema import of_dataclass, options_of, schema
-from devhost.errors import ConfigError
-from devhost.settings import Settings
+from devhost.discovery.catalog import Catalog
+from devhost.planning.settings import Settings
 
 Read = Callable[[str], Settings]
 

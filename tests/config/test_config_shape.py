@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.backend import option
+from devhost.backend.errors import Complaint
 from devhost.config.annotation import camel
-from devhost.config.complaints import Complaints, Place, one_line, suggest
+from devhost.config.diagnostics import Complaints, Place, one_line, suggest
 from devhost.config.document import parse
+from devhost.config.reader import read as read_node
 from devhost.config.scalar import WRONG
-from devhost.config.shape import read as read_node
-from devhost.errors import Complaint
-from devhost.settings import Settings
+from devhost.planning.settings import Settings
 
 Read = Callable[[str], Settings]
 Complain = Callable[[str], tuple[Complaint, ...]]

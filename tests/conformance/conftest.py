@@ -12,10 +12,10 @@ from types import ModuleType
 import grpc.aio
 import pytest
 
-from devhost.host import Host
+from devhost.backend.backoff import Backoff
+from devhost.backend.model import Device
+from devhost.host.host import Host
 from devhost.kubelet.api import api_pb2_grpc
-from devhost.model import Device
-from devhost.pace import Backoff
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
 sys.path.append(str(Path(__file__).parent))  # for what the test modules share

@@ -12,10 +12,11 @@ import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 from scraped_series import samples
 
-from devhost import supply, vicinity
+from devhost.allocation import allocator
+from devhost.allocation.preferred import neighbours
+from devhost.backend.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.kubelet.api import PRE_START_DEADLINE
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
@@ -147,8 +148,8 @@ def hang():
 async def test_an_allocate_that_hangs_ends_at_our_own_deadline_and_delays_no_other_call(
     rig, kubelet, dial, hang, monkeypatch
 ):
-    assert supply.ALLOCATE_DEADLINE <= 10
-    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 5.0)  # enough for what does not hang
+    assert allocator.ALLOCATE_DEADLINE <= 10
+    monkeypatch.setattr(allocator, "ALLOCATE_DEADLINE", 5.0)  # enough for what does not hang
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
@@ -247,7 +248,7 @@ async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet, monkey
     def broken(*_: object, **__: object) -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(vicinity, "prefer", broken)
+    monkeypatch.setattr(neighbours, "prefer", broken)
     rig.write(TOY_LINE)
     async with rig.running():
         await served(kubelet, toy=2)
@@ -278,7 +279,7 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
         if len(prepared) == 1:
             raise OSError("the reset did not finish")
 
-    assert supply.PREPARE_DEADLINE < PRE_START_DEADLINE
+    assert allocator.PREPARE_DEADLINE < PRE_START_DEADLINE
     rig.classes["toy"].prepare = prepare
     rig.write(TOY_LINE)
     metrics = PrometheusMetrics()

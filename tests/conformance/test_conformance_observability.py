@@ -11,8 +11,8 @@ import scraped_series
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
 
 import devhost
-from devhost.errors import EnvironmentFailure
-from devhost.kubelet.directory import check_directory
+from devhost.backend.errors import EnvironmentFailure
+from devhost.kubelet.preflight import check_directory
 from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import Point, fail
 

@@ -9,11 +9,11 @@ import grpc
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
 
-from devhost.host import Host
-from devhost.kubelet import timetable
-from devhost.model import Device
-from devhost.pace import Backoff
-from devhost.report import status
+from devhost.backend.backoff import Backoff
+from devhost.backend.model import Device
+from devhost.host.host import Host
+from devhost.host.status import status
+from devhost.kubelet import poll_schedule
 from devhost.telemetry.document import DeviceStatus
 from devhost.testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
 
@@ -24,7 +24,7 @@ THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 def _soon_again(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubelet that refuses is asked again ten times as soon, too."""
     monkeypatch.setattr(
-        timetable, "Backoff", lambda first, cap, draw: Backoff(first / 10, cap / 10, draw=draw)
+        poll_schedule, "Backoff", lambda first, cap, draw: Backoff(first / 10, cap / 10, draw=draw)
     )
 
 
@@ -81,7 +81,7 @@ async def test_a_live_device_that_is_released_is_not_shown_as_held_any_more(rig,
 async def test_a_device_held_since_before_devhost_started_stays_when_it_vanishes(
     rig, kubelet, devices, monkeypatch
 ):
-    monkeypatch.setattr("devhost.inventory.GRACE", 0.2)
+    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
     rig.write(TOY_LINE)
     async with rig.running():
         await ready(kubelet, 2)
@@ -105,7 +105,7 @@ async def test_who_holds_what_is_unknown_and_nothing_is_released_while_the_kubel
     rig, kubelet, devices, fault, monkeypatch
 ):
     monkeypatch.setattr("devhost.kubelet.podresources.DEADLINE", 0.2)
-    monkeypatch.setattr("devhost.inventory.GRACE", 0.2)
+    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
     kubelet.faults.inject(Point.POD_RESOURCES, fault, times=None)
     rig.write(TOY_LINE)
     async with rig.running() as host:
@@ -140,7 +140,7 @@ async def test_an_absent_socket_is_waited_for_and_devices_are_served_meanwhile(r
 async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothing(
     rig, kubelet, devices, monkeypatch
 ):
-    monkeypatch.setattr("devhost.inventory.GRACE", 0.2)
+    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await ready(kubelet, 2)
@@ -166,7 +166,7 @@ async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothin
 async def test_one_list_serves_all_resources_and_none_is_asked_for_while_nothing_is_held(
     rig, kubelet, monkeypatch
 ):
-    monkeypatch.setattr("devhost.kubelet.timetable.PATIENCE", 0.0)  # a kubelet of good standing
+    monkeypatch.setattr("devhost.kubelet.poll_schedule.PATIENCE", 0.0)  # a kubelet of good standing
     rig.scripts["toy"].devices = [Device(id=f"d{n}", attributes={"index": n}) for n in range(30)]
     rig.write(*(f"name: example.com/r{n}, backend: toy, where: {{index: {n}}}" for n in range(30)))
     async with rig.running() as host:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from conformance_node import TOY, WAIT
 
-from devhost import host, watchdog
+from devhost.host import host
+from devhost.telemetry import watchdog
 from devhost.testing.kubelet import events as ev
 
 DROP_IN = '''

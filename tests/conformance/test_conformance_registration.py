@@ -13,13 +13,13 @@ import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 from scraped_series import value
 
-from devhost.errors import ConfigError
+from devhost.backend.errors import ConfigError
+from devhost.host.status import status
 from devhost.kubelet import registration
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.api import api_pb2_grpc
 from devhost.kubelet.registration import NO_DIRECTORY
 from devhost.kubelet.server import socket_name
-from devhost.report import status
 from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import Point, fail, hang
 from devhost.testing.kubelet import events as ev

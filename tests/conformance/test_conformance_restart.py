@@ -13,11 +13,12 @@ import asyncinotify
 import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
-from devhost import discovery, service
-from devhost import host as host_module
-from devhost.host import Host
+from devhost.backend.backoff import Backoff
+from devhost.discovery import scanner
+from devhost.host import host as host_module
+from devhost.host import service
+from devhost.host.host import Host
 from devhost.kubelet import registration, server
-from devhost.pace import Backoff
 from devhost.testing.kubelet import Point, cut, fail
 from devhost.testing.kubelet import events as ev
 
@@ -360,7 +361,7 @@ async def test_a_clock_that_jumps_changes_nothing(rig, kubelet, devices, monkeyp
         await served(kubelet, toy=2, other=1)
         # Only devhost's own idea of the time: gRPC's deadlines come from the same clock on both sides.
         jumped = SimpleNamespace(**vars(time) | {"time": lambda: time.time() + jump})
-        for module in (host_module, discovery, registration, server, service):
+        for module in (host_module, scanner, registration, server, service):
             monkeypatch.setattr(module, "time", jumped)
         await quiet(host)
         rig.change("toy", devices(3))

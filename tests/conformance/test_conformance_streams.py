@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from conformance_node import OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
+from devhost.backend.model import Device, unhealthy
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.model import Device, unhealthy
-from devhost.plan import RefusalKind
+from devhost.planning.plan import RefusalKind
 from devhost.testing.kubelet import events as ev
 
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from devhost import watchdog
-from devhost.watchdog import EXIT_STALLED, Watchdog
+from devhost.telemetry import watchdog
+from devhost.telemetry.watchdog import EXIT_STALLED, Watchdog
 
 
 def threads() -> list[str]:
@@ -71,7 +71,7 @@ async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
 
     handler = Stuck()
     monkeypatch.setattr(watchdog, "TELL", 0.1)
-    logging.getLogger("devhost.watchdog").addHandler(handler)
+    logging.getLogger("devhost.telemetry.watchdog").addHandler(handler)
     left: list[int] = []
     try:
         with Watchdog(stall=0.1, tick=0.02, leave=left.append):
@@ -79,7 +79,7 @@ async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
         assert left == [EXIT_STALLED]
     finally:
         over.set()
-        logging.getLogger("devhost.watchdog").removeHandler(handler)
+        logging.getLogger("devhost.telemetry.watchdog").removeHandler(handler)
 
 
 @pytest.mark.parametrize("deep", [1, 500])

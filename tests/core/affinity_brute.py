@@ -9,11 +9,11 @@ from math import comb
 from types import MappingProxyType
 from typing import NamedTuple
 
-from devhost.affinity import Request, prefer
-from devhost.affinity.apportion import NOTHING, Outside
-from devhost.affinity.topology import Links, Lot, Terrain
-from devhost.model import Device
-from devhost.settings import Prefer
+from devhost.backend.model import Device
+from devhost.planning.affinity import Request, prefer
+from devhost.planning.affinity.solver import NOTHING, Outside
+from devhost.planning.affinity.topology import Links, Lot, Terrain
+from devhost.planning.settings import Prefer
 
 
 def terrain(devices: Mapping[str, Device]) -> Terrain:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from devhost.affinity import Choice
-from devhost.inventory import Inventory
-from devhost.model import Device
-from devhost.plan import Offer, units
-from devhost.settings import Of, Prefer
-from devhost.vicinity import Vicinity
+from devhost.allocation.inventory import Inventory
+from devhost.allocation.preferred.neighbours import Vicinity
+from devhost.backend.model import Device
+from devhost.planning.affinity import Choice
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of, Prefer
 
 SWITCHES = 4
 

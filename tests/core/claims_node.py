@@ -7,14 +7,14 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from devhost.holding import APART, Holder, Listing
-from devhost.inventory import GRACE, Inventory
-from devhost.ledger import Ledger
-from devhost.model import HEALTHY, Device
-from devhost.plan import Plan, units
-from devhost.settings import Of, ResourceSettings, Settings, Share
-from devhost.tokens import ALL
-from devhost.where import Block, Term, Text
+from devhost.allocation.inventory import GRACE, Inventory
+from devhost.allocation.ledger import Ledger
+from devhost.backend.model import HEALTHY, Device, Holder
+from devhost.backend.where import Block, Term, Text
+from devhost.planning.held import APART, Listing
+from devhost.planning.plan import Plan, units
+from devhost.planning.settings import Of, ResourceSettings, Settings, Share
+from devhost.planning.tokens import ALL
 
 BACKENDS = ("one", "two")
 ANY = (Block(),)

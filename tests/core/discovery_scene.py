@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from devhost.backend import Attribute, Backend, Event
-from devhost.discovery import Discovery, State
-from devhost.model import Device, Health
-from devhost.source import ServiceContext, Source
+from devhost.backend.model import Device, Health
+from devhost.discovery.runner import ServiceContext, Source
+from devhost.discovery.scanner import Discovery, State
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 LIMIT = 10_000

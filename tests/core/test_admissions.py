@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from devhost.admissions import LONGEST, PATIENCE, PENDING, WINDOW, Admission, Admissions
-from devhost.affinity.topology import Level
+from devhost.allocation.preferred.grouping import LONGEST, PATIENCE, PENDING, WINDOW, Admission, Admissions
+from devhost.planning.affinity.topology import Level
 from devhost.telemetry.metrics import Guess
 
 WITHIN, BETWEEN = 0.001, 0.02

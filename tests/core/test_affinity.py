@@ -10,9 +10,9 @@ from affinity_brute import answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.model import Device
-from devhost.settings import Prefer
-from devhost.tokens import token
+from devhost.backend.model import Device
+from devhost.planning.settings import Prefer
+from devhost.planning.tokens import token
 
 promise = settings(deadline=None, derandomize=True)
 policies = st.sampled_from(Prefer)

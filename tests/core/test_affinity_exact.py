@@ -10,11 +10,11 @@ from affinity_brute import Scene, above, answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.affinity.apportion import Outside
-from devhost.affinity.topology import Level
-from devhost.model import Device
-from devhost.settings import Prefer
-from devhost.tokens import token
+from devhost.backend.model import Device
+from devhost.planning.affinity.solver import Outside
+from devhost.planning.affinity.topology import Level
+from devhost.planning.settings import Prefer
+from devhost.planning.tokens import token
 
 LEVELS = {"node": Level.NODE, "bridge": Level.BRIDGE, "port": Level.PORT, "switch": Level.SWITCH}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from devhost.backend import Backend, Device, Edits, NoOptions
-from devhost.errors import BackendError
-from devhost.linkage import MOST, Linkage, Pair
-from devhost.source import Source
+from devhost.backend.errors import BackendError
+from devhost.discovery.links import MOST, Linkage, Pair
+from devhost.discovery.runner import Source
 
 
 class Asked:

@@ -9,10 +9,10 @@ from itertools import combinations
 import pytest
 from affinity_brute import Scene, answer
 
-from devhost.affinity.apportion import Outside
-from devhost.affinity.topology import Level, Links
-from devhost.model import Device
-from devhost.settings import Prefer
+from devhost.backend.model import Device
+from devhost.planning.affinity.solver import Outside
+from devhost.planning.affinity.topology import Level, Links
+from devhost.planning.settings import Prefer
 
 
 def gpus(count: int) -> dict[str, Device]:

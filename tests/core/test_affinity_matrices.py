@@ -9,9 +9,9 @@ from itertools import combinations
 import pytest
 from affinity_brute import answer
 
-from devhost.affinity.topology import Links
-from devhost.model import Device
-from devhost.settings import Prefer
+from devhost.backend.model import Device
+from devhost.planning.affinity.topology import Links
+from devhost.planning.settings import Prefer
 
 GPUS = 16
 

@@ -9,9 +9,9 @@ from itertools import permutations
 import pytest
 from affinity_machine import SWITCHES, Machine, behind, switch_of
 
-from devhost.model import Device, unhealthy
-from devhost.settings import Of, Prefer
-from devhost.vicinity import BUILT, KINDS
+from devhost.allocation.preferred.neighbours import BUILT, KINDS
+from devhost.backend.model import Device, unhealthy
+from devhost.planning.settings import Of, Prefer
 
 GPU, HCA, FPGA = "gpu", "hca", "fpga"
 

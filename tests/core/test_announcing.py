@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from devhost import announcing, files, worker
-from devhost.announcing import DeviceInfos
-from devhost.deviceinfo import Document
-from devhost.errors import AllocationError
+from devhost.allocation import device_info_files
+from devhost.allocation.device_info import Document
+from devhost.allocation.device_info_files import DeviceInfos
+from devhost.backend import files
+from devhost.backend.errors import AllocationError
+from devhost.discovery import worker
 
 NET = "example.com/net"
 VF: Document = {"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:3b:02.0"}}
@@ -101,7 +103,7 @@ async def test_files_of_running_pods_survive_a_restart_and_others_go(desk: Desk,
 async def test_nothing_is_removed_before_it_is_known_who_holds_what_and_then_without_a_call(
     desk: Desk, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcing, "UNDECIDED", 0.01)
+    monkeypatch.setattr(device_info_files, "UNDECIDED", 0.01)
     await desk.announce("a")
     desk.held = None
     await desk.restart()
@@ -144,7 +146,7 @@ async def test_a_pod_that_is_given_up_while_its_file_is_written_leaves_none(
         go.wait(5)
         files.replace_file(path, data, part)
 
-    monkeypatch.setattr("devhost.deviceinfo.replace_file", slow)
+    monkeypatch.setattr("devhost.allocation.device_info.replace_file", slow)
     starting = asyncio.create_task(desk.announce("a"))
     await until(lambda: place._own())
     starting.cancel()

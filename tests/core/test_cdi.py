@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost import cdi, naming
-from devhost.edits import check_edits
-from devhost.errors import AllocationError, BackendError
-from devhost.kubelet import wire
-from devhost.model import DeviceNode, Edits, Mount
+from devhost.allocation.cdi import spec
+from devhost.allocation.edits import check_edits
+from devhost.backend.errors import AllocationError, BackendError
+from devhost.backend.model import DeviceNode, Edits, Mount
+from devhost.kubelet import messages
+from devhost.planning import naming
 from devhost.testing import runtime
 
 SCHEMA = json.loads((Path(__file__).parent / "cdi.schema.json").read_text(encoding="utf-8"))
@@ -29,19 +30,19 @@ SCHEMA = json.loads((Path(__file__).parent / "cdi.schema.json").read_text(encodi
 def check(document: Mapping[str, Any]) -> dict[str, Any]:
     """Refuses what a loader would: wrong shape, wrong names, one name twice, too low or high a version."""
     jsonschema.validate(document, SCHEMA)
-    text = cdi.dumps(document)
+    text = spec.dumps(document)
     assert json.loads(text) == document
     assert runtime.load(text) == document
     assert document["cdiVersion"] == runtime.least_version(document)
     return dict(document)
 
 
-def look(path: str) -> cdi.HostNode:
-    return cdi.HostNode(path, 0o660, 0, 44)
+def look(path: str) -> spec.HostNode:
+    return spec.HostNode(path, 0o660, 0, 44)
 
 
-def render(edits: Edits) -> cdi.ContainerEdits:
-    return cdi.container_edits(edits, look)
+def render(edits: Edits) -> spec.ContainerEdits:
+    return spec.container_edits(edits, look)
 
 
 FULL = Edits(
@@ -79,8 +80,8 @@ def test_every_part_of_the_edits_that_cdi_can_carry_is_rendered():
 
 def test_optional_parts_the_host_lacks_are_left_out_of_both_renderings():
     left_out = {"/dev/host0", "/opt/lib"}
-    found = cdi.container_edits(FULL, look, left_out)
-    direct = wire.allocation(FULL, left_out)
+    found = spec.container_edits(FULL, look, left_out)
+    direct = messages.allocation(FULL, left_out)
     assert [node["path"] for node in found["deviceNodes"]] == [d.container_path for d in direct.devices]
     assert [m["containerPath"] for m in found["mounts"]] == [m.container_path for m in direct.mounts]
 
@@ -109,20 +110,20 @@ any_resource = st.from_regex(
 def test_every_document_obeys_the_rules_of_the_specification(resource, contents):
     devices = {device: rendered for device, edits in contents if (rendered := render(Edits.merge([edits])))}
     if devices:
-        named = {cdi.device_name(device): edits for device, edits in devices.items()}
-        named[cdi.set_name(devices)] = next(iter(devices.values()))
+        named = {spec.device_name(device): edits for device, edits in devices.items()}
+        named[spec.set_name(devices)] = next(iter(devices.values()))
         assert len(named) == len(devices) + 1
-        kind = cdi.kind(resource)
+        kind = spec.kind(resource)
         for name in named:
             assert "/".join(runtime.parse(f"{kind}={name}")[:2]) == kind
-        check(cdi.document(kind, named))
+        check(spec.document(kind, named))
 
 
 @given(st.lists(any_resource, unique=True), st.lists(any_id, unique=True))
 def test_names_never_collide(resources, devices):
-    assert len({cdi.kind(resource) for resource in resources}) == len(resources)
-    assert len({cdi.device_name(device) for device in devices}) == len(devices)
-    assert not any(cdi.is_set(cdi.device_name(device)) for device in devices)
+    assert len({spec.kind(resource) for resource in resources}) == len(resources)
+    assert len({spec.device_name(device) for device in devices}) == len(devices)
+    assert not any(spec.is_set(spec.device_name(device)) for device in devices)
 
 
 NODE = {"path": "/dev/a"}
@@ -211,7 +212,7 @@ def test_what_devhost_renders_is_all_that_ever_asks_for_a_version():
         *("fileMode", "uid", "gid"),
     }
     assert {key for mount in rendered["mounts"] for key in mount} == {"hostPath", "containerPath", "options"}
-    assert cdi.document("a.b/c", {"d": rendered}).keys() == {"cdiVersion", "kind", "devices"}
+    assert spec.document("a.b/c", {"d": rendered}).keys() == {"cdiVersion", "kind", "devices"}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_what_devhost_renders_is_all_that_ever_asks_for_a_version():
 )
 def test_a_file_is_yaml_as_well_as_json(value):
     """Loaders read YAML, in which one character that is escaped in two halves costs the whole file."""
-    check(cdi.document("a.b/c", {"d": render(Edits(env={"A": value}))}))
+    check(spec.document("a.b/c", {"d": render(Edits(env={"A": value}))}))
 
 
 @pytest.mark.parametrize(
@@ -232,14 +233,14 @@ def test_a_file_is_yaml_as_well_as_json(value):
     ],
 )
 def test_the_version_is_the_lowest_that_has_what_is_used(resource, device, edits, version):
-    document = cdi.document(cdi.kind(resource), {cdi.device_name(device): render(edits)})
+    document = spec.document(spec.kind(resource), {spec.device_name(device): render(edits)})
     assert check(document)["cdiVersion"] == version
 
 
 def test_the_example_in_the_documentation_is_one_devhost_would_write():
     page = Path(__file__).parents[2] / "docs" / "cdi.md"
     (example,) = re.findall(r"(?ms)^```json\n(.*?)^```$", page.read_text(encoding="utf-8"))
-    assert cdi.dumps(check(json.loads(example))) == example
+    assert spec.dumps(check(json.loads(example))) == example
 
 
 @pytest.mark.parametrize(
@@ -253,8 +254,8 @@ def test_the_example_in_the_documentation_is_one_devhost_would_write():
 )
 def test_the_kind_is_the_name_of_the_resource_in_a_domain_of_devhosts_own(resource, kind):
     """The vendor of the hardware may describe the same devices under the name itself."""
-    assert cdi.kind(resource) == kind
-    assert cdi.kind(resource, "devhost-0123abcd") == kind.replace("devhost", "devhost-0123abcd")
+    assert spec.kind(resource) == kind
+    assert spec.kind(resource, "devhost-0123abcd") == kind.replace("devhost", "devhost-0123abcd")
 
 
 def test_a_resource_name_that_cdi_refuses_becomes_a_legal_kind_of_its_own():
@@ -266,33 +267,33 @@ def test_a_resource_name_that_cdi_refuses_becomes_a_legal_kind_of_its_own():
         "a.b/x40g",
         f"{'0' * 244}/{'1' * 63}",
     ]
-    kinds = [cdi.kind(name) for name in names]
+    kinds = [spec.kind(name) for name in names]
     assert len(set(kinds)) == len(names)
     for kind in kinds:
-        check(cdi.document(kind, {"d": {"env": ["A=b"]}}))
+        check(spec.document(kind, {"d": {"env": ["A=b"]}}))
 
 
 def test_two_devices_never_share_a_name():
     ids = ["a/b", "a-b", "a+b", "a@b", "a#b", "a=b", "a.", "a", "a-", "0000:3b:00.0", "+", "-", "x::1234abcd"]
-    names = [cdi.device_name(device) for device in ids]
+    names = [spec.device_name(device) for device in ids]
     assert len(set(names)) == len(ids)
     assert all(runtime.parse(f"a/b={name}") for name in names)
-    assert cdi.device_name("0000:3b:00.0") == "0000:3b:00.0"
+    assert spec.device_name("0000:3b:00.0") == "0000:3b:00.0"
 
 
 def test_a_set_of_devices_has_one_name_whatever_their_order():
-    assert cdi.set_name(["a", "b"]) == cdi.set_name(["b", "a"]) != cdi.set_name(["a", "b", "c"])
-    assert cdi.is_set(cdi.set_name(["a", "b"]))
-    assert not cdi.is_set(cdi.device_name("set/0"))
+    assert spec.set_name(["a", "b"]) == spec.set_name(["b", "a"]) != spec.set_name(["a", "b", "c"])
+    assert spec.is_set(spec.set_name(["a", "b"]))
+    assert not spec.is_set(spec.device_name("set/0"))
 
 
 def test_a_node_is_looked_at_through_links_and_keeps_its_mode_and_owner(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
     status = Path("/dev/null").stat()
-    found = cdi.host_node(str(link))
+    found = spec.host_node(str(link))
     mode = stat.S_IMODE(status.st_mode)
-    assert found == cdi.HostNode(os.path.realpath("/dev/null"), mode, status.st_uid, status.st_gid)
+    assert found == spec.HostNode(os.path.realpath("/dev/null"), mode, status.st_uid, status.st_gid)
 
 
 def test_below_another_root_a_node_has_its_path_as_the_host_sees_it(monkeypatch, tmp_path):
@@ -302,7 +303,7 @@ def test_below_another_root_a_node_has_its_path_as_the_host_sees_it(monkeypatch,
     (tmp_path / "dev" / "by-id" / "absolute").symlink_to("/dev/by-id/relative")
     monkeypatch.setattr(stat, "S_ISCHR", lambda mode: True)  # only root can make a device node
     for path in ("/dev/card0", "/dev/by-id/relative", "/dev/by-id/absolute"):
-        assert cdi.host_node(path, tmp_path).path == "/dev/card0"
+        assert spec.host_node(path, tmp_path).path == "/dev/card0"
 
 
 @pytest.mark.parametrize(
@@ -316,7 +317,7 @@ def test_below_another_root_a_node_has_its_path_as_the_host_sees_it(monkeypatch,
 def test_what_is_no_device_node_is_refused_with_its_name(tmp_path, path, reason):
     (tmp_path / "file").touch()
     with pytest.raises(AllocationError, match=reason) as error:
-        cdi.host_node(str(tmp_path / path))
+        spec.host_node(str(tmp_path / path))
     assert str(tmp_path / path) in str(error.value)
 
 

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devhost.allocation.allocator import Supply
+from devhost.allocation.cdi.files import SpecDirectory
+from devhost.allocation.cdi.injector import Injection
+from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
-from devhost.injection import Injection
-from devhost.inventory import Inventory
-from devhost.kubelet import wire
-from devhost.model import HEALTHY
-from devhost.plan import Offer, units
-from devhost.settings import Of, Prefer
-from devhost.source import Source
-from devhost.specfiles import SpecDirectory
-from devhost.supply import Supply
+from devhost.backend.model import HEALTHY
+from devhost.discovery.runner import Source
+from devhost.kubelet import messages
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of, Prefer
 from devhost.testing import runtime
 
 RESOURCE = "example.com/card"
@@ -86,7 +86,7 @@ class Resource:
     async def answer(self, tokens: Sequence[str]):
         await self.source.look([])
         granted = await self.supply.allocate(tokens)
-        return wire.allocation(granted.edits, granted.left_out)
+        return messages.allocation(granted.edits, granted.left_out)
 
 
 async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[str], replicas: int, of: Of):

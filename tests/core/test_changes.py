@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.changes import NAMED, REASONS, Changes, Chronicle
-from devhost.health import Ward
-from devhost.inventory import GRACE, Inventory
-from devhost.model import HEALTHY, Device, Health, unhealthy
-from devhost.plan import Offer, units
-from devhost.settings import Of
+from devhost.allocation.inventory import GRACE, Inventory
+from devhost.backend.model import HEALTHY, Device, Health, unhealthy
+from devhost.discovery.health import Ward
+from devhost.planning.diff import NAMED, REASONS, Changes, Chronicle
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of
 
 
 @dataclass

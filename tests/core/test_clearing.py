@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from devhost import clearing
-from devhost.clearing import Clearing
-from devhost.pace import Backoff
-from devhost.specfiles import SpecDirectory
+from devhost.allocation.cdi import garbage
+from devhost.allocation.cdi.files import SpecDirectory
+from devhost.allocation.cdi.garbage import Clearing
+from devhost.backend.backoff import Backoff
 
 OLD, NEW = "example.com/old", "example.com/new"
 
@@ -68,7 +68,7 @@ async def test_a_file_stays_while_a_container_has_something_of_the_resource(scen
 
 
 async def test_nothing_goes_while_it_is_not_known_who_holds_what(scene, until, monkeypatch):
-    monkeypatch.setattr(clearing, "AGAIN", 0.01)
+    monkeypatch.setattr(garbage, "AGAIN", 0.01)
     scene.held = None
     async with scene.running():
         await until(lambda: scene.asked > 3)
@@ -80,7 +80,7 @@ async def test_nothing_goes_while_it_is_not_known_who_holds_what(scene, until, m
 async def test_a_directory_that_does_not_let_it_is_told_once_and_tried_again(
     scene, until, monkeypatch, caplog
 ):
-    monkeypatch.setattr(clearing, "Backoff", lambda first, cap: Backoff(0.01, 0.01))
+    monkeypatch.setattr(garbage, "Backoff", lambda first, cap: Backoff(0.01, 0.01))
     real, place = scene.directory.directory, scene.directory
     blocked = real / "file"
     blocked.touch()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from devhost.departures import LONGEST, MOST, Departed, Departures
+from devhost.host.departures import LONGEST, MOST, Departed, Departures
 
 GONE = "the device is gone"
 

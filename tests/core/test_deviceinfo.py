@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from devhost.deviceinfo import DeviceInfoDirectory, Document, Written, file_name, flaw
-from devhost.errors import AllocationError
+from devhost.allocation.device_info import DeviceInfoDirectory, Document, Written, file_name, flaw
+from devhost.backend.errors import AllocationError
 
 NET = "example.com/net"
 VF: Document = {"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:3b:02.0"}}

@@ -12,9 +12,9 @@ import pytest
 from discovery_scene import Scene, event, now
 
 from devhost.backend import Event
-from devhost.discovery import ANYTHING, DENIED_RESYNC, EVENT_LIMIT, RESYNC, STALE_AFTER, State
-from devhost.errors import BackendError, BackendTimeout
-from devhost.model import HEALTHY, Device, unhealthy
+from devhost.backend.errors import BackendError, BackendTimeout
+from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.discovery.scanner import ANYTHING, DENIED_RESYNC, EVENT_LIMIT, RESYNC, STALE_AFTER, State
 from devhost.telemetry.metrics import BackendFailure
 
 

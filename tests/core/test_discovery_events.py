@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from devhost.backend import Event
-from devhost.discovery import ANYTHING, Discovery
+from devhost.discovery.scanner import ANYTHING, Discovery
 from devhost.telemetry.metrics import Metrics
 
 

@@ -11,9 +11,9 @@ import pytest
 from discovery_scene import Scene
 
 from devhost.backend import Event
-from devhost.discovery import NAMED, SILENCE
-from devhost.errors import BackendError
-from devhost.model import Device
+from devhost.backend.errors import BackendError
+from devhost.backend.model import Device
+from devhost.discovery.scanner import NAMED, SILENCE
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from discovery_scene import Scene, event, now
 
-from devhost.discovery import ANYTHING, DENIED_RESYNC, RESYNC, State
-from devhost.errors import BackendError, BackendTimeout
-from devhost.model import HEALTHY, Device, unhealthy
-from devhost.probing import APART
+from devhost.backend.errors import BackendError, BackendTimeout
+from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.discovery.probing import APART
+from devhost.discovery.scanner import ANYTHING, DENIED_RESYNC, RESYNC, State
 
 DOWN = unhealthy("link down")
 

@@ -10,9 +10,9 @@ import pytest
 from discovery_scene import Scene, now
 from test_discovery_log import said
 
-from devhost.discovery import STALE_AFTER, State
-from devhost.errors import BackendError
-from devhost.model import HEALTHY, unhealthy
+from devhost.backend.errors import BackendError
+from devhost.backend.model import HEALTHY, unhealthy
+from devhost.discovery.scanner import STALE_AFTER, State
 
 DEAD = BackendError("no driver")
 

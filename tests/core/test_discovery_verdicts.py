@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from discovery_scene import Scene, event
 
-from devhost.discovery import RESYNC, STALE_AFTER, State
-from devhost.errors import BackendError, BackendTimeout
-from devhost.model import HEALTHY, Device, unhealthy
-from devhost.probing import APART
+from devhost.backend.errors import BackendError, BackendTimeout
+from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.discovery.probing import APART
+from devhost.discovery.scanner import RESYNC, STALE_AFTER, State
 from devhost.telemetry.metrics import BackendFailure
 
 DOWN = unhealthy("link down")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from devhost.backend import MissingDriver
-from devhost.discovery import Condition, State
-from devhost.entries import UNKNOWN, Standings, nearest, wanted
-from devhost.model import AttributeValue, Device
-from devhost.plan import make_plan
-from devhost.settings import ResourceSettings, Settings
-from devhost.where import Block, Flag, Range, Term, Text, may_hold
+from devhost.backend.model import AttributeValue, Device
+from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
+from devhost.discovery.scanner import Condition, State
+from devhost.host.entries import UNKNOWN, Standings, nearest, wanted
+from devhost.planning.plan import make_plan
+from devhost.planning.settings import ResourceSettings, Settings
 
 
 def term(attribute: str, *patterns: str) -> Term:

@@ -13,9 +13,9 @@ from typing import Any
 import asyncinotify
 import pytest
 
-from devhost import events
 from devhost.backend import Event
-from devhost.events import DirectoryWatch, UeventMonitor
+from devhost.discovery import uevents
+from devhost.discovery.uevents import DirectoryWatch, UeventMonitor
 
 NEVER = 3600.0
 """Seconds between polls where a test must see that inotify alone is enough."""
@@ -111,7 +111,7 @@ async def test_after_close_nothing_is_heard_any_more(change: Any) -> None:
 async def test_a_full_buffer_ends_in_a_call_to_look_at_everything(
     change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "RECEIVE_BUFFER", 4096)
+    monkeypatch.setattr(uevents, "RECEIVE_BUFFER", 4096)
     heard = Heard()
     monitor = UeventMonitor(heard)
     try:
@@ -127,8 +127,8 @@ async def test_a_full_buffer_ends_in_a_call_to_look_at_everything(
 async def test_where_udevd_runs_the_kernels_events_are_only_a_late_second_look(
     change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "udevd_runs", lambda: True)
-    monkeypatch.setattr(events, "SETTLE", 0.05)
+    monkeypatch.setattr(uevents, "udevd_runs", lambda: True)
+    monkeypatch.setattr(uevents, "SETTLE", 0.05)
     heard = Heard()
     monitor = UeventMonitor(heard)
     try:
@@ -146,8 +146,8 @@ async def test_where_udevd_cannot_be_heard_the_kernels_event_counts_at_once_and_
     change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it is in a pod with a network of its own; udevd sets names and permissions after the kernel."""
-    monkeypatch.setattr(events, "udevd_runs", lambda root=None: root == tmp_path)
-    monkeypatch.setattr(events, "SETTLE", 0.05)
+    monkeypatch.setattr(uevents, "udevd_runs", lambda root=None: root == tmp_path)
+    monkeypatch.setattr(uevents, "SETTLE", 0.05)
     heard = Heard()
     monitor = UeventMonitor(heard, tmp_path)
     try:
@@ -184,8 +184,8 @@ async def test_a_monitor_that_opens_only_half_way_leaves_nothing_behind(
         def fileno(self) -> int:
             return self.descriptors[0]
 
-    monkeypatch.setattr(events, "udevd_runs", lambda: True)
-    monkeypatch.setattr("devhost.events.pyudev.Monitor", Monitor)
+    monkeypatch.setattr(uevents, "udevd_runs", lambda: True)
+    monkeypatch.setattr("devhost.discovery.uevents.pyudev.Monitor", Monitor)
     with pytest.raises(OSError, match="no netlink"):
         UeventMonitor(Heard())
     (only,) = Monitor.opened
@@ -339,7 +339,7 @@ async def test_where_inotify_is_exhausted_it_polls_and_says_so_once(
             await wakes.after(lambda: None)
         monkeypatch.undo()
         await keeps_waking(wakes, tmp_path)
-    (record,) = (record for record in caplog.records if record.name == events.__name__)
+    (record,) = (record for record in caplog.records if record.name == uevents.__name__)
     assert "no inotify, polling instead" in record.getMessage()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.files import fingerprint, make_directory, replace_file
+from devhost.backend.files import fingerprint, make_directory, replace_file
 
 
 def test_an_error_names_the_file_and_never_the_unfinished_one(

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from devhost.model import MAX_DEVICE_ID, Device
-from devhost.tokens import Known, token
+from devhost.backend.model import MAX_DEVICE_ID, Device
+from devhost.planning.tokens import Known, token
 
 LONG = "block-" + "x" * 70
 

@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.health import (
-    LONGEST_HOLD,
-    MAX_REASON,
-    NO_REASON,
-    WINDOW,
-    Ward,
-    in_resource,
-    sound_health,
-    worst,
-)
-from devhost.model import HEALTHY, Device, Health, unhealthy
+from devhost.backend.model import HEALTHY, MAX_REASON, NO_REASON, Device, Health, sound_health, unhealthy
+from devhost.discovery.health import LONGEST_HOLD, WINDOW, Ward, in_resource, worst
 
 GOOD = Device("d0")
 BAD = Device("d0", health=unhealthy("too hot"))

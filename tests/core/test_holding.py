@@ -6,18 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.holding import (
-    APART,
-    EAGER,
-    MISSED,
-    PATIENCE,
-    RELAXED,
-    WATCHED,
-    Holder,
-    Holding,
-    Kubelet,
-    Listing,
-)
+from devhost.backend.model import Holder
+from devhost.planning.held import APART, EAGER, MISSED, PATIENCE, RELAXED, WATCHED, Holding, Kubelet, Listing
 
 TOY = "example.com/toy"
 OLD, NEW = (1, 1, 1), (1, 2, 2)

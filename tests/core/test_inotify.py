@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.inotify import explained
+from devhost.backend.inotify import explained
 
 
 @contextmanager

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.account import Account
-from devhost.holding import APART, Holder, Listing
-from devhost.inventory import GRACE, Inventory, Snapshot
-from devhost.kubelet import wire
-from devhost.model import HEALTHY, MAX_DEVICE_ID, Device, Health, unhealthy
-from devhost.plan import Offer, units
-from devhost.settings import Of
-from devhost.tokens import token
+from devhost.allocation.account import Account
+from devhost.allocation.inventory import GRACE, Inventory, Snapshot
+from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Health, Holder, unhealthy
+from devhost.kubelet import messages
+from devhost.planning.held import APART, Listing
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of
+from devhost.planning.tokens import token
 
 promise = settings(deadline=None, derandomize=True)
 
@@ -264,7 +264,7 @@ def test_a_revision_comes_exactly_when_the_kubelet_would_see_a_difference(
         before = rig.snapshot
         rig.sick = {offer.device.id: "hot" for offer, well in step if not well}
         told = rig.show(*(offer for offer, _ in step))
-        seen = [sorted(wire.device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.snapshot)]
+        seen = [sorted(messages.device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.snapshot)]
         assert told == (seen[0] != seen[1])
         assert rig.snapshot.revision == before.revision + told
         if allocate:

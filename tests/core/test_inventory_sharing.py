@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from devhost.account import Account
-from devhost.holding import APART, UNNAMED, Holder, Listing
-from devhost.inventory import Inventory
-from devhost.model import HEALTHY, Device
-from devhost.plan import Offer, units
-from devhost.settings import Of
+from devhost.allocation.account import Account
+from devhost.allocation.inventory import Inventory
+from devhost.backend.model import HEALTHY, Device, Holder
+from devhost.planning.held import APART, UNNAMED, Listing
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of
 
 POD = Holder("default", "pod", "main")
 

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.labels import HEADER, MAX_FILE, FeatureDirectory, legal, problem, render, sorted_out
+from devhost.host.node_label_files import (
+    HEADER,
+    MAX_FILE,
+    FeatureDirectory,
+    legal,
+    problem,
+    render,
+    sorted_out,
+)
 
 LEGAL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 """Kubernetes' rule for a label's value (k8s.io/apimachinery, IsValidLabelValue)."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from devhost.errors import ConfigError
-from devhost.lastgood import Accepted, LastGood, Unusable, state_dir
-from devhost.loading import load, load_or_copy
+from devhost.backend.errors import ConfigError
+from devhost.config.last_good import Accepted, LastGood, Unusable, state_dir
+from devhost.config.loader import load, load_or_copy
 
 FIRST, SECOND = b"version: 1\nresources: []\n", b"version: 1\nresources: [] # the second\n"
 

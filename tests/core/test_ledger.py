@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.holding import APART, Holder, Listing
-from devhost.inventory import Inventory
-from devhost.ledger import CALM, Ledger
-from devhost.model import HEALTHY, Device
-from devhost.plan import Plan, RefusalKind, units
-from devhost.settings import Of, ResourceSettings, Settings, Share
-from devhost.tokens import device_of, stands_for_all, token, unit_of
+from devhost.allocation.inventory import Inventory
+from devhost.allocation.ledger import CALM, Ledger
+from devhost.backend.model import HEALTHY, Device, Holder
+from devhost.planning.held import APART, Listing
+from devhost.planning.plan import Plan, RefusalKind, units
+from devhost.planning.settings import Of, ResourceSettings, Settings, Share
+from devhost.planning.tokens import device_of, stands_for_all, token, unit_of
 
 POD = Holder("default", "pod", "main")
 OLD, NEW = "example.com/old", "example.com/new"

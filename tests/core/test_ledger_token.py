@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from devhost.holding import APART, RELAXED, Holder, Listing
-from devhost.ledger import Ledger
+from devhost.allocation.ledger import Ledger
+from devhost.backend.model import Holder
+from devhost.planning.held import APART, RELAXED, Listing
 
 NET, HOLDER = "example.com/net", Holder("default", "pod", "main")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from devhost import observers as module
-from devhost.catalog import Catalog, InstalledObserver, Refusal
-from devhost.model import HEALTHY, Device
-from devhost.observe import Appeared, Left, News
-from devhost.observers import Batch, Observer, Observers, State
-from devhost.tasks import Tasks
+from devhost.backend.model import HEALTHY, Device
+from devhost.backend.observe import Appeared, Left, News
+from devhost.discovery import observers as module
+from devhost.discovery.catalog import Catalog, InstalledObserver, Refusal
+from devhost.discovery.observers import Batch, Observer, Observers, State
+from devhost.discovery.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -117,7 +117,7 @@ class Rig:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "devhost.observers"]
+    return [record.getMessage() for record in caplog.records if record.name == "devhost.discovery.observers"]
 
 
 async def test_news_arrive_in_order_on_one_thread_that_is_not_the_loops() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost import observe
-from devhost.observe import News, ObserverHooks
+from devhost.backend import observe
+from devhost.backend.observe import News, ObserverHooks
 
 TEXT = (Path(__file__).parents[2] / "docs" / "observers.md").read_text(encoding="utf-8")
 HOOKS = {name: hook for name, hook in vars(ObserverHooks).items() if not name.startswith("_")}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.pace import Backoff, Pacer
+from devhost.backend.backoff import Backoff, Pacer
 
 
 def test_delays_double_up_to_the_cap_and_start_again() -> None:

@@ -11,13 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost import naming, plan
-from devhost.inventory import Inventory
-from devhost.kubelet import wire
-from devhost.model import Device, unhealthy
-from devhost.plan import Plan, RefusalKind, explain, make_plan
-from devhost.settings import MAX_REPLICAS, Of, ReplicaOverride, ResourceSettings, Settings, Share, WhenEmpty
-from devhost.where import Block, Range, Term, Text, Where, holds
+from devhost.allocation.inventory import Inventory
+from devhost.backend.model import Device, unhealthy
+from devhost.backend.where import Block, Range, Term, Text, Where, holds
+from devhost.kubelet import messages
+from devhost.planning import naming, plan
+from devhost.planning.plan import Plan, RefusalKind, explain, make_plan
+from devhost.planning.settings import (
+    MAX_REPLICAS,
+    Of,
+    ReplicaOverride,
+    ResourceSettings,
+    Settings,
+    Share,
+    WhenEmpty,
+)
 
 promise = settings(deadline=None, derandomize=True)
 Found = dict[str, list[Device]]
@@ -233,7 +241,7 @@ def encoded(resource: plan.PlannedResource) -> int:
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
     tokens = plan.units(resource.entry.share.of, resource.offers, topology=resource.entry.topology)
     inventory.update(tokens, lambda device: unhealthy("x"), lambda device: "")
-    return wire.device_list(inventory.snapshot).ByteSize()
+    return messages.device_list(inventory.snapshot).ByteSize()
 
 
 def plan_of(*entries: ResourceSettings, **found: list[Device]) -> Plan:

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 from devhost.backend import Attribute, Backend, Device, Edits
-from devhost.catalog import Catalog, Installed
+from devhost.backend.errors import ConfigError
 from devhost.config import loads
-from devhost.errors import ConfigError
-from devhost.plan import Plan, explain, make_plan
-from devhost.settings import Settings
-from devhost.soundness import unsound
+from devhost.discovery.catalog import Catalog, Installed
+from devhost.discovery.validation import unsound
+from devhost.planning.plan import Plan, explain, make_plan
+from devhost.planning.settings import Settings
 
 SINGLE = Device("video0", {"driver": "codec", "numaNode": 0}, claims=frozenset({"node:/dev/video0"}))
 WHOLE = Device(

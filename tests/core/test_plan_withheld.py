@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from devhost.allocation.inventory import Inventory
 from devhost.backend import Attribute
-from devhost.inventory import Inventory
-from devhost.model import Device
-from devhost.plan import Plan, RefusalKind, explain, make_plan, units
-from devhost.settings import Of, ResourceSettings, Settings, Share, WhenEmpty
-from devhost.soundness import unsound
-from devhost.where import Block, Term, Text
+from devhost.backend.model import Device
+from devhost.backend.where import Block, Term, Text
+from devhost.discovery.validation import unsound
+from devhost.planning.plan import Plan, RefusalKind, explain, make_plan, units
+from devhost.planning.settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 
 REASON = "the node's default route leads over it"
 PF = frozenset({"pci:0000:3b:00.0"})

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from devhost import provisioning
 from devhost.backend import Backend, NoOptions
-from devhost.discovery import Discovery
-from devhost.errors import BackendError, NotYet
-from devhost.provisioning import Provisioning, State
-from devhost.source import Source
-from devhost.worker import Lane
+from devhost.backend.errors import BackendError, NotYet
+from devhost.discovery import provisioning
+from devhost.discovery.provisioning import Provisioning, State
+from devhost.discovery.runner import Source
+from devhost.discovery.scanner import Discovery
+from devhost.discovery.worker import Lane
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -109,7 +109,7 @@ def test_the_log_tells_when_it_fails_and_when_it_is_back_and_nothing_of_what_is_
         toy = Toy([None, BackendError("no room"), BackendError("no room"), None, None])
         await after(300, provisioned(toy))
 
-    caplog.set_level("INFO", "devhost.provisioning")
+    caplog.set_level("INFO", "devhost.discovery.provisioning")
     virtual(scene())
     assert [record.getMessage().split(" backend=")[0] for record in caplog.records] == [
         "provisioning failed",

@@ -19,12 +19,12 @@ from typing import ClassVar
 import pytest
 
 from devhost.backend import Attribute, Backend, Device, Edits, Health
-from devhost.catalog import Catalog, Installed
-from devhost.loading import Loaded
-from devhost.recording import CONFIGURATION, MANIFEST, Recording, record, writer
-from devhost.recording.area import MAX_FILE
-from devhost.settings import Settings
-from devhost.sysfs import is_live, node_number
+from devhost.backend.sysfs import is_live, node_number
+from devhost.cli.recording import CONFIGURATION, MANIFEST, Recording, record, writer
+from devhost.cli.recording.area import MAX_FILE
+from devhost.config.loader import Loaded
+from devhost.discovery.catalog import Catalog, Installed
+from devhost.planning.settings import Settings
 from devhost.testing.trees import Tree
 
 Find = Callable[[Path], object]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from devhost.recording.trace import Look, tracing
-from devhost.recording.writer import contained
-from devhost.sysfs import node_number
+from devhost.backend.sysfs import node_number
+from devhost.cli.recording.trace import Look, tracing
+from devhost.cli.recording.writer import contained
 
 
 @pytest.mark.parametrize(

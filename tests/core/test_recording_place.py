@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from devhost.backend import Backend, Device, Edits
-from devhost.catalog import Catalog, Installed
-from devhost.errors import EnvironmentFailure, UsageError
-from devhost.loading import Loaded
-from devhost.recording import record
-from devhost.settings import Settings
+from devhost.backend.errors import EnvironmentFailure, UsageError
+from devhost.cli.recording import record
+from devhost.config.loader import Loaded
+from devhost.discovery.catalog import Catalog, Installed
+from devhost.planning.settings import Settings
 from devhost.testing.trees import Tree
 
 CARD = "sys/class/mycard/card0"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from devhost.backend import Attribute
-from devhost.model import Device, unhealthy
-from devhost.soundness import name_of, sound_devices, unsound
+from devhost.backend.model import Device, unhealthy
+from devhost.discovery.validation import name_of, sound_devices, unsound
 
 DECLARED = {
     "model": Attribute(str, "model", "x"),

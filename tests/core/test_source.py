@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from devhost.backend import AllocationError, Backend, Device, Edits, Event, Health, NoOptions, OptionError
-from devhost.errors import BackendError, BackendTimeout, ConfigError, DevhostError, UsageError
-from devhost.model import unhealthy
-from devhost.source import Source, arguments
+from devhost.backend.errors import BackendError, BackendTimeout, ConfigError, DevhostError, UsageError
+from devhost.backend.model import unhealthy
+from devhost.discovery.runner import Source, arguments
 
 
 class Card(Backend):

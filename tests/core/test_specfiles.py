@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from devhost import worker
-from devhost.errors import EnvironmentFailure
-from devhost.specfiles import SpecDirectory
+from devhost.allocation.cdi.files import SpecDirectory
+from devhost.backend.errors import EnvironmentFailure
+from devhost.discovery import worker
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from devhost.allocation.allocator import Granted, MissingPath, SickDevice, Supply, UnknownDevice
+from devhost.allocation.edits import MAX_NODES
+from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
-from devhost.edits import MAX_NODES
-from devhost.errors import BackendError
-from devhost.inventory import Inventory
-from devhost.model import unhealthy
-from devhost.plan import Offer, units
-from devhost.settings import Of, Prefer
-from devhost.source import Source
-from devhost.supply import Granted, MissingPath, SickDevice, Supply, UnknownDevice
+from devhost.backend.errors import BackendError
+from devhost.backend.model import unhealthy
+from devhost.discovery.runner import Source
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of, Prefer
 
 Allocate = Callable[[Sequence[Device]], Any]
 

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from devhost.announcing import DeviceInfos
+from devhost.allocation.allocator import Supply
+from devhost.allocation.device_info_files import DeviceInfos
+from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocationError, Backend, Device, Edits, NoOptions
-from devhost.errors import BackendError
-from devhost.inventory import Inventory
-from devhost.plan import Offer, units
-from devhost.settings import Of, Prefer
-from devhost.source import Source
-from devhost.supply import Supply
+from devhost.backend.errors import BackendError
+from devhost.discovery.runner import Source
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of, Prefer
 
 
 def document(device: Device) -> dict[str, object]:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from devhost.tasks import LONGEST_PAUSE, Tasks
+from devhost.discovery.tasks import LONGEST_PAUSE, Tasks
 
 
 class Time:

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devhost.allocation.allocator import MissingPath, SickDevice, Supply
+from devhost.allocation.inventory import GRACE, NAMED_ILL, Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
-from devhost.errors import BackendError
-from devhost.inventory import GRACE, NAMED_ILL, Inventory
-from devhost.kubelet import wire
-from devhost.model import HEALTHY, Health, unhealthy
-from devhost.plan import Offer, units
-from devhost.settings import Of, Prefer
-from devhost.source import Source
-from devhost.supply import MissingPath, SickDevice, Supply
+from devhost.backend.errors import BackendError
+from devhost.backend.model import HEALTHY, Health, unhealthy
+from devhost.discovery.runner import Source
+from devhost.kubelet import messages
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of, Prefer
 
 promise = settings(deadline=None, derandomize=True)
 
@@ -150,7 +150,7 @@ def test_devices_that_come_and_go_make_no_new_list() -> None:
     rig.show("ab", numa={"a": (0,), "b": (1,)})
     for names in ("a", "abc", "c", "bc"):
         assert not rig.show(names, numa={"a": (0,), "b": (1,)})
-    assert wire.device_list(rig.inventory.snapshot).devices[0].topology.nodes == []
+    assert messages.device_list(rig.inventory.snapshot).devices[0].topology.nodes == []
 
 
 def test_the_tokens_leave_when_the_last_device_does_and_come_back_with_the_first() -> None:
@@ -206,7 +206,8 @@ def test_a_new_list_comes_only_when_the_kubelet_would_see_a_difference(
         rig.sick = {name: "hot" for name, well in step.items() if not well}
         told = rig.show("".join(sorted(step)), numa={name: (ord(name) % 2,) for name in step})
         seen = [
-            sorted(wire.device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.inventory.snapshot)
+            sorted(messages.device_list(s).devices, key=lambda d: d.ID)
+            for s in (before, rig.inventory.snapshot)
         ]
         assert told == (seen[0] != seen[1])
         if step:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from devhost.errors import BackendTimeout
-from devhost.worker import MAX_ABANDONED, Lane
+from devhost.backend.errors import BackendTimeout
+from devhost.discovery.worker import MAX_ABANDONED, Lane
 
 LONG = 60.0
 """Seconds no call of these tests really takes."""

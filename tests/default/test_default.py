@@ -22,8 +22,8 @@ import yaml
 from gpu_nvidia import DGX, NvidiaMachine
 from sriov_tree import SriovTree
 
-from devhost.loading import load
-from devhost.survey import Survey, survey
+from devhost.config.loader import load
+from devhost.host.survey import Survey, survey
 from devhost.testing.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from onenode.settings import PLUGIN_DIRECTORY
 from onenode.waiting import until
 
 from devhost.kubelet.api import CHECKPOINT
-from devhost.settings import Prefer
+from devhost.planning.settings import Prefer
 
 
 def empty(checkpoint: Path) -> None:

@@ -21,7 +21,7 @@ from lab.waiting import until
 from realgpu import sees
 from realgpu.enclosure import Enclosure
 
-from devhost.source import ServiceContext
+from devhost.discovery.runner import ServiceContext
 
 GPUS = "nvidia.com/gpu"
 PROBES = 5

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from devhost import cdi
+from devhost.allocation.cdi import spec
+from devhost.allocation.cdi.files import SpecDirectory
+from devhost.allocation.cdi.spec import applied
 from devhost.backend import Edits
-from devhost.cdi import applied
-from devhost.specfiles import SpecDirectory
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 TOY_LINE = "name: example.com/toy, backend: toy, inject: cdi"
@@ -37,7 +37,7 @@ class Specs:
     def kind(self, resource=TOY):
         directory = SpecDirectory(self._rig.cdi, str(self._rig.kubelet_dir))
         directory.close()
-        return cdi.kind(resource, directory.owner)
+        return spec.kind(resource, directory.owner)
 
     def document(self, resource=TOY):
         return json.loads(self.path(resource).read_text())
@@ -60,12 +60,12 @@ class Specs:
 
 def before_each_list(monkeypatch, look):
     """Calls ``look`` with the ids of each list just before it is sent."""
-    from devhost.kubelet import wire
+    from devhost.kubelet import messages
 
-    device_list = wire.device_list
+    device_list = messages.device_list
 
     def looked(snapshot):
         look(set(snapshot.entries), {n for n, e in snapshot.entries.items() if e.health.healthy})
         return device_list(snapshot)
 
-    monkeypatch.setattr(wire, "device_list", looked)
+    monkeypatch.setattr(messages, "device_list", looked)

@@ -12,13 +12,14 @@ from typing import ClassVar
 
 import pytest
 
-from devhost import config, holding
+from devhost import config
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, NoOptions
-from devhost.catalog import Catalog, Installed
-from devhost.files import fingerprint
-from devhost.host import Host
-from devhost.kubelet import timetable
-from devhost.loading import Loaded
+from devhost.backend.files import fingerprint
+from devhost.config.loader import Loaded
+from devhost.discovery.catalog import Catalog, Installed
+from devhost.host.host import Host
+from devhost.kubelet import poll_schedule
+from devhost.planning import held
 from devhost.testing.kubelet import KubeletSimulator
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
@@ -135,12 +136,12 @@ async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[Kub
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks who holds what ten times as often as on a node, and believes a release ten times as soon."""
     for module, name in (
-        (holding, "APART"),
-        (holding, "RELAXED"),
-        (holding, "MISSED"),
-        (holding, "WATCHED"),
-        (timetable, "GAP"),
-        (timetable, "FIRST"),
+        (held, "APART"),
+        (held, "RELAXED"),
+        (held, "MISSED"),
+        (held, "WATCHED"),
+        (poll_schedule, "GAP"),
+        (poll_schedule, "FIRST"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) / 10)
 

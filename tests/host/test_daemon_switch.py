@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from devhost import daemon
-from devhost.host import Host
+from devhost.host import daemon
+from devhost.host.host import Host
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from devhost.host import Host
+from devhost.host.host import Host
 from devhost.kubelet.server import PluginServer
 
 TOY = "example.com/toy"

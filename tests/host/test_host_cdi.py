@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, before_each_list
 
-from devhost import injection, specfiles
+from devhost.allocation.cdi import files, injector
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
-from devhost.model import unhealthy
+from devhost.backend.model import unhealthy
 from devhost.testing import runtime
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
@@ -174,7 +174,7 @@ async def test_a_missing_or_impossible_node_is_named(rig, kubelet, specs, tmp_pa
 
 async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, kubelet, specs, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr(injection, "RENDER_DEADLINE", 1.0)
+    monkeypatch.setattr(injector, "RENDER_DEADLINE", 1.0)
     rig.scripts["toy"].on_allocate = lambda devices: over.wait()
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
@@ -398,7 +398,7 @@ async def test_what_lies_on_the_disk_is_handed_out_while_nothing_new_can_be_writ
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        monkeypatch.setattr(specfiles, "replace_file", full)
+        monkeypatch.setattr(files, "replace_file", full)
         rig.change("toy", [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(3)])
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3})
         response = (await kubelet.admit("pod", "main", TOY, 1)).response

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE
 
-from devhost import injection, specfiles
+from devhost.allocation.cdi import files, injector
 from devhost.backend import Device, unhealthy
-from devhost.report import status
+from devhost.host.status import status
 
 
 async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specification(rig, kubelet, specs):
@@ -153,19 +153,19 @@ async def test_an_earlier_file_that_cannot_be_read_is_never_written_over(rig, ku
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
     written = specs.path().read_text()
-    read = specfiles._read
+    read = files._read
 
     def failing(path):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(specfiles, "_read", failing)
+    monkeypatch.setattr(files, "_read", failing)
     rig.scripts["toy"].devices = [Device(id="d2", attributes={"model": "x100", "index": 2})]
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
         (device,) = status(rig.host)["resources"][0]["devices"]
         assert device["reason"].startswith(f"cannot read {specs.path()}: Input/output error")
         assert specs.path().read_text() == written
-        monkeypatch.setattr(specfiles, "_read", read)
+        monkeypatch.setattr(files, "_read", read)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         assert "d2" in specs.devices()
 
@@ -173,7 +173,7 @@ async def test_an_earlier_file_that_cannot_be_read_is_never_written_over(rig, ku
 async def test_a_set_that_a_container_was_told_of_outlives_any_number_of_others(
     rig, kubelet, specs, monkeypatch
 ):
-    monkeypatch.setattr(injection, "MAX_SETS", 1)
+    monkeypatch.setattr(injector, "MAX_SETS", 1)
     rig.classes["toy"].allocate = specs.together  # a variable that lists all of them makes sets
     rig.scripts["toy"].devices = [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(6)]
     rig.write(TOY_LINE)

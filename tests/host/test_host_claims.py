@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from devhost.holding import UNNAMED
-from devhost.model import Device
-from devhost.report import status
+from devhost.backend.model import Device
+from devhost.host.status import status
+from devhost.planning.held import UNNAMED
 from devhost.testing.kubelet import events as ev
 
 TOY, NEW, OTHER = "example.com/toy", "example.com/new", "example.com/other"

@@ -10,7 +10,7 @@ import pytest
 
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits
 from devhost.testing.kubelet import UnexpectedAdmissionError, events
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 NIC, OTHER = "example.com/nic", "example.com/other"
 

@@ -113,7 +113,7 @@ def test_all_five_backends_without_hardware_import_no_heavy_library(tmp_path: Pa
     with devhost(tmp_path, BACKENDS) as running:
         until(lambda: running.has_looked(BACKENDS), "not every backend has looked")
         imported = running.imported
-    assert {"devhost.host", "devhost_sriov.network", "devhost.telemetry.exposition"} <= imported
+    assert {"devhost.host.host", "devhost_sriov.network", "devhost.telemetry.exposition"} <= imported
     assert imported & HEAVY == set()
 
 

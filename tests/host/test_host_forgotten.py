@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from devhost.allocation.allocator import SickDevice
 from devhost.backend import Device
-from devhost.report import status
-from devhost.supply import SickDevice
+from devhost.host.status import status
+from devhost.planning.tokens import stand_in
 from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.tokens import stand_in
 
 TOY = "example.com/toy"
 pytestmark = pytest.mark.usefixtures("impatient")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, unhealthy
-from devhost.report import status
+from devhost.host.status import status
 from devhost.testing.kubelet import events
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 TOY, ALL = "example.com/toy", "example.com/all"
 LINE = f"name: {TOY}, backend: toy, healthyWhile: {{model: x100}}"

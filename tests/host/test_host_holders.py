@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from devhost.backend import Device
-from devhost.holding import Holder
-from devhost.report import holders, status
+from devhost.backend.model import Holder
+from devhost.host.status import holders, status
 
 TOY = "example.com/toy"
 TOY_LINE = "name: example.com/toy, backend: toy"

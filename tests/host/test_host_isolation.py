@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from devhost import supply, worker
+from devhost.allocation import allocator
 from devhost.backend import Event
-from devhost.model import Device, unhealthy
+from devhost.backend.model import Device, unhealthy
+from devhost.discovery import worker
 from devhost.testing.kubelet import UnexpectedAdmissionError
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -35,7 +36,7 @@ async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(r
 
 
 async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, kubelet, monkeypatch):
-    monkeypatch.setattr("devhost.discovery.STALE_AFTER", 0.0)
+    monkeypatch.setattr("devhost.discovery.scanner.STALE_AFTER", 0.0)
     over = threading.Event()
     rig.write(*BOTH)
     async with rig.running() as host:
@@ -57,7 +58,7 @@ async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, ku
 
 
 async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kubelet, hang, monkeypatch):
-    monkeypatch.setattr("devhost.probing.APART", 0.0)
+    monkeypatch.setattr("devhost.discovery.probing.APART", 0.0)
     probed = []
 
     def probe(self, devices):
@@ -78,7 +79,7 @@ async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kube
 
 
 async def test_sighup_probes_again_and_events_do_not(rig, kubelet, monkeypatch):
-    monkeypatch.setattr("devhost.probing.APART", 0.0)
+    monkeypatch.setattr("devhost.discovery.probing.APART", 0.0)
     probed = []
     rig.classes["toy"].probe = lambda self, devices: probed.append(len(devices)) or {}
     rig.write(*BOTH)
@@ -94,7 +95,7 @@ async def test_sighup_probes_again_and_events_do_not(rig, kubelet, monkeypatch):
 
 
 async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang, monkeypatch):
-    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 4.0)  # enough for the resource that does not hang
+    monkeypatch.setattr(allocator, "ALLOCATE_DEADLINE", 4.0)  # enough for the resource that does not hang
     rig.scripts["toy"].on_allocate = lambda devices: hang()
     rig.write(*BOTH)
     async with rig.running():
@@ -107,7 +108,7 @@ async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig
 
 @pytest.mark.conformance(43)
 async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang, monkeypatch):
-    monkeypatch.setattr(supply, "ALLOCATE_DEADLINE", 0.5)
+    monkeypatch.setattr(allocator, "ALLOCATE_DEADLINE", 0.5)
     rig.scripts["toy"].on_allocate = lambda devices: hang()
     rig.write(BOTH[0])
     refusal = ""
@@ -162,7 +163,7 @@ async def test_an_unusable_device_is_refused_alone_with_the_reason(rig, kubelet,
 
 
 async def test_a_device_with_ten_thousand_nodes_is_refused_at_allocate(rig, kubelet):
-    from devhost.model import DeviceNode, Edits
+    from devhost.backend.model import DeviceNode, Edits
 
     many = tuple(DeviceNode(f"/dev/null{n}") for n in range(10_000))
     rig.classes["toy"].allocate = lambda self, devices: Edits(nodes=many)

@@ -10,12 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from devhost.host.problems import problems
 from devhost.kubelet import registration
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.registration import NOT_A_DIRECTORY, State
 from devhost.kubelet.server import SOCKET_PREFIX, PluginServer
-from devhost.problems import problems
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import KubeletSimulator
 from devhost.testing.kubelet.faults import Gate, Point

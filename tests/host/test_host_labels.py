@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from scraped_series import value
 
-from devhost import labelling
-from devhost.backend import Device
-from devhost.report import status
-from devhost.telemetry import episode
+from devhost.backend import Device, incident
+from devhost.host import node_labels
+from devhost.host.status import status
 from devhost.telemetry.prometheus import PrometheusMetrics
 
 LINE = "name: example.com/x, backend: toy"
@@ -31,7 +30,7 @@ def labels(self, devices, offered):
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
     for name, seconds in (("SETTLE", 0.02), ("PENDING", 0.1)):
-        monkeypatch.setattr(labelling, name, seconds)
+        monkeypatch.setattr(node_labels, name, seconds)
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ async def test_nothing_is_written_unless_it_is_wanted(rig, features):
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: rig.host.services)
-        assert await rig.host.labelling.refresh() == labelling.RESYNC
+        assert await rig.host.labelling.refresh() == node_labels.RESYNC
         assert not rig.features.exists()
         assert standing(rig) is None
 
@@ -133,7 +132,7 @@ async def test_a_backend_that_cannot_look_after_a_restart_keeps_its_labels(rig, 
     rig.scripts["toy"].on_discover = fail
     async with rig.running():
         await rig.until(lambda: rig.scripts["toy"].looks > 2)
-        assert await rig.host.labelling.refresh() == labelling.PENDING
+        assert await rig.host.labelling.refresh() == node_labels.PENDING
         assert features() == before
 
 
@@ -188,7 +187,7 @@ async def test_a_file_that_cannot_be_written_is_named_with_the_cause_and_the_men
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    caplog.set_level("INFO", "devhost.labelling")
+    caplog.set_level("INFO", "devhost.host.node_labels")
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
@@ -218,10 +217,10 @@ async def test_ever_new_reasons_for_missing_labels_do_not_fill_the_log(rig, feat
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
-        for _ in range(3 * episode.MOST):
+        for _ in range(3 * incident.MOST):
             await rig.host.labelling.refresh()
         assert standing(rig)["reason"].endswith(f"error {len(asked)}")  # the present one is always shown
-    assert [record.message for record in caplog.records].count("labels are missing") == episode.MOST
+    assert [record.message for record in caplog.records].count("labels are missing") == incident.MOST
 
 
 async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_when_they_can(
@@ -251,7 +250,7 @@ async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_
 
 
 async def test_a_file_that_somebody_removed_comes_back(rig, features, monkeypatch):
-    monkeypatch.setattr(labelling, "RESYNC", 0.2)
+    monkeypatch.setattr(node_labels, "RESYNC", 0.2)
     rig.write(LINE)
     async with rig.running():
         await rig.until(features)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from devhost import catalog
-from devhost.lastgood import Accepted, LastGood
-from devhost.loading import Copied
-from devhost.observe import ConfigurationRead, hookimpl
-from devhost.problems import problems
+from devhost.backend.observe import ConfigurationRead, hookimpl
+from devhost.config.last_good import Accepted, LastGood
+from devhost.config.loader import Copied
+from devhost.discovery import catalog
+from devhost.host.problems import problems
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 TOY_LINE, OTHER_LINE = f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other"

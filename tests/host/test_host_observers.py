@@ -12,9 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from devhost import catalog
-from devhost.model import Device, unhealthy
-from devhost.observe import (
+from devhost.backend.model import Device, unhealthy
+from devhost.backend.observe import (
     Allocated,
     Appeared,
     BackendChanged,
@@ -26,7 +25,8 @@ from devhost.observe import (
     Released,
     hookimpl,
 )
-from devhost.report import status
+from devhost.discovery import catalog
+from devhost.host.status import status
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"
@@ -193,7 +193,7 @@ async def test_a_backend_that_fails_and_is_back_is_news_once_each(rig, kubelet, 
 
 
 async def test_a_hung_observer_holds_up_neither_lists_nor_pods_nor_the_exit(rig, kubelet, ear, monkeypatch):
-    monkeypatch.setattr("devhost.observers.DEADLINE", 1.0)
+    monkeypatch.setattr("devhost.discovery.observers.DEADLINE", 1.0)
     ear.hang = threading.Event()
     other = Ear()
     observing(rig, ear, other)

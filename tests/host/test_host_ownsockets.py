@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet import ownsockets
-from devhost.kubelet.ownsockets import MOST, OwnSockets
+from devhost.kubelet import self_check
+from devhost.kubelet.self_check import MOST, OwnSockets
 from devhost.kubelet.server import CONNECTIONS
 from devhost.telemetry.http import probe
 
@@ -145,7 +145,7 @@ async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host
 
 
 async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(monkeypatch):
-    monkeypatch.setattr(ownsockets, "FRESH", 0.0)
+    monkeypatch.setattr(self_check, "FRESH", 0.0)
     asked = []
     said = []
 
@@ -158,7 +158,7 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(
     for _ in range(10):
         assert not (await own.answer())[0]
     assert len(asked) == 10
-    monkeypatch.setattr(ownsockets, "AGAIN", 0.02)
+    monkeypatch.setattr(self_check, "AGAIN", 0.02)
     await own.answer()
     async with asyncio.timeout(60):
         while own.trouble:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from scraped_series import value
 
 from devhost.backend import NotYet, option
-from devhost.errors import BackendError
-from devhost.report import status
+from devhost.backend.errors import BackendError
+from devhost.host.status import status
 from devhost.telemetry.prometheus import PrometheusMetrics
 
 TOY = "example.com/toy"
@@ -101,7 +101,7 @@ async def test_what_waits_for_a_pod_goes_on_as_soon_as_the_pod_is_gone(rig, kube
     calls = []
     make_provide(rig, calls)
     woken = []
-    monkeypatch.setattr("devhost.provisioning.Provisioning.wake", lambda self: woken.append(self))
+    monkeypatch.setattr("devhost.discovery.provisioning.Provisioning.wake", lambda self: woken.append(self))
     write(rig, 2)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

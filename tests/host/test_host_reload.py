@@ -11,13 +11,12 @@ from dataclasses import replace
 import pytest
 from scraped_series import value
 
-from devhost import reload
 from devhost.backend import AllocationError
-from devhost.config import document
-from devhost.files import fingerprint
-from devhost.health import PATIENCE
-from devhost.loading import load
-from devhost.model import unhealthy
+from devhost.backend.files import fingerprint
+from devhost.backend.model import unhealthy
+from devhost.config import document, watcher
+from devhost.config.loader import load
+from devhost.discovery.health import PATIENCE
 from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import events as ev
 
@@ -319,8 +318,8 @@ async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet, monkeypa
 
 
 async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, monkeypatch, caplog):
-    monkeypatch.setattr(reload, "POLL", 0.05)
-    monkeypatch.setattr(reload, "AGAIN", 0.05)
+    monkeypatch.setattr(watcher, "POLL", 0.05)
+    monkeypatch.setattr(watcher, "AGAIN", 0.05)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

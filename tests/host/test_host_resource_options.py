@@ -12,7 +12,7 @@ import pytest
 
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, option
 from devhost.testing.kubelet import events
-from devhost.testing.serving import PATIENCE, Node
+from devhost.testing.node import PATIENCE, Node
 from devhost.testing.trees import Tree
 
 A, B = "example.com/a", "example.com/b"

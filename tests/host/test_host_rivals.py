@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from devhost.host import Host
-from devhost.problems import problems
-from devhost.report import status
+from devhost.host.host import Host
+from devhost.host.problems import problems
+from devhost.host.status import status
 from devhost.testing.kubelet import OtherPlugin, Point, refuse
 from devhost.testing.kubelet import events as ev
 
@@ -334,6 +334,6 @@ async def test_many_resources_share_one_question(rig, kubelet, devices):
 
 @pytest.fixture
 def devices():
-    from devhost.model import Device
+    from devhost.backend.model import Device
 
     return lambda count: [Device(id=f"d{n}", attributes={"model": "x100", "index": n}) for n in range(count)]

@@ -9,9 +9,9 @@ from dataclasses import replace
 import grpc.aio
 import pytest
 
+from devhost.backend.model import unhealthy
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.api import api_pb2_grpc
-from devhost.model import unhealthy
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 

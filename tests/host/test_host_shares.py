@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import pytest
 
 from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 A, B = "example.com/a", "example.com/b"
 

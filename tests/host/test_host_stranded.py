@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from devhost.backend import Device
-from devhost.problems import problems
-from devhost.report import status
-from devhost.service import GONE
-from devhost.stranded import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
+from devhost.host.orphans import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
+from devhost.host.problems import problems
+from devhost.host.service import GONE
+from devhost.host.status import status
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from devhost.backend import AllocationError
-from devhost.model import unhealthy
-from devhost.report import status
+from devhost.backend.model import unhealthy
+from devhost.host.status import status
 from devhost.testing.kubelet import events as ev
 
 TOY = "example.com/toy"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from devhost.allocation.allocator import SickDevice
 from devhost.backend import Device, Edits, option
-from devhost.health import MAX_REASON
-from devhost.problems import problems
-from devhost.report import status
-from devhost.supply import SickDevice
+from devhost.backend.model import MAX_REASON
+from devhost.host.problems import problems
+from devhost.host.status import status
 
 PLAIN, FAST = "example.com/plain", "example.com/fast"
 WHY = "d0 has no uverbs node"

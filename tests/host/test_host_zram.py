@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host import Host
-from devhost.loading import load
+from devhost.config.loader import load
+from devhost.host.host import Host
 from devhost.testing.kubelet import KubeletSimulator
 from devhost.testing.kubelet import events as ev
 from devhost.testing.zram import Busy, Zram, why_not

@@ -8,10 +8,10 @@ from dataclasses import replace
 import asyncinotify
 
 from devhost.backend import Device
-from devhost.model import unhealthy
-from devhost.problems import KINDS, MOST, NAMED, Problem, problems
-from devhost.report import status
-from devhost.soundness import RefusedDevice
+from devhost.backend.model import unhealthy
+from devhost.discovery.validation import RefusedDevice
+from devhost.host.problems import KINDS, MOST, NAMED, Problem, problems
+from devhost.host.status import status
 
 TOY = "example.com/toy"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from devhost import catalog
+from devhost.backend.model import Device
 from devhost.cli.import_ import command
 from devhost.config import loads
-from devhost.loading import Loaded
-from devhost.model import Device
-from devhost.settings import ResourceSettings
-from devhost.survey import survey
+from devhost.config.loader import Loaded
+from devhost.discovery import catalog
+from devhost.host.survey import survey
+from devhost.planning.settings import ResourceSettings
 
 
 def run(peer: str, text: str | bytes, *arguments: str) -> Result:

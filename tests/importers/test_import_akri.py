@@ -8,7 +8,7 @@ import peer_machines as machines
 import pytest
 from importing import converted, offered, refusal, run, said
 
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 PEER = "akri"
 

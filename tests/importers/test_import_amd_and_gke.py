@@ -9,7 +9,7 @@ import peer_machines as machines
 import pytest
 from importing import converted, offered, refusal, run, said, wheres
 
-from devhost import catalog
+from devhost.discovery import catalog
 
 AMD, GKE = "amd-device-plugin", "gke-device-plugin"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from devhost import catalog
 from devhost.cli.import_ import command
 from devhost.config import loads
-from devhost.settings import Settings
+from devhost.discovery import catalog
+from devhost.planning.settings import Settings
 
 pytest.importorskip("devhost_udev", reason="the result is for the udev backend")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from devhost import catalog
 from devhost.cli.import_ import command
+from devhost.cli.importers.overlap import has_parts, may_be_one
 from devhost.config import loads
-from devhost.importers.overlap import has_parts, may_be_one
-from devhost.loading import Loaded
-from devhost.survey import survey
-from devhost.testing.serving import Node
+from devhost.config.loader import Loaded
+from devhost.discovery import catalog
+from devhost.host.survey import survey
+from devhost.testing.node import Node
 from devhost.testing.trees import Tree
 
 pytest.importorskip("devhost_udev", reason="the result is for the udev backend")

@@ -9,9 +9,9 @@ import peer_machines as machines
 import pytest
 from importing import converted, offered, refusal, run, said, wheres
 
-from devhost import catalog
-from devhost.settings import Of, Prefer
-from devhost.testing.serving import Node
+from devhost.discovery import catalog
+from devhost.planning.settings import Of, Prefer
+from devhost.testing.node import Node
 
 PEER = "intel-device-plugins"
 

@@ -10,8 +10,8 @@ import peer_machines as machines
 import pytest
 from importing import converted, refusal, run, said, wheres
 
-from devhost import catalog
-from devhost.testing.serving import Node
+from devhost.discovery import catalog
+from devhost.testing.node import Node
 
 PEER = "kubevirt"
 

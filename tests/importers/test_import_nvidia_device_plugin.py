@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 from devhost_gpu.use import GpuUse, Mps
 
-from devhost import catalog
+from devhost.backend.errors import ConfigError
+from devhost.backend.where import holds
 from devhost.cli.import_ import command
-from devhost.errors import ConfigError
-from devhost.importers.nvidia_device_plugin import convert
-from devhost.loading import load
-from devhost.settings import LABEL_DIRECTORY, Prefer, ResourceSettings, Settings
-from devhost.where import holds
+from devhost.cli.importers.nvidia.device_plugin import convert
+from devhost.config.loader import load
+from devhost.discovery import catalog
+from devhost.planning.settings import LABEL_DIRECTORY, Prefer, ResourceSettings, Settings
 
 if "gpu" not in catalog.load().installed:
     pytest.skip("the result is for the gpu backend", allow_module_level=True)

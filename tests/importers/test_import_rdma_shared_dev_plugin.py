@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from devhost import catalog
 from devhost.cli.import_ import command
 from devhost.config import loads
-from devhost.loading import Loaded
-from devhost.settings import Of, ResourceSettings, WhenEmpty
-from devhost.survey import survey
+from devhost.config.loader import Loaded
+from devhost.discovery import catalog
+from devhost.host.survey import survey
+from devhost.planning.settings import Of, ResourceSettings, WhenEmpty
 
 if "rdma" not in catalog.load().installed:
     pytest.skip("the result is for the rdma backend", allow_module_level=True)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from devhost import catalog
+from devhost.backend.where import holds
 from devhost.cli.import_ import command
 from devhost.config import loads
-from devhost.loading import Loaded
-from devhost.survey import survey
-from devhost.testing.serving import Node
-from devhost.where import holds
+from devhost.config.loader import Loaded
+from devhost.discovery import catalog
+from devhost.host.survey import survey
+from devhost.testing.node import Node
 
 if "sriov" not in catalog.load().installed:
     pytest.skip("the result is for the sriov backend", allow_module_level=True)

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 from importing import offered, said
 
-from devhost import catalog
 from devhost.cli.import_ import command
+from devhost.discovery import catalog
 from devhost.testing.trees import Tree
 
 HERE = Path(__file__).parent

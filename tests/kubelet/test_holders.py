@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from devhost.holding import Holder, Listing
-from devhost.inventory import Inventory
-from devhost.kubelet import timetable
-from devhost.kubelet.holders import BELIEVED, Holders
+from devhost.allocation.inventory import Inventory
+from devhost.allocation.ledger import Ledger
+from devhost.backend.backoff import Backoff
+from devhost.backend.model import Holder
+from devhost.kubelet import poll_schedule
 from devhost.kubelet.podresources import PodResources, Unanswered
-from devhost.ledger import Ledger
-from devhost.pace import Backoff
+from devhost.kubelet.podresources_poller import BELIEVED, Holders
+from devhost.planning.held import Listing
 
 TOY = "example.com/toy"
 POD = Holder("default", "pod", "main")
@@ -41,9 +42,9 @@ class Scripted(PodResources):
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timetable, "GAP", 0.01)
-    monkeypatch.setattr(timetable, "FIRST", 0.01)
-    monkeypatch.setattr(timetable, "Backoff", lambda first, cap, draw: Backoff(0.01, 0.02, draw=draw))
+    monkeypatch.setattr(poll_schedule, "GAP", 0.01)
+    monkeypatch.setattr(poll_schedule, "FIRST", 0.01)
+    monkeypatch.setattr(poll_schedule, "Backoff", lambda first, cap, draw: Backoff(0.01, 0.02, draw=draw))
 
 
 @asynccontextmanager
@@ -67,7 +68,9 @@ async def until(condition) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.levelname for record in caplog.records if record.name == "devhost.kubelet.holders"]
+    return [
+        record.levelname for record in caplog.records if record.name == "devhost.kubelet.podresources_poller"
+    ]
 
 
 async def test_silence_is_said_once_for_each_of_its_reasons_and_its_end_once(caplog) -> None:
@@ -96,8 +99,8 @@ async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:
 
 
 async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes(monkeypatch) -> None:
-    monkeypatch.setattr(timetable, "PATIENCE", 0.0)
-    monkeypatch.setattr("devhost.holding.EAGER", 0.01)
+    monkeypatch.setattr(poll_schedule, "PATIENCE", 0.0)
+    monkeypatch.setattr("devhost.planning.held.EAGER", 0.01)
     source = Scripted()
     async with running(source) as (holders, inventory):
         await until(lambda: source.asked == 1)

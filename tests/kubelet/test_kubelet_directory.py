@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from devhost.errors import EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet import registration
-from devhost.kubelet.directory import check_directory
+from devhost.kubelet.preflight import check_directory
 from devhost.kubelet.registration import ABSENT, NO_DIRECTORY, NOT_A_DIRECTORY, REMOVED, KubeletSocket
 from devhost.kubelet.server import socket_name
 

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from devhost.holding import Holder
+from devhost.backend.model import Holder
 from devhost.kubelet import podresources
 from devhost.kubelet.api import POD_RESOURCES_RECEIVE_LIMIT, RECEIVE_LIMIT, podresources_pb2
 from devhost.kubelet.podresources import PodResources, Unanswered, beside

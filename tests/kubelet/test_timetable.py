@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.holding import PATIENCE, RELAXED
-from devhost.kubelet.timetable import FIRST, GAP, Timetable
+from devhost.kubelet.poll_schedule import FIRST, GAP, Timetable
+from devhost.planning.held import PATIENCE, RELAXED
 
 OLD, NEW = (1, 1, 1), (1, 2, 2)
 NEVER = float("-inf")

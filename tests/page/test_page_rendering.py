@@ -9,13 +9,13 @@ from itertools import pairwise
 import page_document as made
 import pytest
 
-from devhost.hands import Hands
-from devhost.holding import Held, Holder
-from devhost.inventory import forgotten
-from devhost.model import Device
+from devhost.allocation.inventory import forgotten
+from devhost.backend.model import Device, Holder
+from devhost.planning.claims import Hands
+from devhost.planning.held import Held
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.page import devices
-from devhost.telemetry.page.hiding import without_pods
+from devhost.telemetry.page.redaction import without_pods
 from devhost.telemetry.page.skeleton import headers, render, whole
 
 EVIL = "<script>alert(1)</script>\"'&\n\x1b[31m\u202e"

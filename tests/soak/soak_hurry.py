@@ -10,31 +10,31 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from devhost.pace import Backoff
+from devhost.backend.backoff import Backoff
 
 SHORT = {
-    "devhost.discovery.DENIED_RESYNC": 0.5,
-    "devhost.discovery.STALE_AFTER": 0.5,
-    "devhost.health.LONGEST_HOLD": 0.3,
-    "devhost.host.FIRST_PLAN": 0.5,
-    "devhost.holding.APART": 0.2,
-    "devhost.holding.EAGER": 0.05,
-    "devhost.holding.MISSED": 0.2,
-    "devhost.holding.PATIENCE": 1.5,
-    "devhost.holding.RELAXED": 0.4,
-    "devhost.inventory.GRACE": 0.4,
+    "devhost.discovery.scanner.DENIED_RESYNC": 0.5,
+    "devhost.discovery.scanner.STALE_AFTER": 0.5,
+    "devhost.discovery.health.LONGEST_HOLD": 0.3,
+    "devhost.host.host.FIRST_PLAN": 0.5,
+    "devhost.planning.held.APART": 0.2,
+    "devhost.planning.held.EAGER": 0.05,
+    "devhost.planning.held.MISSED": 0.2,
+    "devhost.planning.held.PATIENCE": 1.5,
+    "devhost.planning.held.RELAXED": 0.4,
+    "devhost.allocation.inventory.GRACE": 0.4,
     "devhost.kubelet.podresources.DEADLINE": 0.3,
     "devhost.kubelet.registration.REGISTER_DEADLINE": 1.0,
     "devhost.kubelet.registration.STREAM_DEADLINE": 0.5,
     "devhost.kubelet.registration.STEADY": 1.0,
     "devhost.kubelet.registration.DRAIN": 0.5,
     "devhost.kubelet.server.STOP_GRACE": 0.3,
-    "devhost.kubelet.timetable.FIRST": 0.2,
-    "devhost.kubelet.timetable.GAP": 0.05,
-    "devhost.kubelet.timetable.PATIENCE": 1.5,
-    "devhost.probing.APART": 0.1,
-    "devhost.supply.ALLOCATE_DEADLINE": 0.3,
-    "devhost.supply.PREPARE_DEADLINE": 0.3,
+    "devhost.kubelet.poll_schedule.FIRST": 0.2,
+    "devhost.kubelet.poll_schedule.GAP": 0.05,
+    "devhost.kubelet.poll_schedule.PATIENCE": 1.5,
+    "devhost.discovery.probing.APART": 0.1,
+    "devhost.allocation.allocator.ALLOCATE_DEADLINE": 0.3,
+    "devhost.allocation.allocator.PREPARE_DEADLINE": 0.3,
 }
 """Seconds by the constant's name."""
 

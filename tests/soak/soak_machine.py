@@ -14,7 +14,7 @@ from soak_node import Node, Tally
 from soak_toys import BACKENDS, JUNK, MODES
 from soak_verdict import footprint, leftovers, quiet
 
-from devhost.model import HEALTHY, Device, Health, unhealthy
+from devhost.backend.model import HEALTHY, Device, Health, unhealthy
 from devhost.testing.kubelet import Point, answer, cut, delay, disturbances, fail, refuse
 
 VARIANTS: dict[str, tuple[str, ...]] = {

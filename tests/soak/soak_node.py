@@ -16,12 +16,12 @@ from unittest.mock import patch
 from soak_toys import BACKENDS, Toy, backend
 
 from devhost import config
-from devhost.catalog import Catalog, Installed
-from devhost.errors import ConfigError, DevhostError
-from devhost.host import Host
-from devhost.loading import Loaded
-from devhost.service import ResourceService
-from devhost.settings import Settings
+from devhost.backend.errors import ConfigError, DevhostError
+from devhost.config.loader import Loaded
+from devhost.discovery.catalog import Catalog, Installed
+from devhost.host.host import Host
+from devhost.host.service import ResourceService
+from devhost.planning.settings import Settings
 from devhost.testing.kubelet import (
     ContainerStartError,
     Gate,
@@ -90,7 +90,7 @@ class Node:
     # The configuration
 
     def load(self) -> Loaded:
-        """As ``devhost.loading.load``, with the toys for a catalog."""
+        """As ``devhost.config.loader.load``, with the toys for a catalog."""
         installed = {
             name: Installed(kind, "soak", "0", ("devhost_backends",)) for name, kind in self._kinds.items()
         }

@@ -10,16 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from devhost.backend import (
-    HEALTHY,
-    Attribute,
-    Backend,
-    Device,
-    DeviceNode,
-    Edits,
-    Event,
-    Health,
-)
+from devhost.backend import HEALTHY, Attribute, Backend, Device, DeviceNode, Edits, Event, Health
 
 MODES = ("raise", "hang", "slow", "garbage")
 """Ways for a call to go wrong; ``ok`` is none of them."""

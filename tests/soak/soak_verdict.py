@@ -19,16 +19,16 @@ from pathlib import Path
 from soak_node import Node
 from soak_toys import Toy
 
-from devhost.discovery import State
-from devhost.host import Host
+from devhost.backend.model import Device
+from devhost.discovery.scanner import State
+from devhost.discovery.worker import MAX_ABANDONED
+from devhost.host.host import Host
+from devhost.host.status import status
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
-from devhost.model import Device
-from devhost.plan import Plan, PlannedResource, make_plan, units
-from devhost.report import status
+from devhost.planning.plan import Plan, PlannedResource, make_plan, units
+from devhost.planning.tokens import numbered
 from devhost.testing.kubelet import Allocation, ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
-from devhost.tokens import numbered
-from devhost.worker import MAX_ABANDONED
 
 KEPT = "from before it was shared in this way"
 """What devhost says of a token that waits for those who have its device by an earlier way to share it."""

@@ -13,7 +13,7 @@ from soak_machine import device, every_resource
 from soak_node import Node, Tally
 from soak_verdict import footprint, leftovers, quiet
 
-from devhost.model import HEALTHY, unhealthy
+from devhost.backend.model import HEALTHY, unhealthy
 from devhost.testing.kubelet import events as ev
 
 RESTARTS = int(os.environ.get("DEVHOST_SOAK_RESTARTS", "10"))
@@ -46,7 +46,7 @@ async def churn(node: Node, chance: random.Random) -> None:
 async def test_kubelet_restarts_in_a_row_during_churn_leave_every_resource_right(profile):
     chance = random.Random(RESTARTS)
     before = footprint()
-    with shortened("devhost.holding"), Node(profile, Tally(), every_resource) as node:
+    with shortened("devhost.planning.held"), Node(profile, Tally(), every_resource) as node:
         for name in TOYS:
             for number in range(6):
                 node.toys[name].devices[f"d{number}"] = device(number)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from servicemanager import Listener
 
-from devhost.notify import Notify, line
+from devhost.telemetry.systemd import Notify, line
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typedd
 
 import pytest
 
-from devhost.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.shape import difference

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from devhost.telemetry.episode import MOST, Episode, Recurring
+from devhost.backend.incident import MOST, Episode, Recurring
 
 
 def test_each_reason_is_news_once_until_the_trouble_is_over_which_is_told_once() -> None:

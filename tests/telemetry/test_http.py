@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from devhost.errors import EnvironmentFailure, UsageError
+from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.telemetry import http
 from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from devhost.errors import EnvironmentFailure, UsageError
+from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.telemetry.http import HttpServer, Listen, parse_listen
 
 

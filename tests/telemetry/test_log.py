@@ -29,7 +29,7 @@ def stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_text_line_reads_time_level_logger_message_fields(stderr: Lines) -> None:
     log.configure("text")
-    log.get("devhost.host").info("registered", resource="rdma/hca", devices=4)
+    log.get("devhost.host.host").info("registered", resource="rdma/hca", devices=4)
     (line,) = stderr()
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d\.\d{3} INFO devhost\.host registered resource=rdma/hca devices=4", line
@@ -38,13 +38,13 @@ def test_a_text_line_reads_time_level_logger_message_fields(stderr: Lines) -> No
 
 def test_a_json_line_is_one_flat_object_with_utc_time(stderr: Lines) -> None:
     log.configure("json")
-    log.get("devhost.host").warning("lost", resource="rdma/hca", devices=("a", "b"), ratio=float("nan"))
+    log.get("devhost.host.host").warning("lost", resource="rdma/hca", devices=("a", "b"), ratio=float("nan"))
     (line,) = stderr()
     found = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", found.pop("time"))
     assert found == {
         "level": "warning",
-        "logger": "devhost.host",
+        "logger": "devhost.host.host",
         "message": "lost",
         "resource": "rdma/hca",
         "devices": ["a", "b"],
@@ -93,7 +93,7 @@ def test_a_value_that_contains_itself_is_a_line_as_well(stderr: Lines) -> None:
 
 def test_a_field_cannot_take_the_place_of_the_lines_own_keys(stderr: Lines) -> None:
     log.configure("json")
-    log.get("devhost.host").info("kept", **{"message": "forged", "level": "none", "self": 1})
+    log.get("devhost.host.host").info("kept", **{"message": "forged", "level": "none", "self": 1})
     found = json.loads(stderr()[0])
     assert (found["message"], found["level"]) == ("kept", "info")
     assert (found["message_"], found["level_"], found["self"]) == ("forged", "none", 1)

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scraped_series import samples, value
 
-from devhost.plan import RefusalKind
-from devhost.provisioning import State
+from devhost.discovery.provisioning import State
+from devhost.planning.plan import RefusalKind
 from devhost.telemetry.document import ProblemKind
 from devhost.telemetry.metrics import BackendFailure, CallFailure, Guess, Metrics, ObserverFailure
 from devhost.telemetry.prometheus import MOST_REASONS, OTHER_REASONS, PrometheusMetrics

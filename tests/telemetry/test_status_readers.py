@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from devhost.errors import DevhostError
+from devhost.backend.errors import DevhostError
 from devhost.telemetry import ask, status
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.status import StatusServer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.telemetry import ask, document, rundir, status
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.status import AlreadyServed, StatusServer

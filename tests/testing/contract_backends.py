@@ -10,17 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from devhost.backend import (
-    Attribute,
-    Backend,
-    Device,
-    DeviceNode,
-    Edits,
-    Event,
-    Health,
-    option,
-    unhealthy,
-)
+from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, Event, Health, option, unhealthy
 from devhost.testing.trees import Tree
 
 GOOD_SERIAL = re.compile(r"[A-Z][0-9]{1,4}")

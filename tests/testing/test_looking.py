@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devhost.backend import Backend, Device, Edits, Event, option
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 from devhost.testing.trees import Tree
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from devhost.backend import Backend, Device, DeviceNode, Edits, unhealthy
-from devhost.errors import ConfigError
-from devhost.testing.serving import Node
+from devhost.backend.errors import ConfigError
+from devhost.testing.node import Node
 
 CARD = "example.com/card"
 ENTRY = f"resources: [{{name: {CARD}, backend: card}}]"

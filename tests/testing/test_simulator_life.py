@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.testing.kubelet import ContainerStartError, KubeletSimulator, Point, events, hang
 
 RESOURCE = "example.com/tiny"

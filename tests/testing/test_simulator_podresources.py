@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from devhost.errors import EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.api import podresources_pb2, podresources_pb2_grpc
 from devhost.testing.kubelet import KubeletSimulator, Point, answer, disturbances, events, fail, refuse
 from devhost.testing.kubelet.podresources import BYSTANDER

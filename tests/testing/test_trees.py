@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 from devhost.backend import Event
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 from devhost.testing.trees import Tree, unpack
 
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from devhost import catalog, trusted
-from devhost.backend import Attribute, Backend, Device, Edits
+from devhost.backend import Attribute, Backend, Device, Edits, trusted
+from devhost.discovery import catalog
 
 GOOD = """
 from devhost.backend import Attribute, Backend, Edits, hookimpl
@@ -214,7 +214,7 @@ def test_a_broken_plugin_is_refused_with_its_reason_and_the_others_work(
     assert set(found.installed) == {"card"}
 
 
-HOOK = "from devhost.observe import hookimpl\n@hookimpl\n"
+HOOK = "from devhost.backend.observe import hookimpl\n@hookimpl\n"
 
 
 def test_an_observer_needs_no_backend(tmp_path: Path) -> None:
@@ -238,7 +238,8 @@ def test_one_plugin_may_bring_a_backend_and_observe(tmp_path: Path) -> None:
 def test_an_entry_point_may_name_an_object_that_observes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "from devhost.observe import hookimpl\nclass Audit:\n    def __init__(self): self.heard = []\n"
+    text = "from devhost.backend.observe import hookimpl\n"
+    text += "class Audit:\n    def __init__(self): self.heard = []\n"
     text += "    @hookimpl\n    def devhost_left(self, news): self.heard.append(news)\naudit = Audit()"
     drop_in(tmp_path, "pluginpkg_audit", text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -297,7 +298,8 @@ def test_an_observer_that_could_not_be_called_is_refused_in_words(
 def test_a_class_is_no_observer_but_an_object_of_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "from devhost.observe import hookimpl\nclass Audit:\n"
+    text = "from devhost.backend.observe import hookimpl\n"
+    text += "class Audit:\n"
     text += "    @hookimpl\n    def devhost_left(self, news): ..."
     drop_in(tmp_path, "pluginpkg_class", text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -309,7 +311,8 @@ def test_a_class_is_no_observer_but_an_object_of_it_is(
 
 
 def test_a_hook_of_a_later_version_may_be_optional(tmp_path: Path) -> None:
-    text = "from devhost.observe import hookimpl\n@hookimpl(optionalhook=True)\ndef devhost_rebooted(): ...\n"
+    text = "from devhost.backend.observe import hookimpl\n"
+    text += "@hookimpl(optionalhook=True)\ndef devhost_rebooted(): ...\n"
     drop_in(tmp_path, "audit", text + "@hookimpl\ndef devhost_left(): ...")
     (observer,) = catalog.load([tmp_path]).observers
     assert observer.hooks == ("devhost_left",)

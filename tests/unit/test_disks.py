@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.disks import SWAP, Disks, disks
-from devhost.sysfs import Sysfs
+from devhost.backend.disks import SWAP, Disks, disks
+from devhost.backend.sysfs import Sysfs
 from devhost.testing.trees import Tree
 
 ATA = "pci0000:00/0000:00:17.0/ata1/block/sda"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.entrypoints import EntryPoint, entry_points
+from devhost.discovery.entry_points import EntryPoint, entry_points
 
 
 def install(directory: Path, folder: str, points: str, name: str = "", version: str = "1.0") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.errors import one_line, typed
+from devhost.backend.errors import one_line, typed
 
 
 class Own(OSError):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from devhost import naming
+from devhost.planning import naming
 
 # a busy machine is no fault of the code under test
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.sysfs import (
+from devhost.backend.sysfs import (
     SYSFS_LIMIT,
     Sysfs,
     is_live,

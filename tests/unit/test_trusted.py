@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from devhost import trusted
+from devhost.backend import trusted
 
 STRANGER = 12345
 """A uid that is neither root's nor this process's."""

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from devhost import where
-from devhost.model import AttributeValue
-from devhost.where import Block, Flag, Pattern, Range, Term, Text
+from devhost.backend import where
+from devhost.backend.model import AttributeValue
+from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text
 
 # a busy machine is no fault of the code under test
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)

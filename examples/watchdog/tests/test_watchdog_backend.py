@@ -1,7 +1,7 @@
 from devhost_watchdog import Watchdog, WatchdogOptions
 
 from devhost.testing.contract import BackendContract
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 from devhost.testing.trees import Tree
 
 

@@ -14,8 +14,8 @@ from fpga_desk import ill
 from fpga_tree import NLB, FpgaTree
 
 from devhost.backend import AllocationError, Edits
-from devhost.sysfs import Sysfs
-from devhost.testing.looking import Looking, by_id
+from devhost.backend.sysfs import Sysfs
+from devhost.testing.fixtures import Looking, by_id
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"

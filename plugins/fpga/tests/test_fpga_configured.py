@@ -15,7 +15,7 @@ from fpga_tree import ARRIA, NLB, OTHER
 
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.testing.kubelet import UnexpectedAdmissionError, events
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 NAME = "example.com/fpga"
 PORTS = ["/dev/dfl-port.0", "/dev/dfl-port.1"]

@@ -11,7 +11,7 @@ import pytest
 from fpga_desk import Faults, ill
 from fpga_tree import ARRIA, NLB, ONES, OTHER, STRATIX, FpgaTree
 
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"

@@ -10,10 +10,10 @@ import pytest
 from devhost_fpga.allocation import NODES, VARIABLES
 from devhost_fpga.options import FpgaUse
 
-from devhost import catalog
 from devhost.config import load
-from devhost.plan import make_plan
-from devhost.testing.looking import Looking
+from devhost.discovery import catalog
+from devhost.planning.plan import make_plan
+from devhost.testing.fixtures import Looking
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/fpga.md").read_text()

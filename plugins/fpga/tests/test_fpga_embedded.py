@@ -9,8 +9,8 @@ import pytest
 from devhost_fpga.embedded import Embedded
 from devhost_fpga.unit import Interface
 
-from devhost.sysfs import Sysfs
-from devhost.testing.looking import Looking, by_id
+from devhost.backend.sysfs import Sysfs
+from devhost.testing.fixtures import Looking, by_id
 
 NAME = "axi:zyxclmm_drm"
 ZOCL = f"/sys/devices/platform/axi/{NAME}"

@@ -15,8 +15,8 @@ from fpga_desk import Faults
 from fpga_kernel import KernelTree
 
 from devhost.backend import AllocationError
-from devhost.sysfs import Sysfs
-from devhost.testing.looking import Looking, by_id
+from devhost.backend.sysfs import Sysfs
+from devhost.testing.fixtures import Looking, by_id
 
 DEVCFG = "/sys/devices/platform/axi/f8007000.devcfg/fpga_manager/fpga0"
 BRIDGE = "/sys/devices/platform/43c10000.decoupler/fpga_bridge/br0"

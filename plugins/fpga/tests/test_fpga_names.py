@@ -9,10 +9,11 @@ import fpga_cards as cards
 import pytest
 from devhost_fpga.ids import Reading, af_name, region_name
 
-from devhost import catalog, naming
 from devhost.config import load
-from devhost.plan import make_plan
-from devhost.testing.looking import Looking
+from devhost.discovery import catalog
+from devhost.planning import naming
+from devhost.planning.plan import make_plan
+from devhost.testing.fixtures import Looking
 
 INTERFACE, AFU = "ce48969398f05f33946d560708be108a", "d8424dc4a4a3c413f89e433683f9040b"
 

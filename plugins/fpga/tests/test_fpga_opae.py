@@ -9,7 +9,7 @@ import pytest
 from fpga_desk import Faults, ill
 from fpga_tree import ARRIA, NLB, FpgaTree
 
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 PORT, ENGINE = "0000:05:00.0-port0", "0000:05:00.0-fme"
 

@@ -32,7 +32,7 @@ from fpga_programming_desk import (
 from devhost.backend import AllocationError, Device
 
 CORE_DEADLINE = 25.0
-"""Seconds that the core gives PreStartContainer (``devhost.supply``)."""
+"""Seconds that the core gives PreStartContainer (``devhost.allocation.allocator``)."""
 
 
 @pytest.fixture

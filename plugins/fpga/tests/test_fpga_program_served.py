@@ -22,7 +22,7 @@ from fpga_tree import ARRIA, NLB, OTHER, STRATIX
 
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
-from devhost.testing.serving import PATIENCE, Node
+from devhost.testing.node import PATIENCE, Node
 
 CRYPTO, PLAIN = "example.com/crypto", "example.com/plain"
 AFU = "0123456789abcdef0123456789abcdef"

@@ -12,7 +12,7 @@ from fpga_desk import Faults
 from fpga_tree import OTHER
 
 from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 AF, REGION, DEVELOPMENT = "example.com/af", "example.com/region", "example.com/devel"
 INTEL_AF = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs"

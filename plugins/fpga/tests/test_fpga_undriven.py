@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from devhost_fpga.backend import Fpga
 
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 from devhost.testing.trees import Tree
 
 AT = "0000:d8:00.0"

@@ -16,10 +16,10 @@ from devhost_fpga.watch import Watch
 from fpga_tree import OTHER, FpgaTree
 
 from devhost.backend import Device
-from devhost.errors import BackendTimeout
-from devhost.source import ServiceContext
-from devhost.sysfs import Sysfs
-from devhost.testing.looking import Looking, by_id
+from devhost.backend.errors import BackendTimeout
+from devhost.backend.sysfs import Sysfs
+from devhost.discovery.runner import ServiceContext
+from devhost.testing.fixtures import Looking, by_id
 
 PLACE = "/sys/devices/card/port"
 

@@ -10,9 +10,9 @@ from devhost_fpga.options import FpgaOptions, FpgaUse
 from devhost_fpga.xrt import name
 from fpga_xrt import U250_SHELL, XrtTree
 
-from devhost import naming
 from devhost.backend import AllocationError
-from devhost.testing.looking import Looking, by_id
+from devhost.planning import naming
+from devhost.testing.fixtures import Looking, by_id
 
 MANAGEMENT = FpgaUse(management=True)
 

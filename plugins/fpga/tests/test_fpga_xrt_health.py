@@ -12,8 +12,8 @@ from devhost_fpga import xrt_function
 from devhost_fpga.xrt import Xrt
 from fpga_xrt import XrtTree
 
-from devhost.sysfs import Sysfs
-from devhost.testing.looking import Looking, by_id
+from devhost.backend.sysfs import Sysfs
+from devhost.testing.fixtures import Looking, by_id
 
 USER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1"
 MANAGER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"

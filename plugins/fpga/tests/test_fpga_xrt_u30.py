@@ -14,7 +14,7 @@ from devhost_fpga.options import FpgaOptions, FpgaUse
 from fpga_xrt import XrtTree, u30_fpga
 
 from devhost.testing.contract import BackendContract
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 CARD = "u30-XFL1YV0M20E0"
 FIRST, SECOND = "0000:21:00", "0000:22:00"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from devhost_gpu import Gpu
 
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 

@@ -23,9 +23,9 @@ from devhost_gpu.specified import Specified
 from gpu_ctk import install
 
 from devhost.backend import HEALTHY, Device, Event, Health, unhealthy
-from devhost.errors import BackendError
-from devhost.source import ServiceContext
-from devhost.sysfs import Sysfs
+from devhost.backend.errors import BackendError
+from devhost.backend.sysfs import Sysfs
+from devhost.discovery.runner import ServiceContext
 
 A, B, M = "GPU-aaaa", "GPU-bbbb", "MIG-mmmm"
 THEIRS = "nvidia.com/gpu"

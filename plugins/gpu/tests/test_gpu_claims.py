@@ -9,10 +9,10 @@ import gpu_intel
 import pytest
 from devhost_sriov import Sriov
 
-from devhost import catalog
 from devhost.config import load
-from devhost.plan import Plan, make_plan
-from devhost.testing.looking import Looking
+from devhost.discovery import catalog
+from devhost.planning.plan import Plan, make_plan
+from devhost.testing.fixtures import Looking
 
 GPU = "{name: example.com/gpu, backend: gpu, where: {vendor: intel}}"
 FUNCTION = '{name: example.com/vf, backend: sriov, where: {pciClass: "03*", kind: vf}}'

@@ -11,10 +11,10 @@ import gpu_others
 import pytest
 from gpu_tree import GpuTree
 
-from devhost import catalog
 from devhost.config import load
-from devhost.plan import Plan, make_plan
-from devhost.testing.looking import Looking
+from devhost.discovery import catalog
+from devhost.planning.plan import Plan, make_plan
+from devhost.testing.fixtures import Looking
 
 Planned = Callable[..., Plan]
 

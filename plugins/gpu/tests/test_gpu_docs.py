@@ -13,11 +13,11 @@ import yaml
 from devhost_gpu import card
 from gpu_tree import GpuTree
 
-from devhost import catalog
 from devhost.config import load
-from devhost.plan import make_plan
-from devhost.settings import Settings
-from devhost.testing.looking import Looking
+from devhost.discovery import catalog
+from devhost.planning.plan import make_plan
+from devhost.planning.settings import Settings
+from devhost.testing.fixtures import Looking
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/gpu.md").read_text()

@@ -15,7 +15,7 @@ from devhost_gpu import drm
 from devhost_gpu.asking import Asking
 
 from devhost.backend import Event
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 ARC = "0000:03:00.0"
 ARC_PATH = f"/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/{ARC}"

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from devhost_gpu import exporter
 
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 
 
 def field(number: int, text: str) -> bytes:

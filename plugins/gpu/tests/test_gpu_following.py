@@ -14,7 +14,7 @@ from devhost_gpu.card import Card
 from devhost_gpu.following import Following
 
 from devhost.backend import Event, Health
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 
 
 class Quiet:

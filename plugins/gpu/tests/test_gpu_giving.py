@@ -11,10 +11,10 @@ from devhost_gpu.card import NVIDIA, Card
 from devhost_gpu.nvml.facts import NvidiaFacts
 from devhost_gpu.options import GpuOptions
 
-from devhost import catalog
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount, OptionError
+from devhost.backend.sysfs import Sysfs
 from devhost.config import load
-from devhost.sysfs import Sysfs
+from devhost.discovery import catalog
 
 A, B, C = "GPU-aaaaaaaa-0000-4000-8000-000000000000", "GPU-bbbb", "GPU-cccc"
 M = "MIG-mmmm"

@@ -12,7 +12,7 @@ from devhost_gpu.options import GpuOptions
 from devhost_gpu.use import GpuUse
 
 from devhost.backend import AllocationError, Device, Edits, Mount
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 ARC = "0000:03:00.0"
 

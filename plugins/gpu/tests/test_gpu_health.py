@@ -13,7 +13,7 @@ from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
 
 from devhost.backend import OptionError
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 MI210 = "0000:63:00.0"
 

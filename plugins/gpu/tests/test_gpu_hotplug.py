@@ -16,7 +16,7 @@ from devhost_gpu.card import Card
 from gpu_tree import DISPLAY
 
 from devhost.backend import AllocationError, Event
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 
 def test_a_card_that_is_plugged_in_appears_with_its_vendors_code(tmp_path: Path, looking: Looking) -> None:

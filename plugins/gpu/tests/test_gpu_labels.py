@@ -12,8 +12,8 @@ from devhost_gpu.nvidia_labels import labels as nvidia_labels
 from devhost_gpu.nvml.facts import Shape
 
 from devhost.backend import AttributeValue, Device
-from devhost.labels import sorted_out
-from devhost.testing.looking import Looking, by_id
+from devhost.host.node_label_files import sorted_out
+from devhost.testing.fixtures import Looking, by_id
 
 A100, T4 = "NVIDIA A100-SXM4-40GB", "Tesla T4"
 SHAPE = Shape(1, 1, 14, 1, 0, 0, 0, 0)

@@ -12,12 +12,12 @@ from devhost_gpu.links import SWITCH, NvLinks
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 
-from devhost.errors import BackendError
-from devhost.inventory import Inventory
-from devhost.model import Device
-from devhost.plan import Offer, units
-from devhost.settings import Of, Prefer
-from devhost.vicinity import Vicinity
+from devhost.allocation.inventory import Inventory
+from devhost.allocation.preferred.neighbours import Vicinity
+from devhost.backend.errors import BackendError
+from devhost.backend.model import Device
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of, Prefer
 
 DGX_1 = {
     **dict.fromkeys([(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)], 2),

@@ -10,7 +10,7 @@ import gpu_others
 import pytest
 
 from devhost.backend import Device
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 
 def healthy(devices: dict[str, Device]) -> list[str]:

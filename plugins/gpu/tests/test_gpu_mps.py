@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from gpu_nvidia import DGX, NvidiaMachine
 
-from devhost import catalog
+from devhost.backend.errors import ConfigError
 from devhost.config import load
-from devhost.errors import ConfigError
+from devhost.discovery import catalog
 from devhost.kubelet.api import api_pb2
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 MEMORY = 81920

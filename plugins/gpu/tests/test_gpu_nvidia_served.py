@@ -12,7 +12,7 @@ from devhost_gpu import nvidia as family
 from devhost_gpu import nvidia_care, nvidia_health
 from gpu_nvidia import DGX, NvidiaMachine, dgx
 
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 GPU, FUSE = "nvidia.com/gpu", "example.com/fuse"
 SPLIT = {"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1c.3g.40gb": 2}

@@ -10,7 +10,7 @@ import gpu_intel
 import gpu_recorded
 import pytest
 
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 
 def test_a_recording_without_dev_shows_every_card_and_which_node_it_lacks(

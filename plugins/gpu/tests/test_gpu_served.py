@@ -14,8 +14,8 @@ from gpu_ctk import install
 from gpu_nvidia import DGX, NvidiaMachine
 
 from devhost.kubelet.api import api_pb2
-from devhost.testing.looking import Looking, by_id
-from devhost.testing.serving import Node
+from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.node import Node
 
 NVIDIA, MIG, AMD, INTEL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/xe"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

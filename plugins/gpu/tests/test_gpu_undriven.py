@@ -9,7 +9,7 @@ import pytest
 from devhost_gpu import Gpu
 
 from devhost.backend import MissingDriver
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 from devhost.testing.trees import Tree
 
 AT = "0000:3b:00.0"

@@ -9,9 +9,9 @@ import rdma_connectx as connectx
 from devhost_rdma.hca import PHYS_STATES, PORT_STATES
 from devhost_rdma.nodes import Role
 
-from devhost import catalog
 from devhost.config import load
-from devhost.plan import make_plan
+from devhost.discovery import catalog
+from devhost.planning.plan import make_plan
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/rdma.md").read_text()

@@ -13,9 +13,9 @@ from devhost_rdma import Rdma, netlink
 from devhost_rdma.options import RdmaOptions
 from rdma_tree import RdmaTree
 
-from devhost.netlink import hears_links
-from devhost.source import ServiceContext
-from devhost.sysfs import Sysfs
+from devhost.backend.netlink import hears_links
+from devhost.backend.sysfs import Sysfs
+from devhost.discovery.runner import ServiceContext
 
 
 def backend(root: Path) -> Rdma:

@@ -21,8 +21,8 @@ from devhost_rdma.linkwatch import ANYTHING, LINK, PORT, link_events
 from devhost_rdma.nl_links import Links
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
-from devhost import netlink as nl
 from devhost.backend import Event
+from devhost.backend import netlink as nl
 
 DEADLINE = 60.0
 NEWADDR = 20

@@ -9,7 +9,7 @@ from rdma_desk import nodes
 from rdma_expected import MACHINES
 from rdma_tree import RdmaTree
 
-from devhost.testing.looking import by_id
+from devhost.testing.fixtures import by_id
 
 EACH = [(machine, name) for machine, devices in MACHINES.items() for name in devices]
 each_device = pytest.mark.parametrize(

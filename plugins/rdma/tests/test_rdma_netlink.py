@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rdma_messages import attribute, message
 
-from devhost import netlink as nl
-from devhost.netlink import ERROR, Message, attributes, messages, number, request, text
+from devhost.backend import netlink as nl
+from devhost.backend.netlink import ERROR, Message, attributes, messages, number, request, text
 
 NLDEV = 5 << 10
 GET, SYS_GET, MONITOR = (NLDEV | command for command in (1, 6, 28))

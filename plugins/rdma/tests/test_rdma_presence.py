@@ -9,8 +9,8 @@ from devhost_rdma import Rdma
 from rdma_tree import ACTIVE, DISABLED, EDR, RdmaTree, roce
 
 from devhost.backend import Device, Event
-from devhost.errors import AllocationError
-from devhost.testing.looking import Looking
+from devhost.backend.errors import AllocationError
+from devhost.testing.fixtures import Looking
 
 CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devhost.backend import Device
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 from devhost.testing.trees import unpack
 
 MACHINES = Path(__file__).with_name("recorded")

@@ -19,9 +19,9 @@ from devhost_rdma.options import RdmaOptions
 from rdma_tree import EDR, HDR, RdmaTree, infiniband, roce
 
 from devhost.backend import Device, Event
-from devhost.source import ServiceContext
-from devhost.sysfs import Sysfs
-from devhost.testing.mischief import DAMAGES, damaged
+from devhost.backend.sysfs import Sysfs
+from devhost.discovery.runner import ServiceContext
+from devhost.testing.faults import DAMAGES, damaged
 
 CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 TWIN = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.1"

@@ -11,8 +11,8 @@ from rdma_desk import Exclusive, nodes
 from rdma_expected import MACHINES
 from rdma_tree import DISABLED, RdmaTree
 
-from devhost.errors import AllocationError
-from devhost.testing.looking import by_id
+from devhost.backend.errors import AllocationError
+from devhost.testing.fixtures import by_id
 
 
 @pytest.mark.parametrize("machine", [connectx.connectx6_infiniband, connectx.connectx5_roce])

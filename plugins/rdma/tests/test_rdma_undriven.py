@@ -9,7 +9,7 @@ import pytest
 from devhost_rdma import Rdma
 
 from devhost.backend import Event, MissingDriver
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 from devhost.testing.trees import Tree
 
 AT = "0000:5e:00.0"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from devhost_sriov import Sriov
 
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 

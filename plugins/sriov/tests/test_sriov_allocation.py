@@ -14,7 +14,7 @@ from devhost_sriov.options import PLAIN, SriovUse
 from sriov_tree import SriovTree
 
 from devhost.backend import AllocationError, DeviceNode, Edits
-from devhost.testing.looking import Looking, by_id
+from devhost.testing.fixtures import Looking, by_id
 
 if TYPE_CHECKING:
     from devhost_sriov import Sriov

@@ -17,8 +17,8 @@ from devhost_sriov.traffic import DefaultRoute, Traffic
 from sriov_tree import SriovTree
 
 from devhost.backend import Event
-from devhost.discovery import Discovery
-from devhost.source import Source
+from devhost.discovery.runner import Source
+from devhost.discovery.scanner import Discovery
 from devhost.telemetry.metrics import Metrics
 
 BUS = "pci0000:00/0000:00:05.0"

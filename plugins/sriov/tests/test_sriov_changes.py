@@ -11,7 +11,7 @@ from sriov_network import CONNECTX6_DX, CONNECTX6_DX_VF
 from sriov_tree import SriovTree
 
 from devhost.backend import Event
-from devhost.testing.looking import by_id
+from devhost.testing.fixtures import by_id
 
 STEPS = 120
 CARDS = ("pci0000:3a/0000:3a:00.0/0000:3b:00.0", "pci0000:3a/0000:3a:00.0/0000:3b:00.1")

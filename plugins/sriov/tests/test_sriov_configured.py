@@ -6,10 +6,10 @@ import pytest
 import sriov_network as network
 import sriov_others as others
 
-from devhost import catalog
+from devhost.backend.errors import ConfigError
 from devhost.config import load, loads
-from devhost.errors import ConfigError
-from devhost.plan import RefusalKind, make_plan
+from devhost.discovery import catalog
+from devhost.planning.plan import RefusalKind, make_plan
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import sriov_others as others
 from devhost_sriov import Sriov
 from devhost_sriov.options import PLAIN, SriovOptions, SriovUse
 
-from devhost.deviceinfo import flaw
-from devhost.inventory import Inventory
-from devhost.settings import Prefer
-from devhost.source import Source
-from devhost.supply import MissingPath, Supply, Terms
-from devhost.testing.looking import Looking, by_id
+from devhost.allocation.allocator import MissingPath, Supply, Terms
+from devhost.allocation.device_info import flaw
+from devhost.allocation.inventory import Inventory
+from devhost.discovery.runner import Source
+from devhost.planning.settings import Prefer
+from devhost.testing.fixtures import Looking, by_id
 
 
 def told(backend: Sriov, name: str, use: SriovUse = PLAIN) -> Mapping[str, Any] | None:

@@ -10,9 +10,9 @@ import sriov_others as others
 from devhost_sriov.attributes import LINK_TYPES, OPERATIONAL_STATES
 from devhost_sriov.function import Kind
 
-from devhost import catalog
 from devhost.config import load
-from devhost.plan import make_plan
+from devhost.discovery import catalog
+from devhost.planning.plan import make_plan
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/sriov.md").read_text()

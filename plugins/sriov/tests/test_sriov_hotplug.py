@@ -13,8 +13,8 @@ from devhost_sriov.settling import TIMES, Settling
 from sriov_tree import SriovTree
 
 from devhost.backend import Event
-from devhost.sysfs import Sysfs
-from devhost.testing.looking import by_id
+from devhost.backend.sysfs import Sysfs
+from devhost.testing.fixtures import by_id
 
 PF = "pci0000:00/0000:00:05.0/0000:02:00.0"
 VF = "pci0000:00/0000:00:05.0/0000:02:10.2"

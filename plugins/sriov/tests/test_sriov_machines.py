@@ -7,7 +7,7 @@ import sriov_network as network
 import sriov_others as others
 from sriov_tree import SriovTree
 
-from devhost.testing.looking import by_id
+from devhost.testing.fixtures import by_id
 
 
 def test_every_virtual_function_says_whose_it_is_and_which(looking, tmp_path):

@@ -21,11 +21,10 @@ from devhost_sriov.options import SriovOptions
 from devhost_sriov.traffic import DefaultRoute, Traffic
 from devhost_sriov.watch import ANYTHING, network_events
 
-from devhost import netlink
-from devhost.backend import Event
-from devhost.source import ServiceContext
-from devhost.sysfs import Sysfs
-from devhost.testing.looking import by_id
+from devhost.backend import Event, netlink
+from devhost.backend.sysfs import Sysfs
+from devhost.discovery.runner import ServiceContext
+from devhost.testing.fixtures import by_id
 
 DEADLINE = 60.0
 NET = Event("net", "change", "/sys/class/net/lo")

@@ -17,11 +17,11 @@ from devhost_sriov.provision import Provisioner
 from devhost_sriov.virtual import Bus, write
 from sriov_kernel import BOOT, PATH, PHYSICAL, Kernel
 
-from devhost import catalog
 from devhost.backend import NotYet
+from devhost.backend.errors import BackendError, ConfigError
 from devhost.config import loads
-from devhost.errors import BackendError, ConfigError
-from devhost.source import ServiceContext
+from devhost.discovery import catalog
+from devhost.discovery.runner import ServiceContext
 
 FIRST, SECOND, THIRD, FOURTH = (f"0000:02:10.{number}" for number in (0, 2, 4, 6))
 

@@ -10,7 +10,7 @@ import pytest
 import sriov_network as network
 
 from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 NET, DPDK = "intel.com/sriov-net", "intel.com/sriov_dpdk"
 

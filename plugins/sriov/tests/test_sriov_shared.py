@@ -9,9 +9,9 @@ from devhost_udev import Udev
 from sriov_tree import SriovTree
 
 from devhost.backend import Backend, Device
-from devhost.plan import RefusalKind, make_plan
-from devhost.settings import ResourceSettings, Settings
-from devhost.testing.looking import Looking
+from devhost.planning.plan import RefusalKind, make_plan
+from devhost.planning.settings import ResourceSettings, Settings
+from devhost.testing.fixtures import Looking
 
 
 @pytest.mark.parametrize("first", ["sriov", "rdma"])

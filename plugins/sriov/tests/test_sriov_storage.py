@@ -9,7 +9,7 @@ import sriov_others as others
 from devhost_sriov.options import SriovOptions
 from sriov_tree import SriovTree
 
-from devhost.testing.looking import by_id
+from devhost.testing.fixtures import by_id
 
 PF = "0000:04:00.0"
 NVME = "pci0000:00/0000:00:07.0/0000:04:00.0/nvme/nvme0"

@@ -13,8 +13,8 @@ from devhost_sriov.traffic import DefaultRoute, Traffic, carriers
 from sriov_tree import SriovTree
 
 from devhost.backend import OptionError
-from devhost.sysfs import Sysfs
-from devhost.testing.looking import by_id
+from devhost.backend.sysfs import Sysfs
+from devhost.testing.fixtures import by_id
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 NOTHING6 = "0" * 32

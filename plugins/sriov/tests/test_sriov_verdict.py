@@ -14,7 +14,7 @@ from devhost_sriov.options import SriovOptions
 from devhost_sriov.verdict import verdict
 
 from devhost.backend import HEALTHY, Event, unhealthy
-from devhost.testing.looking import by_id
+from devhost.testing.fixtures import by_id
 
 UP = Interface("ens1", state="up", is_set_up=True)
 DOWN = replace(UP, state="down")

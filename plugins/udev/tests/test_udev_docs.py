@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from devhost_udev.options import Group, GroupMount, Member, UsbMember
 
-from devhost import catalog
 from devhost.config import loads
 from devhost.config.annotation import camel
+from devhost.discovery import catalog
 
 PAGE = (Path(__file__).parents[3] / "docs/backends/udev.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)

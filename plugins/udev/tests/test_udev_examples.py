@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from devhost import catalog
 from devhost.backend import Edits
 from devhost.config import load
-from devhost.plan import make_plan
+from devhost.discovery import catalog
+from devhost.planning.plan import make_plan
 
 CONFIG = Path(__file__).parents[3] / "config"
 

@@ -13,7 +13,7 @@ from devhost_udev.options import Group, GroupMount, Member, Use
 from devhost.backend import AllocationError, Device, DeviceNode
 from devhost.cli.check import command as check
 from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 
 
 def groups(backend: Any) -> list[Device]:

@@ -9,7 +9,7 @@ import pytest
 from devhost_udev.options import Group, GroupMount, Member, Pair, UsbMember
 
 from devhost.backend import AllocationError, Device, DeviceNode, Event, Mount, OptionError
-from devhost.where import Block, Term, Text
+from devhost.backend.where import Block, Term, Text
 
 ONLOAD = Group(
     "onload",

@@ -12,9 +12,9 @@ from devhost_udev import Udev
 from devhost_udev.options import Use
 
 from devhost.backend import Device, Edits
-from devhost.report import status
+from devhost.host.status import status
 from devhost.testing.kubelet import UnexpectedAdmissionError
-from devhost.testing.serving import Node
+from devhost.testing.node import Node
 from devhost.testing.trees import Tree
 
 FUNCTION = "pci0000:6a/0000:6a:01.0"

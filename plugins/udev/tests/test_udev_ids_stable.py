@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import Event
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 
 from .conftest import Machine
 

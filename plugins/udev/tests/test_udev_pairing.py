@@ -8,7 +8,7 @@ import pytest
 from devhost_udev.options import Group, Member, Pair, UsbMember
 
 from devhost.backend import AllocationError, Device
-from devhost.where import Block, Term, Text, Where
+from devhost.backend.where import Block, Term, Text, Where
 
 
 def where(**conditions: str) -> Where:

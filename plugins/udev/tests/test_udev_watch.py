@@ -16,7 +16,7 @@ from devhost_udev import watch
 from devhost_udev.options import Group, GroupMount
 
 from devhost.backend import Event
-from devhost.errors import BackendError
+from devhost.backend.errors import BackendError
 
 DEADLINE = 60.0
 

@@ -1,4 +1,8 @@
-"""The command line: arguments in, one call, a printed answer and an exit code out."""
+"""The command line: arguments in, one call, a printed answer and an exit code out.
+
+Import from here: ``main``, the entry point of the program.
+May import: every package.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ def main() -> None:
     """Entry point of the ``devhost`` program."""
     _open_standard_streams()
     if sys.argv[1:2] == ["run"]:
-        from devhost import signals
+        from devhost.host import startup_signals
 
-        signals.hold()  # before anything that takes time is imported
+        startup_signals.hold()  # before anything that takes time is imported
     from ._program import call
 
     call()

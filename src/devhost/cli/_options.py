@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devhost.errors import EnvironmentFailure, UsageError
+from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.telemetry.printable import printable
 
 if TYPE_CHECKING:
-    from devhost.catalog import Refusal
+    from devhost.discovery.catalog import Refusal
 
 path = click.Path(path_type=Path, readable=False)
 """A path that click does not judge: whoever uses it says what is wrong with it, where, and how to mend it."""
@@ -67,7 +67,7 @@ def check_root(directory: Path) -> None:
         raise EnvironmentFailure(
             f"--root {directory} cannot be read: {error.strerror or error}", "check its mode and owner"
         ) from None
-    from devhost.files import hostless  # it imports hashlib, which `devhost run` must do first
+    from devhost.backend.files import hostless  # it imports hashlib, which `devhost run` must do first
 
     if hostless(directory) and (inner := _roots_in(directory)):
         paths = " or ".join(f"--root {printable(str(path))}" for path in inner[:3])

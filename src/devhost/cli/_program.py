@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import click
 
-from devhost import descriptors
-from devhost.errors import ConfigError, DevhostError
+from devhost.backend import descriptors
+from devhost.backend.errors import ConfigError, DevhostError
 
 from ._root import OutputFailed, root
 

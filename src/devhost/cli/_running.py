@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from devhost.errors import DevhostError, EnvironmentFailure, UsageError
-from devhost.health import worst
-from devhost.holding import Holder, Listing
-from devhost.loading import Loaded
-from devhost.model import HEALTHY, Device, Health, unhealthy
-from devhost.survey import Survey, survey
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
+from devhost.config.loader import Loaded
+from devhost.discovery.health import worst
+from devhost.host.survey import Survey, survey
+from devhost.planning.held import Listing
 from devhost.telemetry import ask
 from devhost.telemetry.document import DeviceStatus, HolderStatus, MemberStatus, StatusDocument
 from devhost.telemetry.printable import printable
@@ -96,7 +96,7 @@ async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
     Args:
         loaded: the configuration.
         root: the directory that represents ``/``; only a devhost with the same one is asked.
-        everything: see :func:`devhost.survey.survey`.
+        everything: see :func:`devhost.host.survey.survey`.
     """
     running, unheard = None, ""
     try:

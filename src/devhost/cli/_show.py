@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from devhost.host import Host, on_signals
-from devhost.loading import load
+from devhost.config.loader import load
+from devhost.host.host import Host, on_signals
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from devhost.testing.kubelet.events import Event, ListReceived
 from devhost.testing.kubelet.render import response_lines

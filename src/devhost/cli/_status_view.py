@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from devhost.sysfs import natural
-from devhost.telemetry.crowding import Alike, alike, fair
+from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
 from devhost.telemetry.printable import printable
+from devhost.telemetry.sampling import Alike, alike, fair
 from devhost.telemetry.wording import age, container, empty_entry, few, held_by, in_use
 
 from ._table import table

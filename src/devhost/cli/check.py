@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from devhost import catalog
+from devhost.backend.errors import ConfigError
 from devhost.config import load, loads
 from devhost.config.document import MAX_BYTES
-from devhost.errors import ConfigError
-from devhost.settings import Settings
+from devhost.discovery import catalog
+from devhost.planning.settings import Settings
 
 from . import _options
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import click
 
-from devhost.entries import State, described, wanted
-from devhost.errors import UsageError
-from devhost.files import hostless
-from devhost.loading import load_or_everything
-from devhost.model import Device, Health
-from devhost.plan import Offer, PlannedResource, Refusal
-from devhost.settings import Of
-from devhost.survey import Survey
-from devhost.sysfs import natural
-from devhost.where import show
+from devhost.backend.errors import UsageError
+from devhost.backend.files import hostless
+from devhost.backend.model import Device, Health
+from devhost.backend.sysfs import natural
+from devhost.backend.where import show
+from devhost.config.loader import load_or_everything
+from devhost.host.entries import State, described, wanted
+from devhost.host.survey import Survey
+from devhost.planning.plan import Offer, PlannedResource, Refusal
+from devhost.planning.settings import Of
 
 from . import _options
 from ._running import Verdict, View, view

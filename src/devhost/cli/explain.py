@@ -9,16 +9,16 @@ from pathlib import Path
 
 import click
 
+from devhost.backend.errors import UsageError
+from devhost.backend.model import HEALTHY, Device, Health
+from devhost.backend.sysfs import natural
+from devhost.backend.where import show
+from devhost.config.loader import load_or_everything
 from devhost.config.schema import given, plain
 from devhost.config.selection import declared
-from devhost.errors import UsageError
-from devhost.health import in_resource, worst
-from devhost.loading import load_or_everything
-from devhost.model import HEALTHY, Device, Health
-from devhost.plan import Verdict, explain
-from devhost.survey import Survey
-from devhost.sysfs import natural
-from devhost.where import show
+from devhost.discovery.health import in_resource, worst
+from devhost.host.survey import Survey
+from devhost.planning.plan import Verdict, explain
 
 from . import _options
 from ._running import View, view

@@ -7,22 +7,23 @@ from pathlib import Path
 
 import click
 
-from devhost.config.complaints import Complaints, shown, suggest
+from devhost.backend.errors import UsageError
+from devhost.cli.importers.nvidia import device_plugin as nvidia_plugin
+from devhost.config.diagnostics import Complaints, shown, suggest
 from devhost.config.document import MAX_BYTES, read_file
-from devhost.errors import UsageError
-from devhost.importers import (
+
+from .importers import (
     akri,
     amd_device_plugin,
     generic_device_plugin,
     gke_device_plugin,
     intel_device_plugins,
     kubevirt,
-    nvidia_device_plugin,
     rdma_shared_dev_plugin,
     smarter_device_manager,
     sriov_network_device_plugin,
 )
-from devhost.importers.kubernetes import GUIDE
+from .importers.kubernetes import GUIDE
 
 
 class _Importers(click.Group):
@@ -79,7 +80,7 @@ def generic(file: str, domain: str, key: str) -> None:
     default="",
     metavar="KEY",
     help="Which configuration to read, if there are several.  [default: the chart's config.default, else "
-    f"{nvidia_device_plugin.CONFIG_KEY}]",
+    f"{nvidia_plugin.CONFIG_KEY}]",
 )
 @click.option(
     "--as-written",
@@ -93,7 +94,7 @@ def nvidia(file: str, key: str, as_written: bool) -> None:
     values of the Helm chart of the plugin or of the GPU operator. The result offers the same resources, and
     says in comments what differs.
     """
-    click.echo(nvidia_device_plugin.convert(*_read(file), key, as_written=as_written), nl=False)
+    click.echo(nvidia_plugin.convert(*_read(file), key, as_written=as_written), nl=False)
 
 
 @click.command("rdma-shared-dev-plugin")

@@ -19,7 +19,7 @@ import click
 # events.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-from devhost.errors import DevhostError
+from devhost.backend.errors import DevhostError
 from devhost.testing.kubelet import Event, KubeletSimulator, Profile
 from devhost.testing.kubelet.console import HELP, Answer, Console, Quit
 from devhost.testing.kubelet.render import lines

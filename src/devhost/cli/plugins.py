@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from devhost import catalog
-from devhost.backend import (
+from devhost.backend.base import (
     CanClose,
     CanInform,
     CanLabel,
@@ -22,8 +21,9 @@ from devhost.backend import (
     CanWatch,
 )
 from devhost.config import backend_paths
-from devhost.config.complaints import one_line
+from devhost.config.diagnostics import one_line
 from devhost.config.schema import options_of, plain, resource_options_of
+from devhost.discovery import catalog
 
 from . import _options
 

@@ -11,11 +11,11 @@ from typing import NoReturn
 
 import click
 
-from devhost.loading import DEFAULT, load_or_everything
-from devhost.recording import MANIFEST, Recording, record
+from devhost.config.loader import DEFAULT, load_or_everything
 from devhost.telemetry.printable import printable
 
 from . import _options
+from .recording import MANIFEST, Recording, record
 
 _ENDING = (signal.SIGHUP, signal.SIGTERM)
 

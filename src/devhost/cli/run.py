@@ -8,8 +8,8 @@ from typing import get_args
 
 import click
 
-from devhost import descriptors
-from devhost.errors import ConfigError, DevhostError
+from devhost.backend import descriptors
+from devhost.backend.errors import ConfigError, DevhostError
 from devhost.telemetry import log as telemetry
 
 from . import _options
@@ -109,9 +109,9 @@ def command(
         descriptors.provide(descriptors.SERVING)
         import asyncio
 
-        from devhost import daemon
+        from devhost.config.loader import DEFAULT
+        from devhost.host import daemon
         from devhost.kubelet.api import PLUGIN_DIRECTORY
-        from devhost.loading import DEFAULT
 
         options = daemon.Options(
             config or DEFAULT,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from devhost import catalog
 from devhost.config import backend_paths
 from devhost.config.schema import schema
+from devhost.discovery import catalog
 
 from . import _options
 

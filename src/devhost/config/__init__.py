@@ -1,8 +1,12 @@
 """The YAML → settings, with a place for everything that is wrong with it.
 
-``document`` turns bytes into nodes, ``language`` says what the file may hold, ``shape`` follows it,
-``selection``, ``entry`` and ``resources`` read what depends on a backend. All complaints come at once, as one
-:class:`~devhost.errors.ConfigError`. ``schema`` prints the language, ``difference`` compares settings.
+``document`` turns bytes into nodes, ``language`` says what the file may hold, ``reader`` follows it,
+``selection``, ``entry`` and ``resources`` read what depends on a backend. All complaints come at once, as
+one :class:`~devhost.backend.errors.ConfigError`. ``schema`` prints the language, ``difference``
+compares settings.
+
+Import from here: ``load``, ``loads``, ``loader``, ``schema``, ``difference``, ``last_good``, ``watcher``.
+May import: ``discovery`` and every package below it.
 """
 
 from __future__ import annotations
@@ -12,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import Backend
-from devhost.catalog import Catalog
-from devhost.settings import Settings
+from devhost.discovery.catalog import Catalog
+from devhost.planning.settings import Settings
 
-from .complaints import Complaints, Place
+from .diagnostics import Complaints, Place
 from .document import parse, read_file
 from .entry import read_options
 from .language import Cdi, DeviceInfo, File, Labels
 from .manifest import refuse_manifest
 from .nodes import Fields, Node
+from .reader import read_fields
 from .resources import Placed, backend_of, read_resources, spoken_of
 from .scalar import WRONG
-from .shape import read_fields
 
 __all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
 
@@ -32,7 +36,7 @@ DEFAULT = Path("/etc/devhost/devhost.yaml")
 
 CatalogFor = Callable[[Sequence[Path], Collection[str]], Catalog]
 """Makes the catalog for the directories of ``backendPaths`` and the backends that a file speaks of;
-``devhost.catalog.load`` is one."""
+``devhost.discovery.catalog.load`` is one."""
 
 
 def load(path: Path, catalog_for: CatalogFor) -> Settings:

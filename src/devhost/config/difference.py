@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 
-from devhost.settings import ResourceSettings, Settings
+from devhost.planning.settings import ResourceSettings, Settings
 
 from .annotation import camel
 

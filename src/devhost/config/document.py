@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import yaml
 
-from devhost.files import without_waiting
+from devhost.backend.files import without_waiting
 
-from .complaints import WHOLE_FILE, Complaints, Mark, Place, shown
+from .diagnostics import WHOLE_FILE, Complaints, Mark, Place, shown
 from .nodes import MERGE, Entry, Fields, Items, Node, Scalar
 
 MAX_BYTES = 1 << 20

@@ -11,17 +11,17 @@ from dataclasses import fields, replace
 from typing import Any
 
 from devhost.backend import Backend, NoOptions
-from devhost.catalog import Catalog
-from devhost.errors import ConfigError
-from devhost.settings import Share
-from devhost.where import Block, Flag, Term, Where, covers
+from devhost.backend.errors import ConfigError
+from devhost.backend.where import Block, Flag, Term, Where, covers
+from devhost.discovery.catalog import Catalog
+from devhost.planning.settings import Share
 
 from .annotation import camel, keys
-from .complaints import Located, Place, one_line, shown, suggest
+from .diagnostics import Located, Place, one_line, shown, suggest
 from .language import Resource
 from .nodes import Entry, Fields, Node, Scalar
+from .reader import agreed, read_dataclass
 from .scalar import WRONG
-from .shape import agreed, read_dataclass
 
 BACKEND = "backend"
 """The key that says whose the other keys are."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
-from devhost.edits import PERMISSIONS
-from devhost.settings import (
+from devhost.backend.model import PERMISSIONS
+from devhost.planning.settings import (
     CDI_DIRECTORY,
     DEVICE_INFO_DIRECTORY,
     LABEL_DIRECTORY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .complaints import Complaints, shown
+from .diagnostics import Complaints, shown
 from .nodes import Fields, Node, Scalar
 
 _KEYS = ("kind", "apiVersion", "data")

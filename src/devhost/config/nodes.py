@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from .complaints import Mark, shown
+from .diagnostics import Mark, shown
 
 MERGE: Final = "merge"
 """The kind of a plain ``<<``."""

@@ -6,18 +6,18 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from devhost import naming
 from devhost.backend import Backend
-from devhost.catalog import Catalog
-from devhost.settings import ReplicaOverride, ResourceSettings, Share, Skipped
-from devhost.where import Block, Where, covers
+from devhost.backend.where import Block, Where, covers
+from devhost.discovery.catalog import Catalog
+from devhost.planning import naming
+from devhost.planning.settings import ReplicaOverride, ResourceSettings, Share, Skipped
 
-from .complaints import MEANT, Mark, Place, one_line, shown, suggest
+from .diagnostics import MEANT, Mark, Place, one_line, shown, suggest
 from .entry import halves, read_resource_options
 from .language import Override, Resource, Sharing
 from .nodes import Fields, Node, Scalar
+from .reader import read_fields
 from .selection import declared, read_where
-from .shape import read_fields
 
 
 class Placed(NamedTuple):

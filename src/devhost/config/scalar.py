@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .annotation import noun
-from .complaints import Place, shown
+from .diagnostics import Place, shown
 from .nodes import Node, Scalar
 
 _DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")

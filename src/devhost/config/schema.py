@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.backend import Attribute, Backend, Conditions
-from devhost.catalog import Catalog
-from devhost.settings import Of
+from devhost.discovery.catalog import Catalog
+from devhost.planning.settings import Of
 
 from .annotation import LISTS, MAPPINGS, Bounds, Form, Raw, choices, keys, members, required
 from .language import File, Resource

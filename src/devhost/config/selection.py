@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from devhost.backend import Attribute
-from devhost.where import Block, Flag, Pattern, Range, Term, Text, Where
+from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
 
-from .complaints import Place, shown, suggest
+from .diagnostics import Place, shown, suggest
 from .nodes import Entry, Fields, Items, Node, Scalar
 from .scalar import WRONG, read_bool, read_int, read_text
 

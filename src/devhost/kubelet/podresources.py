@@ -20,15 +20,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from devhost.errors import DevhostError
-from devhost.holding import Holder, Kubelet, Listing
-from devhost.kubelet.api import (
-    KUBELET_SOCKET,
-    POD_RESOURCES_DIRECTORY,
-    POD_RESOURCES_RECEIVE_LIMIT,
-    podresources_pb2,
-)
-from devhost.kubelet.channel import local
+from devhost.backend.errors import DevhostError
+from devhost.backend.model import Holder
+from devhost.planning.held import Kubelet, Listing
+
+from .api import KUBELET_SOCKET, POD_RESOURCES_DIRECTORY, POD_RESOURCES_RECEIVE_LIMIT, podresources_pb2
+from .channel import local
 
 DEADLINE = 5.0
 """Seconds the kubelet has to answer."""

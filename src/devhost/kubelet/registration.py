@@ -31,20 +31,21 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from devhost.descriptors import exhausted
-from devhost.errors import DevhostError
-from devhost.events import DirectoryWatch
-from devhost.kubelet import wire
-from devhost.kubelet.api import KUBELET_SOCKET, api_pb2_grpc
-from devhost.kubelet.channel import local
-from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.server import SOCKET_PREFIX, PluginServer, server_stem, socket_name
-from devhost.kubelet.sockets import dead, described, gone, refuses
-from devhost.pace import Backoff
-from devhost.supply import Supply
-from devhost.telemetry.episode import Episode
+from devhost.allocation.allocator import Supply
+from devhost.backend.backoff import Backoff
+from devhost.backend.descriptors import exhausted
+from devhost.backend.errors import DevhostError
+from devhost.backend.incident import Episode
+from devhost.discovery.uevents import DirectoryWatch
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
+
+from . import messages
+from .api import KUBELET_SOCKET, api_pb2_grpc
+from .channel import local
+from .rivals import Rivals
+from .server import SOCKET_PREFIX, PluginServer, server_stem, socket_name
+from .sockets import dead, described, gone, refuses
 
 log = get(__name__)
 
@@ -452,7 +453,7 @@ class Registration:
         self._set(State.REGISTERING)
         await server.start()
         self._clear()
-        request = wire.registration(server.path.name, self._supply.name, prepares=self._supply.prepares)
+        request = messages.registration(server.path.name, self._supply.name, prepares=self._supply.prepares)
         late = asyncio.get_running_loop().call_later(UNANSWERED, self._unwell, _unanswered())
         try:
             async with local(self._kubelet.path) as channel:

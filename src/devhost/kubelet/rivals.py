@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from devhost.kubelet.api import KUBELET_SOCKET
-from devhost.kubelet.podresources import PodResources, Unanswered
-from devhost.kubelet.server import SOCKET_PREFIX
-from devhost.kubelet.sockets import dead, described
+from .api import KUBELET_SOCKET
+from .podresources import PodResources, Unanswered
+from .server import SOCKET_PREFIX
+from .sockets import dead, described
 
 GAP = 0.3
 """Least seconds from the beginning of one question to the next."""

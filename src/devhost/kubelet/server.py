@@ -21,15 +21,16 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.descriptors import exhausted
-from devhost.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
-from devhost.kubelet import wire
-from devhost.kubelet.api import MAX_SOCKET_PATH
-from devhost.kubelet.api import api_pb2 as pb
-from devhost.supply import MissingPath, SickDevice, Supply, UnknownDevice
-from devhost.telemetry.episode import Recurring
+from devhost.allocation.allocator import MissingPath, SickDevice, Supply, UnknownDevice
+from devhost.backend.descriptors import exhausted
+from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
+from devhost.backend.incident import Recurring
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import CallFailure, Metrics
+
+from . import messages
+from .api import MAX_SOCKET_PATH
+from .api import api_pb2 as pb
 
 log = get(__name__)
 
@@ -234,7 +235,7 @@ class PluginServer:
 
     async def _options(self, data: bytes, context: Any) -> pb.DevicePluginOptions:
         await self._decoded(pb.Empty, data, context, "GetDevicePluginOptions")
-        return wire.options(prepares=self._supply.prepares)
+        return messages.options(prepares=self._supply.prepares)
 
     async def _list_and_watch(self, data: bytes, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
         """Each stream remembers what it sent, so streams never steal from each other.
@@ -259,7 +260,7 @@ class PluginServer:
                 if self._ending and (wanted == sent or self._held):
                     return
                 if wanted != sent and not self._held:
-                    yield wire.device_list(snapshot)
+                    yield messages.device_list(snapshot)
                     sent, sent_at = wanted, loop.time()
                     cause = snapshot.caused_at
                     age = None if cause is None else time.monotonic() - cause
@@ -309,7 +310,7 @@ class PluginServer:
             tokens = list(container.devices_ids)
             work = self._supply.allocate(tokens)
             granted = await self._answer(context, work, "allocation failed", failed)
-            response.container_responses.append(wire.allocation(granted.edits, granted.left_out))
+            response.container_responses.append(messages.allocation(granted.edits, granted.left_out))
             # told once the answer is on its way: the kubelet admits no other pod until it has it
             loop.call_soon(self._tell_allocated, tokens)
         self._metrics.allocated(self._supply.name, time.perf_counter() - began)

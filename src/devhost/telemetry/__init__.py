@@ -1,5 +1,7 @@
-"""What operators see of a running host: its log, metrics, probes and status.
+"""What operators see of a running host: its log, metrics, HTTP, status, page and systemd notifications.
 
-Nothing here knows the host. It is told what happened (``metrics``, ``log``) and given callables for
-what it shows (``http``, ``status``).
+Nothing here knows the host: it receives values, and callables for what it shows.
+
+Import from here: ``log``, ``metrics``, ``document``, ``http``, ``status``, ``systemd``, ``watchdog``.
+May import: ``backend``.
 """

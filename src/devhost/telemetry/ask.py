@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from devhost import __version__
-from devhost.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 
 from . import rundir
 from .document import StatusDocument

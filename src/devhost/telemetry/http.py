@@ -16,7 +16,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from devhost.errors import EnvironmentFailure, UsageError
+from devhost.backend.errors import EnvironmentFailure, UsageError
 
 from . import log
 from .connections import Connections, farewell, send, while_present

@@ -113,7 +113,7 @@ def configure(format: Format = "text", level: Level = "info") -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """``12:00:01.123 INFO devhost.host registered resource=rdma/hca devices=4``, in local time.
+    """``12:00:01.123 INFO devhost.host.host registered resource=rdma/hca devices=4``, in local time.
 
     A traceback follows on lines that begin with ``|``, which no event line does.
     """

@@ -16,7 +16,7 @@ from devhost import __version__
 
 from .exposition import Distribution, Family, Kind, Metric, Number, process, text
 from .metrics import BackendFailure, CallFailure, Guess, Metrics, ObserverFailure
-from .page.hiding import hidden
+from .page.redaction import hidden
 from .printable import printable
 from .scraped import Entry, Held, Left, Wrong, entries, holders, problems
 

@@ -9,7 +9,7 @@ import socket
 import stat
 from pathlib import Path
 
-from devhost.errors import EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure
 
 MAX_SOCKET_PATH = 107
 """Bytes of a unix socket's path: ``sun_path`` holds 108 with the closing zero (unix(7))."""

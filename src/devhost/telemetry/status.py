@@ -14,8 +14,8 @@ import math
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from devhost.errors import EnvironmentFailure
-from devhost.pace import Backoff
+from devhost.backend.backoff import Backoff
+from devhost.backend.errors import EnvironmentFailure
 
 from . import log, rundir
 from .connections import Connections, send, while_present

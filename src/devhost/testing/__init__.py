@@ -1,1 +1,5 @@
-"""The public test kit: what authors of device plugins and of devhost backends test against."""
+"""The public test kit for backend authors: simulated kubelets, machines in files, whole nodes.
+
+Import from here: its modules; ``docs/backends/testing.md`` lists them.
+May import: every package below ``cli``.
+"""

@@ -31,28 +31,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
-from devhost import catalog
-from devhost.backend import (
-    Backend,
-    CanInform,
-    CanLabel,
-    CanMissDrivers,
-    CanNotice,
-    CanProbe,
-    CanWatch,
-    Conditions,
-    Event,
-    MissingDriver,
-)
-from devhost.deviceinfo import flaw
-from devhost.edits import check_edits
-from devhost.errors import AllocationError, typed
-from devhost.health import in_resource
-from devhost.labels import sorted_out
-from devhost.model import Device, Edits, Health, unhealthy
-from devhost.soundness import unsound
-from devhost.source import ServiceContext, arguments
-from devhost.testing import mischief
+from devhost.allocation.device_info import flaw
+from devhost.allocation.edits import check_edits
+from devhost.backend import Backend, Conditions, Event, MissingDriver
+from devhost.backend.base import CanInform, CanLabel, CanMissDrivers, CanNotice, CanProbe, CanWatch
+from devhost.backend.errors import AllocationError, typed
+from devhost.backend.model import Device, Edits, Health, unhealthy
+from devhost.discovery import catalog
+from devhost.discovery.health import in_resource
+from devhost.discovery.runner import ServiceContext, arguments
+from devhost.discovery.validation import unsound
+from devhost.host.node_label_files import sorted_out
+
+from . import faults
 
 EVERYTHING = frozenset({"*"})
 """``context.wanted`` when every attribute is asked for."""
@@ -155,7 +146,7 @@ class BackendContract:
         root = self._machine(tmp_path)
         first = _by_id(self._found(root))
         for backwards in (False, True):
-            with mischief.listing(backwards=backwards):
+            with faults.listing(backwards=backwards):
                 assert _by_id(self._found(root)) == first, "another order of directories, other devices"
 
     def test_attributes_that_are_wanted_are_there_and_others_change_nothing(self, tmp_path: Path) -> None:
@@ -196,9 +187,9 @@ class BackendContract:
         """Firmware and drivers write anything; one odd file must not hide every other device."""
         root = self._machine(tmp_path)
         failures = []
-        for path in mischief.victims(root):
-            for what in mischief.DAMAGES:
-                with mischief.damaged(path, what, tmp_path / "kept"):
+        for path in faults.victims(root):
+            for what in faults.DAMAGES:
+                with faults.damaged(path, what, tmp_path / "kept"):
                     try:
                         self._check(self._found(root))
                     except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
@@ -256,14 +247,14 @@ class BackendContract:
     def test_nothing_is_written(self, tmp_path: Path) -> None:
         """Looking, probing and allocating leave the machine as it is; ``prepare`` is what may act."""
         root = self._machine(tmp_path)
-        before = mischief.contents(root)
+        before = faults.contents(root)
         backend = self._made(root)
         devices = _look(backend)
         if isinstance(backend, CanProbe):
             backend.probe(devices)
         for asked, use in self._asked(self._healthy(devices)):
             self._edits(backend, asked, use)
-        after = mischief.contents(root)
+        after = faults.contents(root)
         changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
         changed = [path for path in changed if not any(fnmatch(path, glob) for glob in self.may_write)]
         assert not changed, f"it wrote to {', '.join(sorted(changed))}"

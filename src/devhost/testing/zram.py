@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from devhost.errors import DevhostError
+from devhost.backend.errors import DevhostError
 
 CONTROL = Path("/sys/class/zram-control")
 

@@ -19,7 +19,7 @@ from lab.lists import changed, check
 from lab.node import Node
 from lab.waiting import until
 
-from devhost.errors import DevhostError
+from devhost.backend.errors import DevhostError
 
 NET = "example.com/vf"
 DPDK = "example.com/dpdk"

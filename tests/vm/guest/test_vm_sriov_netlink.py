@@ -15,9 +15,9 @@ from lab.functions import Physical
 from lab.kernel import run, settle
 from lab.waiting import until
 
-from devhost import netlink
-from devhost.source import ServiceContext
-from devhost.sysfs import Sysfs
+from devhost.backend import netlink
+from devhost.backend.sysfs import Sysfs
+from devhost.discovery.runner import ServiceContext
 
 NAME = "netdevsim10"
 BUS = Path("/sys/bus/netdevsim")

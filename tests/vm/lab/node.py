@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from devhost.loading import load
-from devhost.model import Device
-from devhost.survey import survey
+from devhost.backend.model import Device
+from devhost.config.loader import load
+from devhost.host.survey import survey
 from devhost.telemetry import ask
 from devhost.testing.kubelet import Allocation, KubeletSimulator, events
 
@@ -125,7 +125,12 @@ class Node:
         """Lines of its log that nothing in the test explains: no unhealthy, missing or slow devices."""
         lines = self.said().splitlines()
         bad = [line for line in lines if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
-        usual = (" devhost.changes ", " devhost.shortages ", " devhost.watchdog ", "did not return within")
+        usual = (
+            " devhost.planning.diff ",
+            " devhost.host.shortages ",
+            " devhost.telemetry.watchdog ",
+            "did not return within",
+        )
         return [line for line in bad if not any(words in line for words in usual)]
 
     async def shows(self, resource: str, *, healthy: int, total: int | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from devhost.backend import AllocationError, AttributeValue, DeviceNode, Edits
-from devhost.sysfs import Sysfs, natural
+from devhost.backend.sysfs import Sysfs, natural
 
 from .nodes import node
 from .options import FpgaUse

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from devhost.backend import HEALTHY, Device, Health, unhealthy
-from devhost.sysfs import BDF, Sysfs
+from devhost.backend.sysfs import BDF, Sysfs
 
 from . import attributes, pci
 from .unit import Kind, Unit

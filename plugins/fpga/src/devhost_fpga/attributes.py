@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from devhost.backend import Attribute, AttributeValue
-from devhost.sysfs import PciFunction
+from devhost.backend.sysfs import PciFunction
 
 from .unit import Kind
 

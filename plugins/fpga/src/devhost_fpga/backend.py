@@ -19,8 +19,8 @@ from devhost.backend import (
     MissingDriver,
     unhealthy,
 )
-from devhost.errors import one_line
-from devhost.sysfs import Sysfs, is_live, pci_path
+from devhost.backend.errors import one_line
+from devhost.backend.sysfs import Sysfs, is_live, pci_path
 
 from .allocation import edits, lack
 from .attributes import ATTRIBUTES

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 MEANWHILE = "it is being reconfigured"
 """Why something is unhealthy that could not be read even once, because it is being programmed."""

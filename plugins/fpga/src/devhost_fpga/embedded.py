@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from devhost.backend import HEALTHY, Device, Health, unhealthy
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import attributes, busy, managers_state, xrt_function, xrt_ids
 from .managers_tree import Member, Tree

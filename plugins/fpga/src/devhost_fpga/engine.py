@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from devhost.sysfs import DEVICES, Sysfs, natural
+from devhost.backend.sysfs import DEVICES, Sysfs, natural
 
 from .busy import Manager, manager
 from .ids import Reading, read

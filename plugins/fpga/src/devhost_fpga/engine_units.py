@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, unhealthy
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import errors, hwmon
 from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, present

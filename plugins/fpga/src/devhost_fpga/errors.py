@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .ids import read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import xrt_ids
 from .unit import Family, Unit

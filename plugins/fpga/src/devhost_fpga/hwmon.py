@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .errors import Finding, number
 

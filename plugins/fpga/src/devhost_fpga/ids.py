@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from devhost.sysfs import SYSFS_LIMIT, Sysfs
+from devhost.backend.sysfs import SYSFS_LIMIT, Sysfs
 
 _ID = re.compile(r"[0-9a-f]{32}")
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from devhost.backend import Device, Health, unhealthy
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import attributes, busy, ids, managers_nodes, managers_state, pci
 from .managers_tree import Member, Tree

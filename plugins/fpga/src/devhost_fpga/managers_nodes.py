@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 DEPTH = 8
 """Directories below a region that are looked into; drivers of drivers need five."""

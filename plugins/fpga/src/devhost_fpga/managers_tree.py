@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from devhost.sysfs import Sysfs, read_bytes
+from devhost.backend.sysfs import Sysfs, read_bytes
 
 MANAGERS, REGIONS, BRIDGES = "fpga_manager", "fpga_region", "fpga_bridge"
 """The three classes."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from devhost.backend import AllocationError
-from devhost.sysfs import Sysfs, is_regular, node_number
+from devhost.backend.sysfs import Sysfs, is_regular, node_number
 
 _LINK = re.compile(r"(?:\.\./)?([\w-][\w.-]*(/[\w-][\w.-]*)*)")
 """What links in ``/dev/char`` lead to."""

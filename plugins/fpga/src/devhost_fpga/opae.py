@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .engine import Layout
 from .engine_units import EngineUnits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from devhost.sysfs import PciFunction, Sysfs, pci_path, pcie_path
+from devhost.backend.sysfs import PciFunction, Sysfs, pci_path, pcie_path
 
 LOST = "its PCI function answers no more: it has failed, or lost its link"
 """Why what lies on a dead function is unhealthy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from devhost.backend import MissingDriver
-from devhost.sysfs import BDF, Sysfs
+from devhost.backend.sysfs import BDF, Sysfs
 
 from . import attributes
 

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import suppress
 
 from devhost.backend import Context, Event
-from devhost.errors import BackendError
-from devhost.sysfs import Sysfs
+from devhost.backend.errors import BackendError
+from devhost.backend.sysfs import Sysfs
 
 from .ids import Reading, read
 from .unit import Unit

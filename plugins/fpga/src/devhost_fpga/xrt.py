@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from devhost.backend import Device, unhealthy
-from devhost.sysfs import Sysfs, pcie_path
+from devhost.backend.sysfs import Sysfs, pcie_path
 
 from . import attributes, ids, xrt_function, xrt_health, xrt_ids
 from .nodes import node_claims

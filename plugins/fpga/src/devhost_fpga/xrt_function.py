@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from devhost.sysfs import PciFunction, Sysfs
+from devhost.backend.sysfs import PciFunction, Sysfs
 
 from . import ids, xrt_ids
 

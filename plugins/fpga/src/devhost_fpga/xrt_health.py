@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from devhost.backend import HEALTHY, Health, unhealthy
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import pci, xrt_function
 

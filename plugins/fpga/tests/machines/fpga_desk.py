@@ -8,7 +8,7 @@ from typing import Any
 
 from devhost_fpga.backend import Fpga
 
-from devhost.testing.looking import by_id
+from devhost.testing.fixtures import by_id
 
 
 def ill(backend: Fpga) -> dict[str, str]:

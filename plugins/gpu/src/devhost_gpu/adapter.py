@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from devhost.sysfs import pcie_path
+from devhost.backend.sysfs import pcie_path
 
 DISPLAY = "03"
 """PCI base class of display controllers (PCI Code and ID Assignment Specification)."""

@@ -10,8 +10,8 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from devhost.model import MAX_DEVICE_ID
-from devhost.sysfs import BDF, DEVICES, Sysfs, natural
+from devhost.backend.model import MAX_DEVICE_ID
+from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
 
 from . import recordings
 from .adapter import ACCELERATOR, DISPLAY, Adapter

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from devhost.backend import AllocationError, DeviceNode, Edits, Mount
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .card import AMD, INTEL, NVIDIA, OTHER, Card
 from .options import GpuOptions

@@ -19,8 +19,8 @@ from devhost.backend import (
     Offered,
     unhealthy,
 )
-from devhost.errors import one_line
-from devhost.sysfs import Sysfs
+from devhost.backend.errors import one_line
+from devhost.backend.sysfs import Sysfs
 
 from .adapter import Adapter
 from .adapters import Adapters

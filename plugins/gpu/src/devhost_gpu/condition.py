@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from devhost.backend import Health, unhealthy
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .adapter import Adapter
 from .drm import Answers

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from devhost.sysfs import Sysfs, is_live
+from devhost.backend.sysfs import Sysfs, is_live
 
 from .adapter import Adapter
 from .asking import DEADLINE, Asking

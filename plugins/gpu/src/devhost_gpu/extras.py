@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from devhost.backend import Context
-from devhost.errors import BackendError
-from devhost.sysfs import Sysfs
+from devhost.backend.errors import BackendError
+from devhost.backend.sysfs import Sysfs
 
 from .giving_nvidia import CHANNEL, dev_root
 from .giving_options import GivingOptions

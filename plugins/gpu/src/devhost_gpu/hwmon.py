@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 _INPUT = re.compile(r"(temp\d{1,3})_input")
 

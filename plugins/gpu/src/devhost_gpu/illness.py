@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from devhost.backend import Context, Health, unhealthy
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import exporter
 from .adapter import Adapter

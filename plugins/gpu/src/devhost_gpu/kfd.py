@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 TOPOLOGY = "/sys/class/kfd/kfd/topology"
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from devhost.backend import Context, Edits, Event, Mount
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .card import NVIDIA, Card
 from .nvml.facts import NvidiaFacts

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from devhost.backend import Device, Offered
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import nvidia_labels
 from .card import AMD, GPU, INTEL, NVIDIA, PARTITION, Card

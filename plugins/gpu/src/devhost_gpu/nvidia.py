@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from devhost.backend import Context, Event, Health, unhealthy
-from devhost.errors import BackendError
-from devhost.sysfs import Sysfs, pci_path
+from devhost.backend.errors import BackendError
+from devhost.backend.sysfs import Sysfs, pci_path
 
 from .adapter import Adapter
 from .card import Card

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from devhost.errors import BackendError
+from devhost.backend.errors import BackendError
 
 from .nvidia_health import Cases, heeded
 from .nvidia_xid import NEEDS_RESET, RECOVERY_ACTION_CHANGED, XidRule, reason

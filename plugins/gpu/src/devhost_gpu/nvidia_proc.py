@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 DRIVER = "/proc/driver/nvidia"
 MODULE = "/sys/module/nvidia"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from devhost.backend import AttributeValue, Context, Event, Health
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .adapter import Adapter
 from .attributes import of_adapter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 _COUNTS = re.compile(r"(\w{1,16})_err_count")
 _UNCORRECTABLE = re.compile(r"ue:\s*(\d{1,18})")

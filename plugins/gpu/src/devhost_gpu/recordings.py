@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from devhost.sysfs import BDF, DEVICES, Sysfs
+from devhost.backend.sysfs import BDF, DEVICES, Sysfs
 
 DRM_CLASS = "/sys/class/drm"
 AMDGPU = "/sys/module/amdgpu/drivers/pci:amdgpu"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devhost.sysfs import prefix_of, read_bytes
+from devhost.backend.sysfs import prefix_of, read_bytes
 
 SIZE_LIMIT = 4 << 20
 """Bytes of one specification: that of 16 GPUs with seven instances each has some 200 000."""

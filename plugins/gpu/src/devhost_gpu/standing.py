@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from devhost.backend import HEALTHY, Health, unhealthy
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .adapter import Adapter
 

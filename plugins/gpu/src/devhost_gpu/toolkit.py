@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from devhost.errors import BackendError
-from devhost.sysfs import is_live, prefix_of
+from devhost.backend.errors import BackendError
+from devhost.backend.sysfs import is_live, prefix_of
 
 from .giving_nvidia import CONTROL, dev_root
 from .giving_options import GivingOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from devhost.backend import MissingDriver
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .adapter import Adapter
 from .attributes import of_adapter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from devhost.backend import Context
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .adapter import ACCELERATOR, DISPLAY, Adapter
 from .card import AMD, INTEL, NVIDIA, OTHER, Family

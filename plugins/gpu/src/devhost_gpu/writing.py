@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from devhost.backend import Context, Event
-from devhost.errors import BackendError
+from devhost.backend.errors import BackendError
 
 from .extras import Extras
 from .giving_options import GivingOptions

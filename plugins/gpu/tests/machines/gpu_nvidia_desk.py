@@ -15,7 +15,7 @@ from devhost_gpu.options import GpuOptions
 from gpu_nvidia import NvidiaMachine
 
 from devhost.backend import Device
-from devhost.testing.looking import Looking
+from devhost.testing.fixtures import Looking
 
 PATIENCE = 60.0
 """Seconds to wait for what must happen."""

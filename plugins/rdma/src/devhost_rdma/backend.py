@@ -18,8 +18,8 @@ from devhost.backend import (
     Health,
     MissingDriver,
 )
-from devhost.netlink import hears_links
-from devhost.sysfs import Sysfs, is_live, pcie_path
+from devhost.backend.netlink import hears_links
+from devhost.backend.sysfs import Sysfs, is_live, pcie_path
 
 from . import netlink
 from .attributes import ATTRIBUTES, of_function, of_unit

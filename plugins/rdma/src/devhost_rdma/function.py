@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from devhost.sysfs import BDF, Sysfs
+from devhost.backend.sysfs import BDF, Sysfs
 
 from .place import Kind, Place
 

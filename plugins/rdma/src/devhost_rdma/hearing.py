@@ -13,7 +13,7 @@ def silent_ports(unit: Unit, *, hears: bool) -> Iterator[str]:
 
     Args:
         unit: the function.
-        hears: the answer of :func:`devhost.netlink.hears_links`.
+        hears: the answer of :func:`devhost.backend.netlink.hears_links`.
     """
     is_told = hears and bool(unit.function.interfaces or unit.main.netdev)
     for port in unit.main.ports:

@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from devhost.backend import Context, Event
-from devhost.netlink import RDMA, ROUTE, Listener, subscribe
-from devhost.sysfs import is_live, prefix_of, read_line
+from devhost.backend.netlink import RDMA, ROUTE, Listener, subscribe
+from devhost.backend.sysfs import is_live, prefix_of, read_line
 
 from .netlink import CORE, NOTIFY_GROUPS, is_notification
 from .nl_links import LINK_GROUPS, Links
@@ -60,7 +60,7 @@ async def link_events(
     """Yields :data:`LINK`, :data:`PORT` or :data:`ANYTHING` whenever ports should be looked at again.
 
     Never ends and never raises; what cannot be listened to is said once in the log. In a recorded tree
-    (see :func:`devhost.sysfs.is_live`) nothing is listened to, and only the files are read.
+    (see :func:`devhost.backend.sysfs.is_live`) nothing is listened to, and only the files are read.
 
     Args:
         state_files: gives the port state files to poll, ``/sys/class/infiniband/mlx5_0/ports/1/state``;

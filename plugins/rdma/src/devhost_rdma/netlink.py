@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Literal
 
-from devhost.netlink import RDMA, ask, attributes, messages, number
+from devhost.backend.netlink import RDMA, ask, attributes, messages, number
 
 TIMEOUT = 1.0
 """Seconds to wait for the kernel's answer to one question."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from devhost.netlink import attributes, messages, number, text
+from devhost.backend.netlink import attributes, messages, number, text
 
 LINK_GROUPS = 1
 """Bit mask of the multicast group of links (``RTMGRP_LINK``)."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from enum import Enum
 
-from devhost.sysfs import Sysfs, natural
+from devhost.backend.sysfs import Sysfs, natural
 
 from .hca import INFINIBAND, IbDevice
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from devhost.model import MAX_DEVICE_ID
-from devhost.sysfs import BDF, DEVICES
+from devhost.backend.model import MAX_DEVICE_ID
+from devhost.backend.sysfs import BDF, DEVICES
 
 VIRTUAL = f"{DEVICES}virtual"
 

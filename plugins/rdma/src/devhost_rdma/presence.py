@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devhost.backend import HEALTHY, AttributeValue, Device
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .attributes import KEPT
 from .nodes import Node, Role

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devhost.backend import Event
-from devhost.sysfs import Sysfs, natural
+from devhost.backend.sysfs import Sysfs, natural
 
 from . import hca
 from .function import Function, FunctionReader

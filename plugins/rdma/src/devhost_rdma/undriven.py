@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from devhost.backend import AttributeValue, MissingDriver
-from devhost.sysfs import BDF, Sysfs
+from devhost.backend.sysfs import BDF, Sysfs
 
 BUS = "/sys/bus/pci/devices"
 

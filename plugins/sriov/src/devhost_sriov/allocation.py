@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from devhost.backend import AllocationError, DeviceNode, Edits
-from devhost.sysfs import Sysfs, natural
+from devhost.backend.sysfs import Sysfs, natural
 
 from . import nodes
 from .function import Function

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devhost.backend import AllocationError, Backend, Context, Device, Edits, Event, Health, unhealthy
-from devhost.sysfs import Sysfs, pcie_path
+from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .allocation import edits
 from .attributes import ATTRIBUTES, of_function

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import nodes
 from .function import Function, Kind

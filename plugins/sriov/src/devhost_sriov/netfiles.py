@@ -12,8 +12,8 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 
-from devhost.netlink import NETWORK
-from devhost.sysfs import Sysfs
+from devhost.backend.netlink import NETWORK
+from devhost.backend.sysfs import Sysfs
 
 from .traffic import OVS, WIDEST, DefaultRoute, Traffic, normal
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from devhost.backend import Context, Event
-from devhost.netlink import hears_links
-from devhost.sysfs import Sysfs, is_live
+from devhost.backend.netlink import hears_links
+from devhost.backend.sysfs import Sysfs, is_live
 
 from .devlink import Devlink, Switch
 from .facts import Facts

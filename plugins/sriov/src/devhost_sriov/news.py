@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 from devhost.backend import Event
-from devhost.netlink import NETWORK, attributes, messages, text
+from devhost.backend.netlink import NETWORK, attributes, messages, text
 
 from .devlink import BUS_NAME, CHANGES, DEV_NAME
 from .network import Interest

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from devhost.backend import AllocationError, DeviceNode
-from devhost.sysfs import Sysfs, natural
+from devhost.backend.sysfs import Sysfs, natural
 
 from .function import Function
 from .options import RDMA, VHOST_NET

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from devhost.errors import BackendError
-from devhost.sysfs import prefix_of, read_line
+from devhost.backend.errors import BackendError
+from devhost.backend.sysfs import prefix_of, read_line
 
 FILE = "/run/devhost/virtual-functions.json"
 BOOT = "/proc/sys/kernel/random/boot_id"

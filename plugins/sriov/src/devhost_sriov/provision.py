@@ -12,7 +12,7 @@ from logging import Logger
 from typing import Protocol
 
 from devhost.backend import NotYet
-from devhost.errors import BackendError
+from devhost.backend.errors import BackendError
 
 from .options import VirtualFunctions
 from .ownership import Made, Ownership

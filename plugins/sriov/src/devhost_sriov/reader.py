@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from devhost.sysfs import BDF, Sysfs, natural
+from devhost.backend.sysfs import BDF, Sysfs, natural
 
 from .function import REPRESENTOR, Function, Interface, Kind, Vdpa, is_passed_on
 

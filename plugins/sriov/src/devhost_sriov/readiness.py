@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from devhost.backend import AllocationError, Event
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from . import nodes
 from .function import Function

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from devhost.backend import Event
-from devhost.sysfs import BDF, DEVICES, Sysfs, natural
+from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
 
 from .function import Function, Interface, Kind
 from .look import Look, representors

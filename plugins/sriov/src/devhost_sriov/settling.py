@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from devhost.backend import Event
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 from .reader import FunctionReader
 from .scan import AUXILIARY_BUS, PCI_BUS

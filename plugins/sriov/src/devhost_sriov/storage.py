@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from devhost.disks import SWAP, disks
-from devhost.sysfs import Sysfs
+from devhost.backend.disks import SWAP, disks
+from devhost.backend.sysfs import Sysfs
 
 from .function import Function
 

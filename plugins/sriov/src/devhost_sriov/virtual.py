@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from devhost.errors import BackendError
-from devhost.sysfs import BDF, prefix_of, read_line
+from devhost.backend.errors import BackendError
+from devhost.backend.sysfs import BDF, prefix_of, read_line
 
 BUS = "/sys/bus/pci"
 INTERFACES = "/sys/class/net"

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 
 from devhost.backend import Context, Event
-from devhost.netlink import GENERIC, ROUTE, Listener, subscribe
-from devhost.sysfs import is_live
+from devhost.backend.netlink import GENERIC, ROUTE, Listener, subscribe
+from devhost.backend.sysfs import is_live
 
 from .network import Network
 from .news import GROUPS, RouteNews, devlink_events

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event
-from devhost.sysfs import natural, prefix_of
+from devhost.backend.sysfs import natural, prefix_of
 
 from .attributes import ATTRIBUTES
 from .giving import also_at, to_kubevirt

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend import AttributeValue
-from devhost.sysfs import BDF, pcie_path, prefix_of, read_lines
+from devhost.backend.sysfs import BDF, pcie_path, prefix_of, read_lines
 
 from .attributes import EVERYTHING, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
 from .identity import Name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from devhost.model import MAX_DEVICE_ID
+from devhost.backend.model import MAX_DEVICE_ID
 
 from .identity import RANKS, apart, fit, joined, ranked
 from .scan import Record

@@ -20,7 +20,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from devhost.model import MAX_DEVICE_ID
+from devhost.backend.model import MAX_DEVICE_ID
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]+")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from devhost.backend import AttributeValue
-from devhost.sysfs import BDF
+from devhost.backend.sysfs import BDF
 
 from .identity import Name, fit, joined, ranked
 from .sysfs import Kobject, SysTree

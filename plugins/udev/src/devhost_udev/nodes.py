@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devhost.sysfs import node_number, prefix_of
+from devhost.backend.sysfs import node_number, prefix_of
 
 DEV = "/dev"
 

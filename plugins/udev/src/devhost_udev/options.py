@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from devhost.backend import Conditions, OptionError, option
-from devhost.where import Where
+from devhost.backend.where import Where
 
 from . import templates
 from .attributes import ATTRIBUTES, OF_GROUPS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devhost.backend import AttributeValue
-from devhost.sysfs import natural
+from devhost.backend.sysfs import natural
 
 from .hardware import Hardware, Place, closeness
 from .options import Group, Member, Pair, UsbMember

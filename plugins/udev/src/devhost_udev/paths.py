@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from devhost.sysfs import natural, prefix_of
+from devhost.backend.sysfs import natural, prefix_of
 
 from .nodes import DEV, SKIPPED
 from .options import is_glob

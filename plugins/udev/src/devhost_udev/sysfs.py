@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from devhost.sysfs import DEVICES, is_regular, link_target, natural, prefix_of, read_line, read_lines
+from devhost.backend.sysfs import DEVICES, is_regular, link_target, natural, prefix_of, read_line, read_lines
 
 KINDS = {"c": "char", "b": "block"}
 """First letter of a device key (``c10:229``), as udevd writes it, and the directory of ``/sys/dev``."""

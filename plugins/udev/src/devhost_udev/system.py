@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from devhost.disks import disks
-from devhost.sysfs import Sysfs
+from devhost.backend.disks import disks
+from devhost.backend.sysfs import Sysfs
 
 _MOUNTED = re.compile(
     r"/|/(boot|efi|usr|var|etc|home)(/efi)?|/var/lib(/(kubelet|containerd|docker|containers|rancher))?"

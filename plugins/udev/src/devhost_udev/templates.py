@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from devhost.backend import AttributeValue, OptionError
-from devhost.where import show
+from devhost.backend.where import show
 
 from .attributes import ATTRIBUTES, PROPERTY_FAMILY, SYSATTR_FAMILY
 
@@ -14,7 +14,7 @@ INDEX = "index"
 """The placeholder for a device's number among those that a container gets of one resource, from 0."""
 
 RESOURCE = frozenset({"RESOURCE", "RESOURCE-"})
-"""Placeholders in a variable's name that the core fills in (:class:`devhost.model.Edits`)."""
+"""Placeholders in a variable's name that the core fills in (:class:`devhost.backend.model.Edits`)."""
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _NO_VARIABLE = re.compile(r"[^A-Za-z0-9_]")

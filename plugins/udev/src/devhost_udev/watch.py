@@ -14,9 +14,9 @@ import asyncinotify
 from asyncinotify import Mask
 
 from devhost.backend import Context, Event
-from devhost.errors import BackendError
-from devhost.inotify import explained
-from devhost.sysfs import prefix_of
+from devhost.backend.errors import BackendError
+from devhost.backend.inotify import explained
+from devhost.backend.sysfs import prefix_of
 
 from .nodes import DEV, SKIPPED
 from .options import Group, is_glob

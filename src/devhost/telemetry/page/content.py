@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from devhost.sysfs import natural
+from devhost.backend.sysfs import natural
 from devhost.telemetry.document import (
     BackendStatus,
     EntryStatus,
@@ -17,8 +17,8 @@ from devhost.telemetry.document import (
 from devhost.telemetry.wording import UNKNOWN_POD, awaits, container, empty_entry, few, in_use
 
 from .devices import MOST, anchor, devices, health, more
-from .hiding import HIDDEN
 from .markup import Content, Html, Row, joined, since, table, tag
+from .redaction import HIDDEN
 
 NO_ID = "(no id)"
 """What a device is called whose backend gives it none."""

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from devhost.sysfs import natural
-from devhost.telemetry.crowding import Alike, alike, fair
-from devhost.telemetry.document import (
-    DepartedStatus,
-    DeviceStatus,
-    ResourceStatus,
-    StatusDocument,
-)
+from devhost.backend.sysfs import natural
+from devhost.telemetry.document import DepartedStatus, DeviceStatus, ResourceStatus, StatusDocument
+from devhost.telemetry.sampling import Alike, alike, fair
 from devhost.telemetry.wording import held_by
 
-from .hiding import HIDDEN
 from .markup import Content, Html, Row, joined, since, table, tag
+from .redaction import HIDDEN
 
 MOST = 200
 """Rows of any one table."""

@@ -15,7 +15,7 @@ from devhost.telemetry.http import Answer, Response, Route, Stream
 from devhost.telemetry.newest import INTERVAL, Newest
 from devhost.telemetry.oneline import line
 
-from .hiding import without_pods
+from .redaction import without_pods
 
 if TYPE_CHECKING:
     from .skeleton import Rendering

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Literal, TypeVar
 
-from devhost.errors import DevhostError
+from devhost.backend.errors import DevhostError
 from devhost.kubelet.api import PRE_START_DEADLINE, api_pb2
 
 from . import events

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from devhost.errors import EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.api.api_pb2 import ContainerAllocateResponse
 
 _WRITER = "devhost kubelet simulator"

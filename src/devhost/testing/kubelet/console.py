@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from devhost.errors import DevhostError, UsageError
+from devhost.backend.errors import DevhostError, UsageError
 
 from . import render
 from .admission import ContainerStartError, UnexpectedAdmissionError

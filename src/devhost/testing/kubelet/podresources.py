@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from devhost.errors import EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.api import podresources_pb2 as pb
 from devhost.kubelet.api import podresources_pb2_grpc
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from devhost import naming
 from devhost.kubelet.api import VERSION, api_pb2, api_pb2_grpc
+from devhost.planning import naming
 
 from . import events
 from .faults import Fault, Faults, Point, WrongAnswer

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import grpc.aio
 
-from devhost.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.kubelet.api import CHECKPOINT, POD_RESOURCES_DIRECTORY, RECEIVE_LIMIT, api_pb2
 
 from . import checkpoint, events, wire

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
-from devhost.errors import EnvironmentFailure
+from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.api import KUBELET_SOCKET, MAX_SOCKET_PATH, api_pb2, api_pb2_grpc
 
 R = TypeVar("R")

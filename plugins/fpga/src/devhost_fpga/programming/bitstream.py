@@ -13,9 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from devhost import trusted
-from devhost.backend import AllocationError
-from devhost.errors import one_line
+from devhost.backend import AllocationError, trusted
+from devhost.backend.errors import one_line
 
 from .program import Program, parsed
 

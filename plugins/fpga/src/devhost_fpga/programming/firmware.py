@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from devhost.backend import AllocationError
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 
 _PARAMETER = "/sys/module/firmware_class/parameters/path"
 

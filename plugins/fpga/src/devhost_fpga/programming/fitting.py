@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from devhost.backend import AllocationError
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 from devhost_fpga.unit import Interface, Kind, Slot, Unit
 
 from .bitstream import Bitstream

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from devhost.backend import AllocationError
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 from devhost_fpga.busy import Manager, identity, manager
 from devhost_fpga.nodes import numbered
 from devhost_fpga.unit import Interface, Slot

@@ -8,7 +8,7 @@ from logging import Logger
 from pathlib import Path
 
 from devhost.backend import AllocationError
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 from devhost_fpga.busy import REBIND
 from devhost_fpga.unit import Slot, Unit
 

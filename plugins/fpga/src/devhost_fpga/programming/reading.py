@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from devhost.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs
 from devhost_fpga.busy import Manager, manager
 from devhost_fpga.ids import Reading, read
 

@@ -7,7 +7,7 @@ import platform
 from importlib.util import find_spec
 from pathlib import Path
 
-from devhost.sysfs import prefix_of
+from devhost.backend.sysfs import prefix_of
 
 LIBRARY = "libnvidia-ml.so.1"
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devhost.errors import BackendError
+from devhost.backend.errors import BackendError
 
 LIMIT = 20.0
 """Seconds without progress until a question, or a GPU, ends the process: without persistence mode a driver

@@ -1,0 +1,1 @@
+"""Specifications of the Container Device Interface: content, files, and their removal."""

@@ -1,0 +1,497 @@
+"""The devices of one resource as the kubelet should see them: snapshots with a revision.
+
+A *token* is what the kubelet counts: a device, one of the replicas it is shared as, or one of those as
+which all devices of the resource are shared together. A token that
+disappears is first shown Unhealthy and left out only after :data:`GRACE`, because a kubelet may just
+have chosen it; one that a container holds stays Unhealthy until it is released (:mod:`devhost.planning.held`
+tells when that is believed), so that the pod's status tells the truth. A token that a container holds and
+the kubelet has forgotten is Unhealthy, too, and has a Healthy stand-in (:func:`.tokens.stand_in`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
+from devhost.planning.diff import Changes, Member, beginning, between, ending
+from devhost.planning.held import UNNAMED
+from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
+from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
+
+from .account import Account
+
+GRACE = 2.0
+"""Seconds a vanished token stays in the list as Unhealthy."""
+
+
+NAMED_ILL = 4
+"""Devices that the reason of a token for many of them names at most."""
+
+
+Given = Mapping[str, Sequence[Device]]
+"""What a container got: tokens, and the devices behind each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One token: its id, the devices behind it, its health, and since when (wall clock, seconds).
+
+    ``unit`` is what the token is named after: the device's id where it stands for one. ``stands_in`` is
+    whether it is a second id of another token.
+    """
+
+    token: str
+    unit: str
+    members: tuple[Member, ...]
+    numa_nodes: tuple[int, ...]
+    health: Health
+    since: float
+    gone_at: float | None = None
+    stands_in: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All tokens of a resource at one revision. Revisions only grow; 0 means "no list yet".
+
+    ``caused_at`` is the monotonic time of the event that led to it, ``None`` if no event did.
+    """
+
+    revision: int = 0
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    caused_at: float | None = None
+
+    @property
+    def healthy(self) -> int:
+        """Tokens a pod could get, as the kubelet counts them."""
+        return sum(1 for entry in self.entries.values() if entry.health.healthy)
+
+    def entry(self, token: str) -> Entry | None:
+        """The entry of a token, also of a stand-in that the kubelet chose just before it left the list."""
+        listed = self.entries.get(token)
+        if listed is None and (name := stood_for(token, self.entries)) is not None:
+            return _stand_in(self.entries[name])
+        return listed
+
+    def devices(self) -> dict[str, bool]:
+        """The devices behind the tokens, by id, and whether a container could get each of them now."""
+        found: dict[str, bool] = {}
+        for entry in {id(entry.members): entry for entry in self.entries.values()}.values():
+            for member in entry.members:
+                usable = entry.gone_at is None and member.health.healthy
+                found[member.device.id] = found.get(member.device.id, False) or usable
+        return found
+
+
+class Inventory:
+    """Holds the newest snapshot of one resource and tells subscribers when there is a newer one.
+
+    Args:
+        wall: seconds since the epoch, for "since when".
+        clock: monotonic seconds, for the grace.
+        held: called when a list of who holds what may be wanted sooner than before.
+        changed: hears what became of the devices with each list in which any may be another.
+        handed_out: hears which tokens a container got, each with its devices.
+    """
+
+    def __init__(
+        self,
+        wall: Callable[[], float],
+        clock: Callable[[], float],
+        held: Callable[[], None] = lambda: None,
+        changed: Callable[[Changes], None] = lambda changes: None,
+        account: Account | None = None,
+        backend: str = "",
+        handed_out: Callable[[Given], None] = lambda given: None,
+    ) -> None:
+        self._wall = wall
+        self._clock = clock
+        self._subscribers: set[Callable[[], None]] = set()
+        self._held = held
+        self._changed = changed
+        self._handed_out = handed_out
+        self.account = Account("", clock) if account is None else account
+        self.backend = backend
+        self._vanished: set[str] = set()
+        self.withheld = False
+        """Whether a token is Unhealthy though its device is well, and its reason names a container."""
+        self.snapshot = Snapshot()
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``changed`` after each new revision; returns what ends that."""
+        self._subscribers.add(changed)
+        return lambda: self._subscribers.discard(changed)
+
+    def reserved(self, wanted: Mapping[str, Iterable[Device]]) -> AbstractContextManager[None]:
+        """Counts tokens, with their devices, as held while it is worked out what a container gets."""
+        return self.account.reserved(self.backend, wanted, self._alone(wanted))
+
+    def allocated(
+        self,
+        tokens: Iterable[str],
+        given: Mapping[str, Iterable[Device]] | None = None,
+        terms: object = None,
+    ) -> None:
+        """A container got these tokens, and with each the devices that ``given`` says, or all behind it.
+
+        Args:
+            terms: what they were given with, see :class:`devhost.allocation.allocator.Terms`.
+        """
+        entries = self.snapshot.entries
+        if given is None:
+            given = {
+                name: [member.device for member in entries[name].members] if name in entries else ()
+                for name in tokens
+            }
+        now: Given = {name: tuple(given[name]) for name in tokens}
+        self.account.allocated(self.backend, now, self._alone(now), terms)
+        self._handed_out(now)
+        self._held()
+
+    def stands_in_for(self, name: str) -> str:
+        """Why a stand-in must not be allocated; empty where a container has it, or its token is free."""
+        token = stood_for(name, self.snapshot.entries)
+        if token is None or name in self.account or token not in self.account.tokens():
+            return ""
+        if self.account.has_ended(token):
+            return ""
+        holder = self.account.holder(token) or UNNAMED
+        is_forgotten = token in self.account.forgotten()
+        return f"it stands in for {token}, {forgotten(holder) if is_forgotten else f'held by {holder}'}"
+
+    def succeed(self, names: Iterable[str]) -> None:
+        """Releases the tokens behind these stand-ins whose containers have ended."""
+        for name in names:
+            token = stood_for(name, self.snapshot.entries)
+            if token is not None and self.account.has_ended(token):
+                self.account.release(token)
+
+    def given(self, name: str) -> tuple[str, ...]:
+        """Ids of the devices that the container got which holds this token, as far as that is known."""
+        return self.account.given(name)
+
+    def listed(self) -> dict[str, bool]:
+        """Devices behind the tokens or in the hands of those who hold one, and whether somebody holds them.
+
+        A device that has gone may be among them: a token that stands for several outlives each of them.
+        """
+        found = dict.fromkeys(self.snapshot.devices(), False)
+        for name, entry in self.snapshot.entries.items():
+            if name in self.account:
+                held = self.given(name) or tuple(member.device.id for member in entry.members)
+                found.update(dict.fromkeys(held, True))
+        return found
+
+    def present(self) -> dict[str, Member]:
+        """The devices behind the tokens, by id, but for those that have vanished."""
+        groups = _groups(entry for entry in self.snapshot.entries.values() if entry.gone_at is None)
+        return {name: member for members in groups for name, member in _by_id(members)}
+
+    def is_allocated(self, name: str) -> bool:
+        """Whether some container holds this token, as far as that is known."""
+        return name in self.account
+
+    def holder(self, name: str) -> Holder | None:
+        """Which container holds this token; ``None`` where none does or the kubelet has not said which."""
+        return self.account.holder(name)
+
+    def update(
+        self,
+        units: Sequence[Unit],
+        verdict: Callable[[Device], Health],
+        why_gone: Callable[[str], str],
+        caused_at: float | None = None,
+        *,
+        topology: bool = True,
+    ) -> bool:
+        """Takes what the tokens of this resource stand for now; true when that made a new revision.
+
+        Args:
+            units: the devices it has now, by what its tokens stand for.
+            verdict: the health of a device.
+            why_gone: the reason to show for a device, by id, whose token is not among the units any more.
+            caused_at: monotonic time of the event that led here, if one did.
+            topology: whether the list says of tokens that are not among the units which NUMA nodes they are
+                near. One that does is enough for the kubelet to align the whole resource
+                (``deviceHasTopologyAlignment`` of its device manager).
+        """
+        old = self.snapshot.entries
+        now, wall = self._clock(), self._wall()
+        entries: dict[str, Entry] = {}
+        was: dict[str, Member] = {}
+        became: dict[str, Member] = {}
+        for unit in units:
+            first = old.get(numbered(unit.id, 0) if unit.numbered else unit.id)
+            members = _members(first.members if first is not None else (), unit.devices, verdict)
+            known = first.members if first is not None and first.gone_at is None else ()
+            if members is not known:
+                was.update(_by_id(known))
+                became.update(_by_id(members))
+            health, nodes = _joint(members), unit.numa_nodes
+            for number in range(unit.replicas):
+                name = numbered(unit.id, number) if unit.numbered else unit.id
+                before = old.get(name)
+                if before is None:
+                    entries[name] = Entry(name, unit.id, members, nodes, health, wall)
+                elif (
+                    before.members is members
+                    and before.numa_nodes == nodes
+                    and before.gone_at is None
+                    and _same(before.health, health)
+                ):
+                    entries[name] = before
+                else:
+                    since = before.since if before.health.healthy == health.healthy else wall
+                    entries[name] = Entry(name, unit.id, members, nodes, health, since)
+        self.withheld = False
+        self._keep_back(units, entries, wall)
+        self._stand_in(entries, wall)
+        vanished = [
+            before for name, before in old.items() if name not in entries and not self._outlived(before, now)
+        ]
+        self._tell(was, became, vanished, entries, why_gone)
+        if not topology:
+            vanished = [replace(before, numa_nodes=()) for before in vanished]
+        gone = set()
+        for before in self._for_which_there_is_room(vanished, entries):
+            entries[before.token] = self._gone(before, why_gone, now, wall)
+            gone.add(before.token)
+        if gone != self._vanished:
+            self._vanished = self.account.vanished = gone
+            self._held()
+        return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
+
+    def replicas(self, unit: str) -> int:
+        """How many tokens are listed that are named after ``unit``."""
+        entries, count = self.snapshot.entries, 0
+        while (entry := entries.get(numbered(unit, count))) is not None and entry.gone_at is None:
+            count += 1
+        return count or 1
+
+    def clear(self) -> None:
+        """Publishes an empty list: the resource itself goes away."""
+        self._vanished = self.account.vanished = set()
+        if present := self.present():
+            self._changed(ending(present))
+        self._publish({}, bool(self.snapshot.entries), None)
+
+    def next_change(self) -> float | None:
+        """Seconds until a vanished token's grace ends; ``None`` when no token is waiting."""
+        now = self._clock()
+        waits = [
+            entry.gone_at + GRACE - now
+            for entry in self.snapshot.entries.values()
+            if entry.gone_at is not None and entry.token not in self.account
+        ]
+        return max(0.0, min(waits)) if waits else None
+
+    def _publish(self, entries: Mapping[str, Entry], changed: bool, caused_at: float | None) -> bool:
+        old = self.snapshot
+        self.snapshot = Snapshot(old.revision + changed, entries, caused_at if changed else old.caused_at)
+        if changed:
+            for subscriber in tuple(self._subscribers):
+                subscriber()
+        return changed
+
+    def _alone(self, names: Iterable[str]) -> list[str]:
+        """Those of the tokens whose devices are handed out once only."""
+        entries = self.snapshot.entries
+        alone = []
+        for name in names:
+            if (entry := entries.get(name)) is not None and entry.unit != name:
+                second = entries.get(numbered(entry.unit, 1))
+                if second is not None and second.gone_at is None:
+                    continue
+            alone.append(name)
+        return alone
+
+    def _keep_back(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
+        """Shows the tokens of a device as Unhealthy while a container has it that must not share it.
+
+        When a device comes to be shared in another way, containers keep what they got: one that has it for
+        itself goes on having it for itself, and nobody gets it for himself whom others must share it with.
+        The same holds where a container has it under a former id.
+        """
+        before: dict[str, list[str]] = {}
+        for name in sorted(self.account.tokens()):
+            if stood_for(name, entries) is not None:
+                continue
+            now = entries.get(name)
+            # what a container got for itself, by a token of which there is one today too, is in order
+            if now is None or (now.unit != name and self.account.alone(name)):
+                for backend, device in self.account.in_hands(name):
+                    if backend == self.backend:
+                        before.setdefault(device, []).append(name)
+        if not before:
+            return
+        for unit in units:
+            held = [(name, device) for device in unit.devices for name in before.get(device.id, ())]
+            names = [numbered(unit.id, n) if unit.numbered else unit.id for n in range(unit.replicas)]
+            for number, name in enumerate(names if held else ()):
+                kept = next(
+                    (
+                        (other, is_former(other, device))
+                        for other, device in held
+                        if other != name and self._keeps_back(other, device, number, unit.replicas)
+                    ),
+                    None,
+                )
+                if kept is None:
+                    continue
+                other, by_former_id = kept
+                holder = self.account.holder(other) or UNNAMED
+                why = f"{holder} has it as {other}, from before it was shared in this way"
+                if by_former_id:
+                    why = f"held by {holder} under its former id {other}"
+                self._withhold(name, why, entries, wall)
+
+    def _keeps_back(self, other: str, device: Device, number: int, replicas: int) -> bool:
+        """Whether a container with token ``other`` keeps the token of that number from everybody else.
+
+        A share under a former id keeps back one share.
+        """
+        if replicas == 1 or self.account.alone(other):
+            return True
+        return is_former(other, device) and number_of(other) == number
+
+    def _stand_in(self, entries: dict[str, Entry], wall: float) -> None:
+        """Shows forgotten tokens as Unhealthy and adds their stand-ins, and those that a container holds."""
+        reasons = {token: forgotten(holder) for token, holder in self.account.forgotten().items()}
+        for name in self.account.tokens():
+            if (token := stood_for(name, entries)) is not None:
+                reasons[token] = f"held by {self.account.holder(name) or UNNAMED} as {name}"
+        for token in sorted(reasons.keys() & entries.keys()):
+            made = _stand_in(entries[token])
+            before = self.snapshot.entries.get(made.token)
+            if before is not None and before.health == made.health:
+                made = replace(made, since=before.since)
+            entries[made.token] = made
+            self._withhold(token, reasons[token], entries, wall)
+
+    def _withhold(self, name: str, reason: str, entries: dict[str, Entry], wall: float) -> None:
+        """Shows a token as Unhealthy though its device is well."""
+        was = self.snapshot.entries.get(name)
+        since = was.since if was is not None and not was.health.healthy else wall
+        entries[name] = replace(entries[name], health=unhealthy(reason), since=since)
+        self.withheld = True
+
+    def _tell(
+        self,
+        was: dict[str, Member],
+        became: Mapping[str, Member],
+        vanished: Iterable[Entry],
+        entries: Mapping[str, Entry],
+        why_gone: Callable[[str], str],
+    ) -> None:
+        """Says what became of devices, given those that may be another than before, and their health."""
+        for members in _groups(entry for entry in vanished if entry.gone_at is None):
+            was.update(_by_id(members))
+        if not (was or became):
+            return
+        if not self.snapshot.revision:
+            self._changed(beginning(became))
+            return
+        unchanged: set[str] = set()
+        if not was.keys() <= became.keys():
+            # A token may go while its device stays, with fewer replicas or another way to share it.
+            unchanged = {member.device.id for members in _groups(entries.values()) for member in members}
+        self._changed(between(was, became, unchanged, why_gone))
+
+    def _for_which_there_is_room(
+        self, vanished: Sequence[Entry], entries: Mapping[str, Entry]
+    ) -> Iterator[Entry]:
+        """Those of the vanished with which the list stays within what a kubelet accepts.
+
+        A list too long would cost the whole resource; a container's devices stay the longest.
+        """
+        if not vanished:
+            return
+        room = LIST_LIMIT - sum(map(_listed_bytes, entries.values()))
+        for entry in sorted(vanished, key=lambda entry: entry.token not in self.account):
+            room -= _listed_bytes(entry)
+            if room < 0:
+                return
+            yield entry
+
+    def _outlived(self, entry: Entry, now: float) -> bool:
+        if entry.token in self.account:
+            return False
+        if entry.gone_at is None:
+            return (
+                entry.stands_in
+            )  # its token is Healthy again, and takes the requests for it: Snapshot.entry
+        return now >= entry.gone_at + GRACE
+
+    def _gone(self, entry: Entry, why_gone: Callable[[str], str], now: float, wall: float) -> Entry:
+        if entry.gone_at is not None:
+            return entry
+        since = wall if entry.health.healthy else entry.since
+        reasons = dict.fromkeys(why_gone(member.device.id) for member in entry.members)
+        return replace(entry, health=unhealthy("; ".join(reasons)), since=since, gone_at=now)
+
+
+def forgotten(holder: object) -> str:
+    """Why a token is Unhealthy that a container holds and the kubelet has forgotten."""
+    return f"held by {holder}, which the kubelet no longer knows"
+
+
+def _stand_in(entry: Entry) -> Entry:
+    """A second id of a token. Near no NUMA node, so that a topology policy chooses it last."""
+    return replace(entry, token=stand_in(entry.token), numa_nodes=(), stands_in=True)
+
+
+def _joint(members: Sequence[Member]) -> Health:
+    """The health of a token: it is of use as long as one of its devices is."""
+    if len(members) == 1:
+        return members[0].health
+    if any(member.health.healthy for member in members):
+        return HEALTHY
+    ill = [f"{member.device.id}: {member.health.reason}" for member in members[:NAMED_ILL]]
+    more = f"; and {len(members) - NAMED_ILL} more" if len(members) > NAMED_ILL else ""
+    return unhealthy(f"none of its devices is healthy: {'; '.join(ill)}{more}")
+
+
+def _groups(entries: Iterable[Entry]) -> Iterable[tuple[Member, ...]]:
+    """The devices behind the entries, once for all tokens of the same."""
+    return {id(entry.members): entry.members for entry in entries}.values()
+
+
+def _by_id(members: Iterable[Member]) -> Iterator[tuple[str, Member]]:
+    return ((member.device.id, member) for member in members)
+
+
+def _members(
+    known: tuple[Member, ...], devices: Sequence[Device], verdict: Callable[[Device], Health]
+) -> tuple[Member, ...]:
+    """The devices with their health: the object known already where nothing changed, as is usual."""
+    if len(known) == len(devices):
+        for member, device in zip(known, devices, strict=True):
+            if member.device is not device or not _same(member.health, verdict(device)):
+                break
+        else:
+            return known
+    return tuple(Member(device, verdict(device)) for device in devices)
+
+
+def _same(one: Health, other: Health) -> bool:
+    """Whether two verdicts are equal: mostly they are one object, and ``==`` would look into it each time."""
+    return one is other or one == other
+
+
+def _listed_bytes(entry: Entry) -> int:
+    return listed_bytes(len(entry.token), len(entry.numa_nodes))
+
+
+def _differs(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> bool:
+    """Whether the kubelet would see a difference: reasons and attributes do not reach it."""
+    if old.keys() != new.keys():
+        return True
+    for name, entry in new.items():
+        before = old[name]
+        if before is not entry and (
+            before.health.healthy != entry.health.healthy or before.numa_nodes != entry.numa_nodes
+        ):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Preferred allocation across resources."""

@@ -1,0 +1,342 @@
+"""What is near the devices of one resource among those of all others: the affinity across backends.
+
+It joins three things for a request: where the devices of each resource are and which are free, which
+requests belong to one container (:mod:`.admissions`), and the choice itself (:mod:`.affinity`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
+
+from devhost.allocation.account import Account
+from devhost.allocation.inventory import Entry, Inventory
+from devhost.planning.affinity import Choice, Request, prefer
+from devhost.planning.affinity.policies import SCALES
+from devhost.planning.affinity.solver import Outside
+from devhost.planning.affinity.topology import Level, Links, Lot, Place, Terrain
+from devhost.planning.settings import Prefer
+from devhost.telemetry.log import get
+from devhost.telemetry.metrics import Guess, Metrics
+
+from .grouping import Admission, Admissions, Call
+
+log = get(__name__)
+_chatty = logging.getLogger(__name__)
+
+KINDS = 16
+"""Other resources that one request looks at."""
+
+LOOKUPS = 40_000
+"""Devices times other resources that one request looks at: some 10 ms. There is always one of these."""
+
+BUILT = 2_000
+"""Devices of other resources that one request puts in their places, some 25 ms; the next one goes on."""
+
+_OUTER = (Level.PORT, Level.NODE)
+"""Where it matters what is free of other resources, the closer first."""
+
+Pod = tuple[str, str]
+"""A pod's namespace and name."""
+
+Inventories = Callable[[], Mapping[str, Inventory]]
+
+
+class Vicinity:
+    """The resources of one host, beside each other.
+
+    Args:
+        inventories: those served now, by resource.
+        metrics: hears how guesses turned out.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        inventories: Inventories = dict,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inventories = inventories
+        self._metrics = metrics or Metrics()
+        self._clock = clock
+        self._admissions = Admissions(clock, self._guessed)
+        self._grounds: dict[str, _Ground] = {}
+        self._kin: set[frozenset[str]] = set()
+
+    def prefer(
+        self,
+        resource: str,
+        inventory: Inventory,
+        policy: Prefer,
+        links: Links,
+        available: Sequence[str],
+        must_include: Sequence[str],
+        size: int,
+    ) -> Choice:
+        """Answers GetPreferredAllocation for one container."""
+        began = self._clock()
+        admission = self._admissions.asked(resource)
+        ground = self._ground(resource, inventory)
+        entries = inventory.snapshot.entries
+
+        def lot(token: str) -> str | None:
+            entry = entries.get(token)
+            return None if entry is None or entry.stands_in else entry.unit
+
+        request = Request(lot, available, must_include, size)
+        choice = prefer(
+            policy,
+            ground.terrain,
+            _unheld_first(request, inventory.account),
+            self._outside(
+                resource,
+                ground,
+                admission,
+                _ended(inventory.account, available, must_include),
+                companions=SCALES[policy].companions,
+            ),
+            links,
+            explain=_chatty.isEnabledFor(logging.DEBUG),
+        )
+        self._admissions.preferred(
+            resource, began, choice.tokens, ground.places(choice.tokens), admission.same
+        )
+        if choice.worths:
+            log.debug(
+                "preferred",
+                resource=resource,
+                devices=",".join(choice.tokens),
+                beside=",".join(call.resource for call in admission.same),
+                exact=choice.exact,
+                because="; ".join(f"{name}: {worth}" for name, worth in choice.worths.items()),
+            )
+        return choice
+
+    def allocated(self, resource: str, inventory: Inventory, began: float, tokens: Sequence[str]) -> None:
+        """A container got devices for which it asked at ``began``; has to be quick, and never raises."""
+        try:
+            ground = self._grounds.get(resource)
+            if ground is None:
+                ground = self._ground(resource, inventory)
+            self._admissions.allocated(resource, began, tokens, ground.places(tokens))
+        except Exception:  # the container has its devices: nothing here may fail it
+            log.exception("remembering an allocation failed", resource=resource)
+
+    def settle(self) -> None:
+        """The kubelet has said who holds what: finds out which guesses were right."""
+        inventories = self._inventories()
+
+        def holder(resource: str, token: str) -> object:
+            inventory = inventories.get(resource)
+            return None if inventory is None else inventory.holder(token)
+
+        self._admissions.settle(holder)
+        for gone in self._grounds.keys() - inventories.keys():
+            del self._grounds[gone]
+
+    def _guessed(self, guess: Guess, one: str, other: str) -> None:
+        self._metrics.affinity_guessed(guess)
+        if guess is Guess.RIGHT:
+            self._kin.add(frozenset((one, other)))
+
+    def _ground(self, resource: str, inventory: Inventory) -> _Ground:
+        ground = self._grounds.setdefault(resource, _Ground())
+        ground.follow(inventory)
+        return ground
+
+    def _outside(
+        self,
+        resource: str,
+        ground: _Ground,
+        admission: Admission,
+        ended: Collection[Pod],
+        *,
+        companions: bool,
+    ) -> Outside:
+        got = {call.resource: _counts(call) for call in admission.same}
+        kin: list[Mapping[Place, int]] = []
+        others: list[Mapping[Place, int]] = []
+        kinds = min(KINDS, max(1, LOOKUPS // max(1, len(ground.terrain.lots))))
+        for name, inventory, other in self._beside(resource, ground) if companions else ():
+            if len(kin) + len(others) == kinds:
+                break
+            if name not in got and (free := other.free(inventory.account, ground, ended)):
+                (kin if self._akin(resource, name) else others).append(free)
+        near = {place: 1 for call in admission.before for place in _counts(call)}
+        return Outside([count for count in got.values() if count], kin, others, near)
+
+    def _beside(self, resource: str, ground: _Ground) -> list[tuple[str, Inventory, _Ground]]:
+        """Other resources with devices in the same places: those that matter most first."""
+        found, built = [], 0
+        for name, inventory in self._inventories().items():
+            other = self._grounds.setdefault(name, _Ground())
+            if name == resource or (built >= BUILT and not other.knows(inventory)):
+                continue
+            built += other.follow(inventory)
+            shared = ground.shared(other)
+            if shared is not None:
+                found.append(((not self._akin(resource, name), -shared, name), inventory, other))
+        return [
+            (rank[2], inventory, other) for rank, inventory, other in sorted(found, key=lambda item: item[0])
+        ]
+
+    def _akin(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._kin
+
+
+class _Ground:
+    """Where the devices of one resource are, kept from request to request."""
+
+    def __init__(self) -> None:
+        self.terrain = Terrain({})
+        self._entries: Mapping[str, Entry] | None = None
+        self._healthy: list[int] = []
+        self._by_place: Counter[Place] = Counter()
+        self._claims: frozenset[str] = frozenset()
+        self._parts: frozenset[str] = frozenset()
+        self._devices: frozenset[int] = frozenset()
+        self._outer: list[tuple[Place, ...]] = []
+        self._outers: dict[Level, frozenset[Place]] = {level: frozenset() for level in _OUTER}
+        self._twins: dict[int, tuple[Terrain, frozenset[int]]] = {}
+
+    def knows(self, inventory: Inventory) -> bool:
+        """Whether the newest snapshot is the one known."""
+        return inventory.snapshot.entries is self._entries
+
+    def follow(self, inventory: Inventory) -> int:
+        """Takes the newest snapshot; how many devices had to be put in their places for it."""
+        if self.knows(inventory):
+            return 0
+        entries = self._entries = inventory.snapshot.entries
+        own = [entry for entry in entries.values() if not entry.stands_in]
+        totals = Counter(map(attrgetter("unit"), own))
+        firsts = {entry.unit: entry for entry in own}
+        lots = {unit: Lot(unit, first.members[0].device, totals[unit]) for unit, first in firsts.items()}
+        is_new = not self.terrain.same(lots)  # also when the last device has gone, which costs nothing
+        if is_new:
+            self.terrain = Terrain(lots, self.terrain)
+            devices = [lot.device for lot in self.terrain.lots]
+            self._claims = frozenset().union(*(device.claims for device in devices))
+            self._parts = frozenset().union(*(device.part_of for device in devices))
+            self._devices = frozenset(map(id, devices))
+            self._outer = [
+                tuple([place for place in some if place[0] in _OUTER]) for some in self.terrain.places
+            ]
+            everywhere = frozenset(chain.from_iterable(self._outer))
+            self._outers = {
+                level: frozenset(place for place in everywhere if place[0] is level) for level in _OUTER
+            }
+            self._twins.clear()
+        self._healthy = [
+            lot.total if firsts[lot.name].health.healthy and _in_one_place(firsts[lot.name]) else 0
+            for lot in self.terrain.lots
+        ]
+        self._by_place = Counter()
+        for number, count in enumerate(self._healthy):
+            if count:
+                for place in self._outer[number]:
+                    self._by_place[place] += count
+        return len(lots) if is_new else 0
+
+    def shared(self, other: _Ground) -> Level | None:
+        """The closest kind of place in which both have devices, and the other a healthy one."""
+        for level in _OUTER:
+            if not self._outers[level].isdisjoint(other._by_place):
+                return level
+        return None
+
+    def places(self, tokens: Iterable[str]) -> list[tuple[Place, ...]]:
+        """The places of the device behind each token; none for what is in several places."""
+        found = []
+        for token in tokens:
+            entry = (self._entries or {}).get(token)
+            number = None if entry is None else self.terrain.number.get(entry.unit)
+            alone = entry is not None and _in_one_place(entry)
+            found.append(self.terrain.places[number] if number is not None and alone else ())
+        return found
+
+    def free(self, account: Account, beside: _Ground, ended: Collection[Pod]) -> Mapping[Place, int]:
+        """How many tokens a container could get at each place, beside devices of another resource.
+
+        What is the same hardware as a device of the other resource is not counted: it would not be free
+        any more. What pods had that have ended is free.
+        """
+        taken: Counter[Place] = Counter()
+        twins = self._twins_in(beside)
+        for number in twins:
+            for place in self._outer[number]:
+                taken[place] += self._healthy[number]
+        for token in account.tokens():
+            if ended and _pod(account, token) in ended:
+                continue
+            entry = (self._entries or {}).get(token)
+            lot = None if entry is None else self.terrain.number.get(entry.unit)
+            if lot is not None and lot not in twins and self._healthy[lot]:
+                taken.update(self._outer[lot])
+        if not taken:
+            return self._by_place
+        return {place: left for place, count in self._by_place.items() if (left := count - taken[place]) > 0}
+
+    def _twins_in(self, other: _Ground) -> frozenset[int]:
+        known = self._twins.get(id(other))
+        if known is None or known[0] is not other.terrain:
+            claimed = other._claims | other._parts
+            found = frozenset(
+                number
+                for number, lot in enumerate(self.terrain.lots)
+                if id(lot.device) in other._devices
+                or not lot.device.claims.isdisjoint(claimed)
+                or not lot.device.part_of.isdisjoint(other._claims)
+            )
+            known = self._twins[id(other)] = (other.terrain, found)
+        return known[1]
+
+
+def _unheld_first(request: Request, account: Account) -> Request:
+    """The same request without tokens that a container is known to hold, as far as there are enough others.
+
+    A kubelet offers such a token when it has lost its checkpoint. It also offers what has just been released,
+    which is free where its newest list says so.
+    """
+    offered = frozenset(account.tokens()).intersection(request.available).difference(request.must_include)
+    held = {token for token in offered if not account.has_ended(token)}
+    if not held:
+        return request
+    others = [token for token in request.available if token not in held]
+    usable = [token for token in others if request.lot(token) is not None]
+    if len(usable) >= request.size:
+        return replace(request, available=others)
+    return replace(request, must_include=dict.fromkeys((*request.must_include, *usable)))
+
+
+def _ended(account: Account, available: Iterable[str], must_include: Iterable[str]) -> frozenset[Pod]:
+    """Pods of which the kubelet shows that they have ended: it offers a device that one of them had.
+
+    All that such a pod had is free, and the list that says so comes some seconds later. What must be
+    included is left out: it may be offered anew to the pod that has it, an init container's devices.
+    """
+    held = account.tokens()
+    if not held:
+        return frozenset()
+    offered = set(held).intersection(available).difference(must_include)
+    return frozenset(pod for token in offered if (pod := _pod(account, token)))
+
+
+def _pod(account: Account, token: str) -> Pod | None:
+    holder = account.holder(token)
+    return None if holder is None else (holder.namespace, holder.pod)
+
+
+def _in_one_place(entry: Entry) -> bool:
+    """Whether a token stands for one device: several may be anywhere."""
+    return len(entry.members) == 1
+
+
+def _counts(call: Call) -> Counter[Place]:
+    return Counter(place for places in call.places for place in places)

@@ -1,0 +1,79 @@
+"""The public API for backend authors: everything a package needs to serve a new kind of hardware.
+
+A backend says what exists and what it takes to use it. It never hears of Kubernetes, of resources
+or of sharing: those are the core's. A package registers its classes through pluggy::
+
+    # pyproject.toml:  [project.entry-points.devhost]  mykind = "devhost_mykind"
+    from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl
+
+    class MyKind(Backend):
+        name = "mykind"
+        subsystems = ("misc",)
+        attributes = {"model": Attribute(str, "model as printed on the card", "X100")}
+
+        def discover(self):
+            yield Device(id="card-0123", attributes={"model": "X100"})
+
+        def allocate(self, devices):
+            return Edits(nodes=tuple(DeviceNode("/dev/mykind0") for device in devices))
+
+    @hookimpl
+    def devhost_backends():
+        return [MyKind]
+
+The same module dropped as a ``.py`` file into a directory of ``backendPaths`` works without a package.
+
+Methods are plain functions that may block. The core calls them on the backend's own threads, each
+call with a deadline: a call that hangs or raises degrades this backend and touches nobody else, and
+never empties a device list. ``discover`` and ``notice`` run on one thread, ``probe`` on another,
+``allocate`` and ``prepare`` on a third, ``links`` on one more, so that neither a dear check delays
+hot-plug nor a slow scan a pod: guard what they share, or replace it whole.
+
+Import from here: the names below, and the modules ``errors``, ``model``, ``where``, ``sysfs``, ``netlink``,
+``disks``, ``trusted``, ``inotify`` and ``observe``.
+May import: nothing else of devhost.
+"""
+
+from __future__ import annotations
+
+from .base import (
+    API_VERSION,
+    Attribute,
+    Backend,
+    Conditions,
+    Context,
+    Event,
+    MissingDriver,
+    NoOptions,
+    Offered,
+    OptionError,
+    option,
+)
+from .errors import AllocationError, NotYet
+from .model import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Health, Mount, unhealthy
+from .observe import hookimpl
+
+__all__ = [
+    "API_VERSION",
+    "HEALTHY",
+    "AllocationError",
+    "Attribute",
+    "AttributeValue",
+    "Backend",
+    "Conditions",
+    "Context",
+    "Device",
+    "DeviceNode",
+    "Edits",
+    "Event",
+    "Health",
+    "MissingDriver",
+    "Mount",
+    "NoOptions",
+    "NotYet",
+    "Offered",
+    "OptionError",
+    "hookimpl",
+    "option",
+    "unhealthy",
+]

@@ -1,0 +1,125 @@
+"""Which disks carry file systems and swap space, found from what is mounted down to the hardware.
+
+For backend authors: read from files below a root, as :mod:`devhost.backend.sysfs` does; never raises. What is
+mounted is what the first process of the machine sees, and what this process sees only where that cannot
+be read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .sysfs import Sysfs
+
+SWAP = "swap space"
+"""What a disk carries that is swapped to."""
+
+_CLASS = "/sys/class/block"
+_LIMIT = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Disks:
+    """What block devices carry, by their directories in sysfs, ``/sys/devices/…``.
+
+    ``carried`` has partitions, logical volumes and all that lies below them, each with the mount point it is
+    needed for (the shortest of several), or :data:`SWAP`. ``is_complete`` is false where a ZFS pool is
+    mounted: it does not name its disks.
+    """
+
+    carried: dict[str, str] = field(default_factory=dict)
+    is_complete: bool = True
+
+
+def disks(sysfs: Sysfs, concerns: Callable[[str], bool] = lambda point: True) -> Disks:
+    """The block devices in use, down to the physical ones: also through device mapper, md and bcache.
+
+    Args:
+        sysfs: where the devices are.
+        concerns: whether a file system at this mount point counts.
+    """
+    mounts = [mount for mount in _mounts(sysfs.prefix) if concerns(mount.point)]
+    places: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[str, str] = {}
+    for mount in sorted(mounts, key=lambda one: (len(one.point), one.point)):
+        source = (mount.number, mount.kind, mount.source)
+        if source not in places:  # a kubelet mounts one file system many times
+            places[source] = list(_devices(mount, sysfs))
+            _note(sysfs, places[source], mount.point, found)
+    swaps = (line.split()[:1] for line in _lines(f"{sysfs.prefix}/proc/swaps")[1:])
+    _note(sysfs, [_by_node(sysfs, node) for first in swaps for node in first], SWAP, found)
+    return Disks(found, not any(mount.kind == "zfs" for mount in mounts))
+
+
+def _note(sysfs: Sysfs, paths: Sequence[str], what: str, found: dict[str, str]) -> None:
+    """Notes what block devices and all below them carry; what is noted already stays."""
+    waiting = list(paths)
+    while waiting:
+        path = waiting.pop()
+        if path and path not in found:
+            found[path] = what
+            waiting += [_block(sysfs, name) for name in sysfs.names(f"{path}/slaves")]
+
+
+class _Mount(NamedTuple):
+    """A mounted file system. ``number`` is ``major:minor``."""
+
+    number: str
+    point: str
+    kind: str
+    source: str
+
+
+def _mounts(prefix: str) -> Iterator[_Mount]:
+    for line in _lines(f"{prefix}/proc/1/mountinfo") or _lines(f"{prefix}/proc/self/mountinfo"):
+        # proc_pid_mountinfo(5): id parent major:minor root point options [tags] - type source options
+        before, dash, after = line.partition(" - ")
+        fields, described = before.split(" "), after.split(" ")
+        if dash and len(fields) > 5 and len(described) > 1:
+            yield _Mount(fields[2], fields[4], described[0], described[1])
+
+
+def _devices(mount: _Mount, sysfs: Sysfs) -> Iterator[str]:
+    """The block devices of a file system; may give empty paths."""
+    number = sysfs.device(f"/sys/dev/block/{mount.number}")
+    if number:
+        yield number
+        return
+    # file systems on several disks have an anonymous number; their source names one disk, or all
+    for source in mount.source.split(":"):
+        path = _by_node(sysfs, source)
+        yield path
+        if mount.kind == "btrfs":
+            for name in _btrfs_members(sysfs, path.rpartition("/")[2]):
+                yield _block(sysfs, name)
+
+
+def _btrfs_members(sysfs: Sysfs, name: str) -> Sequence[str]:
+    """The disks of the btrfs that ``name`` is one of; it alone where the kernel does not say."""
+    for file_system in sysfs.names("/sys/fs/btrfs"):
+        members = sysfs.names(f"/sys/fs/btrfs/{file_system}/devices")
+        if name in members:
+            return members
+    return ()
+
+
+def _by_node(sysfs: Sysfs, node: str) -> str:
+    if not node.startswith("/dev/"):
+        return ""
+    return _block(sysfs, os.path.realpath(sysfs.prefix + node).rpartition("/")[2])
+
+
+def _block(sysfs: Sysfs, name: str) -> str:
+    """The directory of a block device by its kernel name; empty when there is none."""
+    return sysfs.device(f"{_CLASS}/{name}") if name else ""
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a plain string path
+            return file.read(_LIMIT).splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,185 @@
+"""The values every other module speaks of: devices, edits, health. Frozen; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+AttributeValue = str | int | bool | tuple[str, ...]
+"""What an attribute can hold. A tuple of strings matches when any of its members matches."""
+
+MAX_DEVICE_ID = 63
+"""Longest device id in characters: the v1beta1 proto's own comment on ``Device.ID``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A verdict on one device; ``reason`` is empty exactly when ``healthy`` is true."""
+
+    healthy: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.healthy
+
+
+HEALTHY = Health(True)
+
+
+def unhealthy(reason: str) -> Health:
+    """The verdict that a device cannot be used, with the reason a user will read."""
+    return Health(False, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node a container gets.
+
+    ``path`` is where the host has it, ``container_path`` where the container sees it (empty: the
+    same). ``permissions`` is any of ``r``, ``w``, ``m`` (cgroup device rules: read, write, mknod). A resource
+    may say other permissions; they never widen what is less than ``rw`` here.
+    A node that is not ``required`` is left out when the host does not have it.
+    """
+
+    path: str
+    container_path: str = ""
+    permissions: str = "rw"
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount a container gets; ``required`` as for :class:`DeviceNode`."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """Everything a container needs in order to use some devices: one value, several renderings.
+
+    The name of a variable may hold ``{RESOURCE}``: the core puts there the name of the resource that the
+    container asked for, upper case and with ``_`` for all but letters and digits
+    (``intel.com/sriov_dpdk`` → ``INTEL_COM_SRIOV_DPDK``), so that two resources in one container never
+    set the same variable. ``{RESOURCE-}`` is the same with hyphens kept.
+    """
+
+    nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+    @staticmethod
+    def merge(parts: Iterable[Edits]) -> Edits:
+        """Joins edits in order; a variable or name that repeats keeps its first value.
+
+        First wins is also what the kubelet does when it merges the answers of several resources. A node or
+        mount that repeats is there once; different ones for one container path all stay: what becomes of them
+        is decided where it is known which of them the host has.
+        """
+        nodes: dict[tuple[str, str], DeviceNode] = {}
+        mounts: dict[tuple[str, str], Mount] = {}
+        env: dict[str, str] = {}
+        annotations: dict[str, str] = {}
+        cdi: dict[str, None] = {}
+        for part in parts:
+            for node in part.nodes:
+                nodes.setdefault((node.container_path or node.path, node.path), node)
+            for mount in part.mounts:
+                mounts.setdefault((mount.container_path, mount.host_path), mount)
+            for key, value in part.env.items():
+                env.setdefault(key, value)
+            for key, value in part.annotations.items():
+                annotations.setdefault(key, value)
+            cdi.update(dict.fromkeys(part.cdi_devices))
+        return Edits(tuple(nodes.values()), tuple(mounts.values()), env, annotations, tuple(cdi))
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One thing a backend found.
+
+    ``id``
+        Stable over reboots and re-enumeration: a PCI address, UUID or serial, never a bare index
+        where something better exists. At most 63 characters, unique within its backend.
+    ``attributes``
+        What a ``where`` can select by; the keys are those the backend declares. An attribute that
+        this device does not have is left out, never empty or ``-1``.
+    ``claims``
+        The physical things this device uses up wholly: ``pci:0000:3b:00.1``, ``node:/dev/fuse``.
+        Two devices that claim one thing are never offered both.
+    ``part_of``
+        Things of which this device is one part among several (a virtual function's physical
+        function): parts live side by side, but never beside a device that claims the whole.
+    ``numa_nodes``
+        NUMA nodes the device is near; empty where the kernel says ``-1`` or nothing.
+    ``pcie_path``
+        PCI addresses from the root port down to the device, for affinity; empty if not on PCI.
+    ``inherited``
+        Names of those ``attributes`` that a device made of several parts has from one of its parts. They
+        count only for an entry whose ``where`` names an attribute that ``reveals`` them (see
+        :class:`devhost.backend.Attribute`), so that an entry for single parts does not select the whole too.
+    ``withheld``
+        Why this device is not offered at all though it exists, as one sentence for a user (the node's own
+        traffic runs over it); empty: it is offered. It then takes no claim from any other device.
+    ``unusable_for``
+        Uses for which this device is unhealthy, each with the reason a user reads:
+        ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in the resources that hand out such a use
+        (``uses`` of their ``ResourceOptions``), and as ``health`` says in all others.
+    ``former_ids``
+        Ids that earlier versions of the backend may have given this device. Several devices may name one:
+        what the kubelet reports under it then counts for each of them. One that ends in ``.*`` means any
+        number there (``dsa-0000:6a:01.0.*``), one over 63 characters its first 54, a hyphen and the first
+        eight hex digits of its SHA-256. An id that a device has now is never looked up here.
+    """
+
+    id: str
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    claims: frozenset[str] = frozenset()
+    part_of: frozenset[str] = frozenset()
+    numa_nodes: tuple[int, ...] = ()
+    pcie_path: tuple[str, ...] = ()
+    health: Health = HEALTHY
+    withheld: str = ""
+    unusable_for: Mapping[str, str] = field(default_factory=dict)
+    inherited: frozenset[str] = frozenset()
+    former_ids: tuple[str, ...] = ()
+
+
+MAX_REASON = 500
+"""Characters of a reason: as many as an exception's text may have. It becomes a label of metrics, too."""
+
+NO_REASON = "the backend gives no reason"
+
+
+def sound_health(health: Health) -> Health:
+    """A verdict with a reason that can be shown: unhealthy is never without one, and none is endless."""
+    if health.healthy:
+        return health
+    if not health.reason.strip():
+        return unhealthy(NO_REASON)
+    return unhealthy(health.reason[: MAX_REASON - 1] + "…") if len(health.reason) > MAX_REASON else health
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A container and the pod it belongs to."""
+
+    namespace: str
+    pod: str
+    container: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+PERMISSIONS = r"(?=.*[rw])(?!.*(.).*\1)[rwm]{1,3}"
+"""What a resource may say: each letter at most once, and not ``m`` alone, which opens no node.
+
+``r`` reads, ``w`` writes, ``m`` makes nodes (mknod), as in ``linux.resources.devices`` of the OCI runtime
+specification and ``DeviceSpec.permissions`` of the device plugin API.
+"""

@@ -1,0 +1,340 @@
+"""Conditions on attributes: what ``where`` in the YAML means, compiled once and explained on demand.
+
+A :class:`Block` holds when all its terms hold and none of its ``refuse`` blocks does; a ``where`` is a
+tuple of blocks of which any may hold (an empty tuple takes every device). An attribute a device does
+not have matches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+
+from .model import AttributeValue
+
+_GLOB = re.compile(r"[*?\[]")
+_Match = Callable[[str], object]
+
+_LONGEST = 80
+"""Characters of a value that a reason quotes at most: a sysfs file may have 4096."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string or glob (``*``, ``?``, ``[…]``); ``fold`` compares hex ids without regard to case."""
+
+    pattern: str
+    fold: bool = False
+
+    @property
+    def is_glob(self) -> bool:
+        return _GLOB.search(self.pattern) is not None
+
+    def matches(self, value: AttributeValue) -> bool:
+        if isinstance(value, str):
+            return self._one(value)
+        return isinstance(value, tuple) and any(map(self._one, value))
+
+    def _one(self, value: str) -> bool:
+        if self.fold:
+            value = value.lower()
+        return bool(_matcher(self.pattern.lower() if self.fold else self.pattern)(value))
+
+    def __str__(self) -> str:
+        return self.pattern
+
+
+@lru_cache(maxsize=1024)
+def _matcher(pattern: str) -> _Match:
+    if _GLOB.search(pattern) is None:
+        return pattern.__eq__
+    return re.compile(translate(pattern)).match
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Whole numbers from ``low`` to ``high``, both included; ``None`` leaves that side open."""
+
+    low: int | None
+    high: int | None
+
+    def matches(self, value: AttributeValue) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return str(self.low)
+        return f"{'' if self.low is None else self.low}-{'' if self.high is None else self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Exactly true or false."""
+
+    value: bool
+
+    def matches(self, value: AttributeValue) -> bool:
+        return value is self.value
+
+    def __str__(self) -> str:
+        return "true" if self.value else "false"
+
+
+Pattern = Text | Range | Flag
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One key of a block: the attribute must match any of the patterns."""
+
+    attribute: str
+    patterns: tuple[Pattern, ...]
+
+    def holds(self, attributes: Mapping[str, AttributeValue]) -> bool:
+        value = attributes.get(self.attribute)
+        if value is None:
+            return False
+        for pattern in self.patterns:
+            if pattern.matches(value):
+                return True
+        return False
+
+    @property
+    def wanted(self) -> str:
+        """The patterns in words: ``a or b``."""
+        return " or ".join(map(str, self.patterns))
+
+    def __str__(self) -> str:
+        return f"{self.attribute}: {self.wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A mapping in ``where``: all ``terms`` hold, and no block of ``refuse`` (the key ``not``) does.
+
+    ``without`` is the attribute that the block would have to name to see what a device inherited from its
+    parts (:attr:`devhost.backend.model.Device.inherited`); empty where it sees everything.
+    """
+
+    terms: tuple[Term, ...] = ()
+    refuse: tuple[Block, ...] = ()
+    without: str = ""
+
+    def holds(self, attributes: Mapping[str, AttributeValue]) -> bool:
+        for term in self.terms:
+            if not term.holds(attributes):
+                return False
+        for block in self.refuse:
+            if block.holds(attributes):
+                return False
+        return True
+
+    def sees(
+        self, attributes: Mapping[str, AttributeValue], inherited: Collection[str]
+    ) -> Mapping[str, AttributeValue]:
+        """Those attributes of a device that count for this block."""
+        return _own(attributes, inherited) if inherited and self.without else attributes
+
+    def shortfall(self, attributes: Mapping[str, AttributeValue], key: str) -> str:
+        """See :func:`shortfall`."""
+        for term in self.terms:
+            if not term.holds(attributes):
+                return f"{_found(term, attributes)}, {key} wants {term.wanted}"
+        for block in self.refuse:
+            if block.holds(attributes):
+                found = " and ".join(_found(term, attributes) for term in block.terms)
+                return f"{found or 'the device does not meet it'}, {key} refuses {{{block}}}"
+        return ""
+
+    def unmet(self, attributes: Mapping[str, AttributeValue], most: int) -> list[Term | Block] | None:
+        """The terms that do not hold and the ``refuse`` blocks that do; ``None`` if more than ``most``."""
+        found: list[Term | Block] = []
+        for term in self.terms:
+            if not term.holds(attributes):
+                if len(found) == most:
+                    return None
+                found.append(term)
+        for block in self.refuse:
+            if block.holds(attributes):
+                if len(found) == most:
+                    return None
+                found.append(block)
+        return found
+
+    def objection(self, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
+        """Why this block does not hold, in words; empty when it does."""
+        every, attributes = attributes, self.sees(attributes, inherited)
+        for term in self.terms:
+            if not term.holds(attributes):
+                if term.holds(every):
+                    return f"{term.attribute} of this device counts only in a block that names {self.without}"
+                value = every.get(term.attribute)
+                has = "it has none" if value is None else f"it is {show(value)}"
+                return f"{term.attribute} must be {term.wanted}, {has}"
+        for block in self.refuse:
+            if block.holds(attributes):
+                return f"refused by not: {{{block}}}"
+        return ""
+
+    def attributes(self) -> frozenset[str]:
+        """Every attribute name this block looks at."""
+        names = {term.attribute for term in self.terms}
+        return frozenset(names).union(*(block.attributes() for block in self.refuse))
+
+    def __str__(self) -> str:
+        parts = [str(term) for term in self.terms]
+        parts += [f"not: {{{block}}}" for block in self.refuse]
+        return ", ".join(parts)
+
+
+Where = tuple[Block, ...]
+
+
+def holds(where: Where, attributes: Mapping[str, AttributeValue]) -> bool:
+    """Whether any block of ``where`` takes a device with these attributes."""
+    for block in where:
+        if block.holds(attributes):
+            return True
+    return not where
+
+
+def selected(
+    where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()
+) -> Mapping[str, AttributeValue] | None:
+    """Those attributes of a device that count for an entry which takes it; ``None`` where it does not.
+
+    Args:
+        inherited: names of the attributes that count only for a block which sees them
+            (:attr:`devhost.backend.model.Device.inherited`).
+    """
+    if not inherited:
+        return attributes if holds(where, attributes) else None
+    views = [view for block in where if block.holds(view := block.sees(attributes, inherited))]
+    if not where:
+        views.append(_own(attributes, inherited))
+    return max(views, key=len, default=None)
+
+
+def _own(
+    attributes: Mapping[str, AttributeValue], inherited: Collection[str]
+) -> Mapping[str, AttributeValue]:
+    return {name: value for name, value in attributes.items() if name not in inherited}
+
+
+def may_hold(where: Where, known: Mapping[str, AttributeValue]) -> bool:
+    """Whether ``where`` could take a device of which only the attributes ``known`` are known."""
+    for block in where:
+        unmet = block.unmet(known, len(block.terms) + len(block.refuse)) or ()
+        if all(isinstance(one, Term) and one.attribute not in known for one in unmet):
+            return True
+    return not where
+
+
+def objection(where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
+    """Why no block of ``where`` takes a device with these attributes; empty when one does.
+
+    Args:
+        inherited: see :func:`selected`.
+    """
+    if selected(where, attributes, inherited) is not None:
+        return ""
+    if len(where) == 1:
+        return where[0].objection(attributes, inherited)
+    return "; ".join(
+        f"block {n}: {block.objection(attributes, inherited)}" for n, block in enumerate(where, 1)
+    )
+
+
+def shortfall(where: Where, attributes: Mapping[str, AttributeValue], key: str) -> str:
+    """Which attribute has a value that ``where`` does not accept, with both; empty when a block holds.
+
+    Args:
+        key: the configuration key that ``where`` is the value of, named in the text.
+    """
+    if holds(where, attributes):
+        return ""
+    reasons = [block.shortfall(attributes, key) for block in where]
+    return reasons[0] if len(reasons) == 1 else "; ".join(dict.fromkeys(reasons))
+
+
+def _found(term: Term, attributes: Mapping[str, AttributeValue]) -> str:
+    value = attributes.get(term.attribute)
+    if value is None:
+        return f"the device has no {term.attribute}"
+    return f"{term.attribute} is {quoted(' '.join(value.split()) if isinstance(value, str) else value)}"
+
+
+def covers(wide: Where, narrow: Where) -> bool:
+    """Whether every device that ``narrow`` takes is surely taken by ``wide`` too.
+
+    A true answer is certain; a false one may only mean that it cannot be told from the text.
+    """
+    if not wide:
+        return True
+    if not narrow:
+        return any(not block.terms and not block.refuse for block in wide)
+    for inner in narrow:
+        for outer in wide:
+            if _block_covers(outer, inner):
+                break
+        else:
+            return False
+    return True
+
+
+# Plain loops: a file of 1000 entries asks this for half a million pairs, most told apart by one pattern.
+
+
+def _block_covers(wide: Block, narrow: Block) -> bool:
+    if wide.without and not narrow.without and (wide.terms or wide.refuse):
+        return False  # what narrow sees of a device may be inherited, and then wide does not see it
+    for term in wide.terms:
+        for other in narrow.terms:
+            if other.attribute == term.attribute:
+                break
+        else:
+            return False
+        for pattern in other.patterns:
+            for candidate in term.patterns:
+                if _pattern_covers(candidate, pattern):
+                    break
+            else:
+                return False
+    for block in wide.refuse:
+        if block not in narrow.refuse:
+            return False
+    return True
+
+
+def _pattern_covers(wide: Pattern, narrow: Pattern) -> bool:
+    if isinstance(wide, Text) and isinstance(narrow, Text):
+        if wide.pattern == "*" or wide == narrow:
+            return True
+        # a folding pattern also takes spellings that one which does not fold refuses
+        return (wide.fold or not narrow.fold) and wide.matches(narrow.pattern) and not narrow.is_glob
+    if isinstance(wide, Range) and isinstance(narrow, Range):
+        low = wide.low is None or (narrow.low is not None and narrow.low >= wide.low)
+        high = wide.high is None or (narrow.high is not None and narrow.high <= wide.high)
+        return low and high
+    return wide == narrow
+
+
+def quoted(value: AttributeValue) -> str:
+    """An attribute's value as a reason quotes it: text in quotation marks, and never very long."""
+    text = show(value)
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return f'"{text}"' if isinstance(value, str) else text
+
+
+def show(value: AttributeValue) -> str:
+    """An attribute's value as a user would write it in YAML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(value)}]"
+    return str(value)

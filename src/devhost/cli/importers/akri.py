@@ -1,0 +1,368 @@
+"""Akri's Configurations for its udev handler → devhost.yaml.
+
+Read are objects of ``akri.sh``, several in one file. The handler reads rules of udev as its
+``discovery_impl.rs`` does: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and ``ENV`` with globs, all
+else is a regular expression for the whole value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from devhost.backend import option
+from devhost.config.annotation import Bounds, keys
+from devhost.config.diagnostics import Complaints, Place, shown
+from devhost.config.nodes import Fields, Scalar
+from devhost.config.reader import read_dataclass
+from devhost.config.scalar import WRONG
+from devhost.planning import naming
+from devhost.planning.settings import MAX_REPLICAS
+
+from . import regular
+from .gojson import PCI_ID, Remark, known, literal, pci_id
+from .manifests import Found, documents, of_kinds
+from .notation import embedded
+from .regular import Globs, Inexpressible, Invalid
+from .writing import Block, Entry, Value, document, several
+
+DOMAIN = "akri.sh"
+
+_TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
+_FIELDS = frozenset(
+    {"ATTR", "ATTRS", "DEVPATH", "DRIVER", "DRIVERS", "ENV", "KERNEL", "KERNELS", "SUBSYSTEM"}
+    | {"SUBSYSTEMS", "TAG", "TAGS"}
+)
+_WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
+_HINT = "give it a Configuration of akri.sh whose discoveryHandler is udev"
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_OF_USB = {
+    "idVendor": "idVendor",
+    "idProduct": "idProduct",
+    "serial": "serial",
+    "manufacturer": "vendor",
+    "product": "model",
+    "bInterfaceNumber": "usbInterface",
+}
+"""Files in sysfs of a USB device, and the attributes of what hangs on it."""
+
+_PROPERTIES = {"DEVTYPE": "devType", "DEVNAME": "devNode", "SUBSYSTEM": "subsystem", "DRIVER": "driver"}
+_BUSES = {"usb": "usbPort", "pci": "pciBusID"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    udev_rules: tuple[str, ...] = option(example="['KERNEL==\"video[0-9]*\"']")
+    permissions: Annotated[str, Bounds(1, 3)] = "rwm"
+    group_recursive: bool = False
+
+
+@dataclass(slots=True)
+class _Result:
+    entries: list[Entry] = field(default_factory=list)
+    groups: list[Mapping[str, Value]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """The blocks that one rule becomes, while it is read."""
+
+    choices: list[list[tuple[str, Globs]]] = field(default_factory=list)
+    never: list[Block] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def add(self, attribute: str, alternatives: Sequence[Globs], *, holds: bool) -> None:
+        if not holds:
+            if any(one.is_bounded for one in alternatives):
+                raise Inexpressible("of != it has no equal")
+            for one in alternatives:
+                block: dict[str, Value] = {attribute: several(one.some)}
+                if one.never:
+                    block["not"] = {attribute: several(one.never)}
+                self.never.append(block)
+            return
+        if any(attribute == choice[0][0] for choice in self.choices):
+            raise Inexpressible(f"two terms are about {attribute}")
+        if not alternatives:
+            raise Inexpressible("it never matches")
+        self.choices.append([(attribute, one) for one in alternatives])
+
+    def all(self) -> list[Block]:
+        found: list[Block] = []
+        for chosen in itertools.product(*self.choices):
+            block: dict[str, Value] = {}
+            never = list(self.never)
+            for attribute, globs in chosen:
+                block[attribute] = several(globs.some)
+                never += [{attribute: glob} for glob in globs.never]
+            if never:
+                block["not"] = never[0] if len(never) == 1 else never
+            found.append(block)
+        return found
+
+
+def convert(data: bytes, file_name: str) -> str:
+    """The text of an equivalent devhost.yaml.
+
+    Args:
+        data: one or several Configurations, as YAML or JSON.
+        file_name: appears in the complaints.
+
+    Raises:
+        ConfigError: it has none for udev, or the handler would refuse a rule; with everything wrong in it.
+    """
+    complaints = Complaints(file_name)
+    found = of_kinds(documents(data, complaints), ("Configuration",), complaints, hint=_HINT)
+    result = _Result()
+    others = [one for one in found if not _is_udev(one)]
+    for one in others:
+        name, handler = one.text("metadata", "name"), one.text("spec", "discoveryHandler", "name")
+        result.notes.append(f"{name}: the handler {handler} finds no devices of a node: left out.")
+    if len(others) == len(found):
+        complaints.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
+    for one in found:
+        if one not in others:
+            _add(one, result)
+    if complaints.found:
+        raise complaints.error()
+    return _written(result)
+
+
+def _is_udev(one: Found) -> bool:
+    handler = one.text("spec", "discoveryHandler", "name")
+    return handler == "udev" or one.at("spec", "protocol", "udev") is not None
+
+
+def _add(one: Found, result: _Result) -> None:
+    complaints = one.place.complaints
+    name = one.text("metadata", "name")
+    full = f"{DOMAIN}/{name}"
+    if problem := naming.problem(full):
+        complaints.add(one.node.mark, one.place.key("metadata").path, f"{shown(full)} {problem}")
+        return
+    read = _details(one)
+    if read is None:
+        return
+    details, place, notes = read
+    remarks = [str(remark) for remark in notes]
+    if not set(details.permissions) <= set("rwm") or details.permissions == "m":
+        message = f"{shown(details.permissions)} is not made of r, w and m"
+        place.complaints.add(one.node.mark, place.key("permissions").path, message)
+    blocks: list[Block] = []
+    for n, rule in enumerate(details.udev_rules):
+        here = place.key("udevRules").item(n)
+        try:
+            blocks += _rule(rule, remarks)
+        except Inexpressible as error:
+            remarks.append(f"Rule {rule} is left out: {error}.")
+        except Invalid as error:
+            here.complaints.add(one.node.mark, here.path, f"{shown(rule)}: {error}", "Akri refuses it too")
+    if place.complaints.found:
+        raise place.complaints.error()
+    if details.group_recursive:
+        remarks.append(
+            "groupRecursive: nodes below one device are given together there; here each for itself. A group "
+            "with a member for each kind of node joins them by their hardware."
+        )
+    if not blocks:
+        result.entries.append(Entry(remarks=[*remarks, f"{full} has no rule that is left: left out."]))
+        return
+    member: dict[str, Value] = {"where": blocks[0] if len(blocks) == 1 else blocks}
+    member["permissions"] = details.permissions
+    env = {"UDEV_DEVNODE": "{devNode}", **dict(_properties(one, remarks))}
+    result.groups.append({"name": name, "members": [member], "env": env})
+    capacity = _capacity(one)
+    share: dict[str, Value] = {"share": {"replicas": capacity}} if capacity > 1 else {}
+    result.entries.append(Entry(full, "udev", [{"group": name}], share, remarks))
+
+
+def _details(one: Found) -> tuple[_Details, Place, list[Remark]] | None:
+    """What the handler is told, the place of that, and remarks; ``None`` where it is wrong."""
+    handler, old = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
+    found = one.at("spec", "discoveryHandler", "discoveryDetails") if handler else old
+    if found is None:
+        place = one.place.key("spec").key("discoveryHandler")
+        place.complain(one.node, "it has no discoveryDetails", "the handler needs udevRules in it")
+        return None
+    node, place = found
+    if isinstance(node, Scalar):
+        node, place = embedded(node, place)
+    remarks: list[Remark] = []
+    details = read_dataclass(known(node, keys(_Details), place, remarks.append), _Details, place)
+    if place.complaints is not one.place.complaints and place.complaints.found:
+        raise place.complaints.error()
+    return None if details is WRONG else (details, place, remarks)
+
+
+def _capacity(one: Found) -> int:
+    found = one.at("spec", "capacity")
+    if found is None:
+        return 1
+    node, place = found
+    number = int(node.text) if isinstance(node, Scalar) and node.text.isdecimal() else 0
+    if not 1 <= number <= MAX_REPLICAS:
+        place.complain(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
+    return number
+
+
+def _properties(one: Found, remarks: list[str]) -> Iterator[tuple[str, str]]:
+    found = one.at("spec", "brokerProperties")
+    for name, entry in found[0].entries.items() if found and isinstance(found[0], Fields) else ():
+        value = entry.value.text if isinstance(entry.value, Scalar) else ""
+        if "{" in value or not _VARIABLE.fullmatch(name):
+            remarks.append(f"brokerProperties {name} cannot be a variable here: left out.")
+        else:
+            yield name, value
+
+
+def _rule(rule: str, remarks: list[str]) -> list[Block]:
+    """The blocks of one rule.
+
+    Raises:
+        Invalid: Akri refuses it.
+        Inexpressible: it has no equal here.
+    """
+    blocks = _Blocks()
+    at, properties = 0, 0
+    while at < len(rule.rstrip()):
+        term = _TERM.match(rule, at)
+        if term is None:
+            raise Invalid(f"{shown(rule[at:].strip())} is no term")
+        name, key, operator, value, _ = term.groups()
+        if operator not in ("==", "!="):
+            raise Invalid(f"{operator} sets something, and only == and != select")
+        if name not in _FIELDS:
+            raise Invalid(f"{name} selects no device")
+        if (name in _WITH_KEY) != (key is not None):
+            raise Invalid(f"{name} {'needs' if name in _WITH_KEY else 'has no'} key in braces")
+        properties += name == "ENV" and operator == "=="
+        try:
+            _READERS[name](key or "", value, operator == "==", blocks)
+        except Invalid as error:
+            raise Invalid(f"{shown(value)} is not a regular expression: {error}") from None
+        at = term.end()
+    if not blocks.choices and not blocks.never:
+        raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
+    if properties > 1:
+        remarks.append(f"Rule {rule}: there any of its ENV terms is enough for libudev; here all must hold.")
+    remarks += blocks.remarks
+    return blocks.all()
+
+
+def _glob(attribute: str, value: str, blocks: _Blocks, *, holds: bool) -> None:
+    blocks.add(attribute, [Globs((value,))], holds=holds)
+
+
+def _expression(attribute: str, value: str, blocks: _Blocks, *, holds: bool) -> None:
+    blocks.add(attribute, regular.globs(value, whole=True), holds=holds)
+
+
+def _kernel(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    (_glob if holds else _expression)("sysName", value, blocks, holds=holds)
+    if holds and "|" in value:
+        blocks.remarks.append(f"KERNEL {value}: libudev takes | for itself, and so does this.")
+
+
+def _subsystem(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    _glob("subsystem", value, blocks, holds=holds)
+
+
+def _attr(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    _glob(f"sysattr.{key}", value, blocks, holds=holds)
+
+
+def _env(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    if key in ("MAJOR", "MINOR"):
+        if not value and not holds:
+            return  # every device with a node has them
+        if not value.isdecimal():
+            raise Inexpressible(f"{key} is a number here")
+        attribute = key.lower()
+        blocks.add(attribute, [Globs((value,))], holds=holds)
+        return
+    attribute = key if key.startswith("ID_") else _PROPERTIES.get(key, "")
+    if not attribute:
+        raise Inexpressible(f"the property {key} is no attribute here")
+    (_glob if holds else _expression)(attribute, value, blocks, holds=holds)
+
+
+def _driver(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    _expression("driver", value, blocks, holds=holds)
+
+
+def _devpath(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    if holds:
+        blocks.add("sysPath", [Globs((f"/sys{literal(value)}",))], holds=True)
+    else:
+        globs = regular.globs(value, whole=True)
+        found = [Globs(tuple(f"/sys{glob}" for glob in one.some), one.never) for one in globs]
+        blocks.add("sysPath", found, holds=False)
+
+
+def _subsystems(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    if value not in _BUSES:
+        raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} have an equal")
+    blocks.add(_BUSES[value], [Globs(("*",))], holds=holds)
+
+
+def _attrs(key: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    if key in ("vendor", "device") and PCI_ID.fullmatch(value) and value.lower().startswith("0x"):
+        blocks.add(f"pci{key.title()}", [Globs((pci_id(value),))], holds=holds)
+    elif key in _OF_USB:
+        _expression(_OF_USB[key], value, blocks, holds=holds)
+    else:
+        _expression(f"sysattr.{key}", value, blocks, holds=holds)
+        blocks.remarks.append(f"ATTRS{{{key}}}: here it counts at the device itself only.")
+
+
+def _kernels(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    if not _PCI_ADDRESS.fullmatch(value):
+        raise Inexpressible("of KERNELS only a PCI address has an equal")
+    blocks.add("pciBusID", [Globs((value,))], holds=holds)
+
+
+def _tag(_: str, value: str, holds: bool, blocks: _Blocks) -> None:
+    raise Inexpressible(f"tags of udev, such as {value}, are no attributes here")
+
+
+_READERS: Mapping[str, Callable[[str, str, bool, _Blocks], None]] = {
+    "KERNEL": _kernel,
+    "SUBSYSTEM": _subsystem,
+    "ATTR": _attr,
+    "ENV": _env,
+    "DRIVER": _driver,
+    "DRIVERS": _driver,
+    "DEVPATH": _devpath,
+    "SUBSYSTEMS": _subsystems,
+    "ATTRS": _attrs,
+    "KERNELS": _kernels,
+    "TAG": _tag,
+    "TAGS": _tag,
+}
+
+
+def _written(result: _Result) -> str:
+    differs = [
+        "a device counts in two resources, that of the Configuration and one of its own with a hash; here "
+        "only in the first. For one given device add an entry with its serial or usbPort",
+        "brokers and services are made for each device; here a Deployment or DaemonSet of yours asks for the "
+        "resource",
+        "it looks every ten seconds; here at each event",
+        "a device without a node in /dev counts; here it does not",
+        "a device of two Configurations serves both; here the first. A USB device and the nodes of its "
+        "interfaces both count; here one of the two",
+        "DRIVERS, ATTRS, KERNELS and SUBSYSTEMS look at every device above; here at the USB device, the PCI "
+        "function and the nearest driver",
+        "a container that asks for several gets UDEV_DEVNODE_<hash> for each; here UDEV_DEVNODE has all, "
+        "with commas",
+    ]
+    groups: dict[str, Value] = {"groups": result.groups} if result.groups else {}
+    return document(
+        "Akri", differs, result.entries, notes=result.notes, backends={"udev": groups} if groups else {}
+    )

@@ -1,0 +1,175 @@
+"""The configuration of Google's GPU device plugin → devhost.yaml.
+
+Read are ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of
+container-engine-accelerators), a ConfigMap that holds it, and the plugin's DaemonSet with its flags and its
+variable ``XID_CONFIG``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from devhost.backend import OptionError
+from devhost.config.annotation import Bounds
+from devhost.config.diagnostics import Complaints, shown
+from devhost.config.reader import read_dataclass
+from devhost.config.scalar import WRONG
+from devhost.planning.settings import MAX_REPLICAS
+
+from .gojson import Remark
+from .manifests import WORKLOADS, Argument, configuration, documents, of_kinds, program
+from .nvidia.config import pruned
+from .writing import Entry, Value, document
+
+CONFIG_KEY = "gpu_config.json"
+"""The file's name below ``/etc/nvidia``, and so the key of a ConfigMap."""
+
+DRIVER = "/home/kubernetes/bin/nvidia"
+"""The driver's directory on the node, unless the flag ``-host-path`` names another."""
+
+_ALWAYS = 48
+"""The Xid that counts whatever is configured: a double-bit error of the memory."""
+
+_SWITCHES = (
+    "logtostderr",
+    "alsologtostderr",
+    "enable-container-gpu-metrics",
+    "enable-health-monitoring",
+    "publish-driver-version",
+)
+_OF_THE_PROCESS = frozenset(
+    {"alsologtostderr", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port", "logtostderr"}
+    | {"plugin-directory", "v", "stderrthreshold", "host-path"}
+)
+_HINT = "give it gpu_config.json, a ConfigMap that holds it, or the plugin's DaemonSet"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    GPU_sharing_strategy: Literal["time-sharing", "mps", ""] = ""
+    Max_shared_clients_per_GPU: Annotated[int, Bounds(0, MAX_REPLICAS)] = 0
+
+    def __post_init__(self) -> None:
+        if self.GPU_sharing_strategy and not self.Max_shared_clients_per_GPU:
+            raise OptionError("MaxSharedClientsPerGPU is required with a strategy", hint="for example 4")
+        if self.Max_shared_clients_per_GPU and not self.GPU_sharing_strategy:
+            hint = "time-sharing or mps"
+            raise OptionError("GPUSharingStrategy is required with a number of clients", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    GPU_partition_size: str = ""
+    Max_time_shared_clients_per_GPU: Annotated[int, Bounds(0, MAX_REPLICAS)] = 0
+    GPU_sharing_config: _Sharing = _Sharing()
+    Health_critical_xid: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Result:
+    config: _Config = field(default_factory=_Config)
+    driver: str = DRIVER
+    xids: list[int] = field(default_factory=list)
+    is_watched: bool = True
+    notes: list[str] = field(default_factory=list)
+
+
+def convert(data: bytes, file_name: str, key: str = "") -> str:
+    """The text of an equivalent devhost.yaml.
+
+    Args:
+        data: the plugin's configuration, or Kubernetes objects of which some hold it or start the plugin.
+        file_name: appears in the complaints.
+        key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
+
+    Raises:
+        ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
+    """
+    complaints = Complaints(file_name)
+    result = _Result()
+    remarks: list[Remark] = []
+    is_found = False
+    every = documents(data, complaints)
+    for one in of_kinds(every, ("", "ConfigMap", *WORKLOADS), complaints, hint=_HINT):
+        if one.kind in WORKLOADS:
+            if found := program(one, "nvidia-gpu-device-plugin", _SWITCHES):
+                is_found = True
+                _of_flags(found.flags, result)
+                if xids := found.env.get("XID_CONFIG"):
+                    result.xids += _xids(xids, complaints)
+            continue
+        is_found = True
+        node, place = configuration(one, key or CONFIG_KEY)
+        config = read_dataclass(pruned(node, _Config, place, remarks.append), _Config, place)
+        if config is WRONG:
+            raise place.complaints.error()
+        result.config = config
+    if not is_found:
+        what = "no container of it runs Google's device plugin (nvidia-gpu-device-plugin)"
+        complaints.fail(every[0].node.mark, what, _HINT)
+    if complaints.found:
+        raise complaints.error()
+    result.notes[:0] = map(str, remarks)
+    return _written(result)
+
+
+def _of_flags(given: Mapping[str, Argument], result: _Result) -> None:
+    on = {name for name in _SWITCHES if name in given and given[name].value.lower() in ("true", "t", "1")}
+    result.is_watched = "enable-health-monitoring" in on
+    for name, argument in given.items():
+        if name == "host-path":
+            result.driver = argument.value
+        elif name == "container-path" and argument.value != "/usr/local/nvidia":
+            result.notes.append(f"-container-path {argument.value}: here it is /usr/local/nvidia.")
+        elif name in ("host-vulkan-icd-path", "container-vulkan-icd-path"):
+            result.notes.append(f"-{name}: here it is vulkan/icd.d in the driver's directory.")
+        elif name == "enable-container-gpu-metrics" and name in on:
+            result.notes.append("-enable-container-gpu-metrics: devhost has no metrics of what GPUs do.")
+        elif name == "publish-driver-version" and name in on:
+            result.notes.append("-publish-driver-version: devhost does not annotate the node.")
+        elif name not in {*_OF_THE_PROCESS, *_SWITCHES, "container-path"}:
+            result.notes.append(f"-{name}: the plugin has no such flag, and does not start with it.")
+
+
+def _xids(given: Argument, complaints: Complaints) -> Iterator[int]:
+    for number in given.value.split(","):
+        if number.strip().isdecimal():
+            yield int(number)
+        else:
+            message = f"XID_CONFIG: {shown(number)} is not a number"
+            complaints.add(given.mark, given.path, message, "as in 74,79")
+
+
+def _written(result: _Result) -> str:
+    config = result.config
+    sharing = config.GPU_sharing_config
+    strategy, clients = sharing.GPU_sharing_strategy, sharing.Max_shared_clients_per_GPU
+    if config.Max_time_shared_clients_per_GPU:
+        strategy, clients = "time-sharing", config.Max_time_shared_clients_per_GPU
+    where: dict[str, Value] = {"vendor": "nvidia", "kind": "gpu"}
+    if config.GPU_partition_size:
+        where = {"vendor": "nvidia", "kind": "mig", "profile": config.GPU_partition_size}
+    keys: dict[str, Value] = {}
+    if strategy == "mps":
+        keys["share"] = {"replicas": clients}
+        keys["mps"] = {"pipeDirectory": "/tmp/nvidia-mps"}
+    elif clients:
+        keys["share"] = {"replicas": clients, "maxPerContainer": 1}
+    keys["permissions"] = "mrw"
+    xids = sorted({_ALWAYS, *config.Health_critical_xid, *result.xids})
+    options: dict[str, Value] = {"deviceListStrategy": "device-specs", "driverDirectory": result.driver}
+    if result.is_watched:
+        options |= {"healthChecks": ["xid"], "ignoreXids": "all", "heedXids": xids}
+    else:
+        options["healthChecks"] = "none"
+    differs = [
+        "ids are nvidia0 and nvidia0/vgpu0, here UUIDs: drain the node before the change",
+        "a node with partitions of other sizes is an error; here they are not offered",
+        "it sets the node condition XidCriticalError; devhost does not",
+    ]
+    entry = Entry("nvidia.com/gpu", "gpu", [where], keys)
+    return document(
+        "Google's GPU device plugin", differs, [entry], notes=result.notes, backends={"gpu": options}
+    )

@@ -1,0 +1,106 @@
+"""What importers of plugins written in Go share: JSON as Go reads it, and remarks on what that leads to.
+
+Go ignores keys that a program does not know and takes known ones in any case of letters. So does this, but
+says so: a selector that is misspelt selects more than was meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from devhost.backend import OptionError
+from devhost.config.diagnostics import Mark, Place, one_line, shown, suggest
+from devhost.config.nodes import Fields, Node, Scalar
+
+PCI_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
+"""A vendor or device id in any spelling; its digits are the second group."""
+
+_GLOB = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something at a place of the source that the plugin reads otherwise than its author may think."""
+
+    mark: Mark
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return one_line(f"{self.path}: {self.message}" + (f" ({self.hint})" if self.hint else ""))
+
+
+def known(
+    node: Node,
+    wanted: Iterable[str],
+    place: Place,
+    remark: Callable[[Remark], None],
+    elsewhere: Mapping[str, str] | None = None,
+) -> Node:
+    """A mapping with only those keys that the plugin reads; null is no value to it.
+
+    Args:
+        wanted: the keys, as the result has them.
+        remark: is told of each key that is ignored.
+        elsewhere: hints for keys that are known to stand in files although the plugin ignores them.
+    """
+    if not isinstance(node, Fields):
+        return node
+    names = {key.lower(): key for key in wanted}
+    found = Fields(node.mark)
+    for key, entry in node.entries.items():
+        name = names.get(key.lower())
+        if isinstance(entry.value, Scalar) and entry.value.kind == "null":
+            continue
+        if name is None:
+            hint = (elsewhere or {}).get(key) or suggest(key, names.values(), "keys")
+            message = "the plugin knows no such key and ignores it"
+            remark(Remark(entry.mark, place.key(key).path, message, hint))
+        else:
+            found.entries[name] = entry
+    return found
+
+
+def pci_id(value: str) -> str:
+    """A vendor or device id as the kernel writes it: four lower-case hex digits."""
+    found = PCI_ID.fullmatch(value)
+    return found[2].lower().rjust(4, "0") if found else value
+
+
+def odd_ids(values: Iterable[str], mark: Mark, path: str) -> list[Remark]:
+    """What never matched for a plugin that compares ids letter by letter, and does here."""
+    odd = dict.fromkeys(value for value in values if value != pci_id(value))
+    return [
+        Remark(mark, path, f'{shown(value)} matched nothing there, "{pci_id(value)}" does') for value in odd
+    ]
+
+
+def check_ids(key: str, values: Sequence[str]) -> None:
+    """Refuses what is no PCI id.
+
+    Raises:
+        OptionError: one of the values, which stand under ``key``, is none.
+    """
+    for n, value in enumerate(values):
+        if not PCI_ID.fullmatch(value):
+            message = f"{shown(value)} is not a PCI id"
+            raise OptionError(message, key=f"{key}[{n}]", hint='four hex digits, as in "15b3"')
+
+
+def check_texts(key: str, values: Sequence[str]) -> None:
+    """Refuses empty text.
+
+    Raises:
+        OptionError: one of the values, which stand under ``key``, is empty.
+    """
+    for n, value in enumerate(values):
+        if not value:
+            raise OptionError("is empty", key=f"{key}[{n}]", hint="remove it")
+
+
+def literal(value: str) -> str:
+    """A name in which ``*``, ``?`` and ``[`` stand for themselves, as they do for the plugin."""
+    return _GLOB.sub(lambda sign: f"[{sign[0]}]", value)

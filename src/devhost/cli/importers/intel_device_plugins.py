@@ -1,0 +1,358 @@
+"""The custom resources of Intel's device plugin operator → devhost.yaml.
+
+Read are objects of ``deviceplugin.intel.com/v1``: GPU, FPGA, QAT, DSA, IAA, DLB, SGX and NPU, several in one
+file. ``pkg/apis/deviceplugin/v1`` of intel-device-plugins-for-kubernetes says what may be in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from devhost.backend import OptionError
+from devhost.config.annotation import Bounds, keys
+from devhost.config.diagnostics import Complaints, shown
+from devhost.config.nodes import Fields
+from devhost.config.reader import read_dataclass
+from devhost.config.scalar import WRONG
+from devhost.planning.settings import MAX_REPLICAS
+
+from .gojson import PCI_ID, Remark, known, pci_id
+from .manifests import Found, documents, of_kinds
+from .writing import Block, Entry, Value, document, several
+
+DEFAULT_SERVICES = "sym;asym"
+"""What a QAT device of generation 4 is taken to do unless the file or the user says otherwise."""
+
+_SERVICES = ("sym", "asym", "dc", "dcc", "decomp")
+_CONFIGURED = re.compile(r"^\s*ServicesEnabled\s*=\s*(\S+)", re.MULTILINE)
+
+_VF_DRIVERS: Mapping[str, Sequence[str]] = {
+    "dh895xccvf": ("0442", "0443"),
+    "c6xxvf": ("37c9",),
+    "c3xxxvf": ("19e3",),
+    "c4xxxvf": ("18a1",),
+    "d15xxvf": ("6f55",),
+    "4xxxvf": ("4941", "4943", "4945"),
+    "420xxvf": ("4947",),
+    "6xxxvf": ("4949",),
+}
+"""PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)."""
+
+_BY_SERVICE = frozenset({"4xxxvf", "420xxvf", "6xxxvf"})
+"""Drivers of devices whose resources are named after their services."""
+
+_DEFAULT_VF_DRIVERS = ("c6xxvf", "4xxxvf", "420xxvf")
+"""The plugin's flag ``-kernel-vf-drivers`` by default."""
+
+_OF_THE_POD = ("image", "initImage", "nodeSelector", "tolerations", "logLevel")
+"""Keys of every object that say how and where the plugin runs."""
+
+_ELSEWHERE = {"resourceManager": "the plugin gave it up, with fractions of GPUs"}
+
+Shared = Annotated[int, Bounds(1, MAX_REPLICAS)]
+
+
+def _check_ids(key: str, text: str) -> None:
+    for value in text.split(",") if text else ():
+        if not PCI_ID.fullmatch(value.strip()):
+            raise OptionError(f"{shown(value)} is not a PCI id", key=key, hint='as in "0x56c0,0x56c1"')
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    shared_dev_num: Shared = 1
+    allow_IDs: str = ""
+    deny_IDs: str = ""
+    preferred_allocation_policy: Literal["balanced", "packed", "none", ""] = ""
+    bypath_mode: Literal["none", "single", "all", ""] = ""
+    enable_monitoring: bool = False
+    monitoring_mode: Literal["single", "split", ""] = ""
+
+    def __post_init__(self) -> None:
+        _check_ids("allowIDs", self.allow_IDs)
+        _check_ids("denyIDs", self.deny_IDs)
+        if self.allow_IDs and self.deny_IDs:
+            raise OptionError("cannot be used with allowIDs", key="denyIDs", hint="remove one of the two")
+        if self.preferred_allocation_policy and self.shared_dev_num < 2:
+            hint = "set sharedDevNum to 2 or more, or remove it"
+            raise OptionError("needs sharedDevNum above 1", key="preferredAllocationPolicy", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fpga:
+    mode: Literal["af", "region", "regiondevel"] = "af"
+
+
+@dataclass(frozen=True, slots=True)
+class _Qat:
+    dpdk_driver: Literal["vfio-pci", "igb_uio"] = "vfio-pci"
+    kernel_vf_drivers: tuple[str, ...] = ()
+    max_num_devices: Annotated[int, Bounds(1, 10000)] = 64
+    preferred_allocation_policy: Literal["balanced", "packed", ""] = ""
+    provisioning_config: str = ""
+
+    def __post_init__(self) -> None:
+        for n, driver in enumerate(self.kernel_vf_drivers):
+            if driver not in _VF_DRIVERS:
+                hint = f"known: {', '.join(_VF_DRIVERS)}"
+                message = f"{shown(driver)} is no driver of virtual functions"
+                raise OptionError(message, key=f"kernelVfDrivers[{n}]", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Queues:
+    shared_dev_num: Shared = 1
+    provisioning_config: str = ""
+    driver: Literal["idxd", "vfio-pci"] = "idxd"
+
+
+@dataclass(frozen=True, slots=True)
+class _Dlb:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Sgx:
+    enclave_limit: Shared = 110
+    provision_limit: Shared = 110
+
+
+@dataclass(frozen=True, slots=True)
+class _Npu:
+    shared_dev_num: Shared = 1
+
+
+@dataclass(slots=True)
+class _Result:
+    services: str
+    configured: Mapping[str, str]
+    entries: list[Entry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    differs: dict[str, None] = field(default_factory=dict)
+    options: dict[str, Value] = field(default_factory=dict)
+
+    def add(
+        self, name: str, backend: str, where: Block, replicas: int = 1, *remarks: str, **more: Value
+    ) -> None:
+        share: dict[str, Value] = {"share": {"replicas": replicas}} if replicas > 1 else {}
+        self.entries.append(Entry(name, backend, [where], share | more, remarks))
+
+    def tell(self, *differs: str) -> None:
+        """Says in the header what is different there."""
+        self.differs |= dict.fromkeys(differs)
+
+
+def _gpu(one: _Gpu, result: _Result) -> None:
+    result.tell("ids of GPUs are card0-0, here PCI addresses: drain the node before the change")
+    where: dict[str, Value] = {"vendor": "intel"}
+    if one.allow_IDs:
+        where["deviceID"] = several(_ids(one.allow_IDs))
+    if one.deny_IDs:
+        where["not"] = {"deviceID": several(_ids(one.deny_IDs))}
+    if one.bypath_mode not in ("", "single"):
+        result.options.setdefault("bypath", one.bypath_mode)
+    policy = {"balanced": "spread", "packed": "pack"}.get(one.preferred_allocation_policy, "")
+    more: dict[str, Value] = {"prefer": policy} if policy else {}
+    both: dict[str, Value] = {"exclusive": False} if one.enable_monitoring else {}
+    result.add("gpu.intel.com/{driver}", "gpu", where, one.shared_dev_num, **more, **both)
+    if not one.enable_monitoring:
+        return
+    names: dict[str, Mapping[str, Value]] = {"monitoring": {}}
+    if one.monitoring_mode == "split":
+        names = {f"{driver}_monitoring": {"driver": driver} for driver in ("i915", "xe")}
+    elif not one.monitoring_mode:
+        result.notes.append(
+            "enableMonitoring: releases without monitoringMode name it i915_monitoring and xe_monitoring. "
+            "For these names add monitoringMode: split, and import again."
+        )
+    for name, driver in names.items():
+        use: dict[str, Value] = {"share": {"of": "all"}, "exclusive": False, "firmware": True}
+        result.add(f"gpu.intel.com/{name}", "gpu", {**where, **driver}, 1, **use)
+
+
+def _ids(text: str) -> list[str]:
+    return [pci_id(value.strip()) for value in text.split(",")]
+
+
+def _fpga(one: _Fpga, result: _Result) -> None:
+    result.tell(
+        "ids of FPGAs are dfl-port.0, here made of PCI addresses: drain the node before the change",
+        "in mode region a webhook and a hook program a region for a pod; here the entry's program does",
+    )
+    kind = "af" if one.mode == "af" else "region"
+    more: dict[str, Value] = {"development": True} if one.mode == "regiondevel" else {}
+    result.add("fpga.intel.com/{intelName}", "fpga", {"vendor": "intel", "kind": kind}, 1, **more)
+
+
+def _qat(one: _Qat, result: _Result) -> None:
+    result.tell(
+        f"it binds virtual functions of QAT to {one.dpdk_driver}; here those count that are bound to it: "
+        "backends.sriov.virtualFunctions makes and binds them",
+        "the variables for QAT are QAT0, QAT1, …; here PCIDEVICE_<RESOURCE> has all addresses",
+        "at most maxNumDevices of QAT are offered; here all are, unless vfIndex says less",
+    )
+    drivers = one.kernel_vf_drivers or _DEFAULT_VF_DRIVERS
+    policy = {"balanced": "spread", "packed": "pack"}.get(one.preferred_allocation_policy, "")
+    more: dict[str, Value] = {"prefer": policy} if policy else {}
+    remarks = [] if one.kernel_vf_drivers else [f"kernelVfDrivers: {', '.join(drivers)} by default."]
+    for name, some in (
+        ("generic", [driver for driver in drivers if driver not in _BY_SERVICE]),
+        (_service_name(one, result), [driver for driver in drivers if driver in _BY_SERVICE]),
+    ):
+        if some:
+            devices = [device for driver in some for device in _VF_DRIVERS[driver]]
+            where = {"kind": "vf", "vendor": "8086", "device": several(devices), "driver": one.dpdk_driver}
+            result.add(f"qat.intel.com/{name}", "sriov", where, 1, *remarks, **more)
+
+
+def _service_name(one: _Qat, result: _Result) -> str:
+    """What the plugin calls the resource of a device with these services (``cfg_services`` in sysfs)."""
+    services = result.configured.get(one.provisioning_config) or result.services
+    if not services:
+        services = DEFAULT_SERVICES
+        result.notes.append(
+            "qat.intel.com/cy: which services a device of generation 4 offers is not in the object but in "
+            "its cfg_services: sym;asym is assumed. Give others by --services."
+        )
+    return service_name(services)
+
+
+def service_name(services: str) -> str:
+    """The name that the plugin makes of the services of a QAT device: ``sym;asym`` → ``cy``.
+
+    Raises:
+        ValueError: it is no list of services.
+    """
+    names = services.split(";")
+    if not set(names) <= {*_SERVICES, "cy"} or len(set(names)) < len(names):
+        raise ValueError(f"{shown(services)} are no services of QAT: as in sym;asym or dc")
+    if set(names) == {"sym", "asym"}:
+        return "cy"
+    return "-".join(sorted(names, key=("sym", "asym", "cy", "dc", "dcc", "decomp").index))
+
+
+def _queues(domain: str, node: str, one: _Queues, result: _Result) -> None:
+    if one.driver == "vfio-pci":
+        result.tell("the variables are VFIO_BDF0, …; here PCIDEVICE_<RESOURCE> has all addresses")
+        where = {"vendor": "8086", "device": ["0b25", "11fb", "1212"], "driver": "vfio-pci"}
+        result.add(f"{domain}/vfio", "sriov", where)
+        return
+    result.tell("ids of queues have a number, here the PCI address: drain the node before the change")
+    if one.provisioning_config:
+        result.notes.append(
+            f"provisioningConfig {one.provisioning_config}: devhost configures no queues. Keep the init "
+            "container with accel-config, or a unit of systemd that does it."
+        )
+    for mode, replicas in (("dedicated", 1), ("shared", one.shared_dev_num)):
+        where = {
+            "subsystem": "dsa",
+            "devNode": f"/dev/{node}/wq*",
+            "sysattr.../type": "user",
+            "sysattr.../mode": mode,
+            "sysattr.../state": "enabled",
+        }
+        result.add(f"{domain}/wq-user-{mode}", "udev", where, replicas)
+
+
+def _dsa(one: _Queues, result: _Result) -> None:
+    _queues("dsa.intel.com", "dsa", one, result)
+
+
+def _iaa(one: _Queues, result: _Result) -> None:
+    _queues("iaa.intel.com", "iax", one, result)
+
+
+def _dlb(_: _Dlb, result: _Result) -> None:
+    result.tell("a DLB with virtual functions is not offered, there and here")
+    has_none = {"sysattr.device/sriov_numvfs": "0"}
+    result.add("dlb.intel.com/pf", "udev", {"subsystem": "dlb2", **has_none})
+    is_part: Block = {"subsystem": "dlb2", "not": {"sysattr.device/sriov_numvfs": "*"}}
+    result.add("dlb.intel.com/vf", "udev", is_part)
+
+
+def _sgx(one: _Sgx, result: _Result) -> None:
+    result.tell("sgx.intel.com/epc comes from Node Feature Discovery and the webhook: keep them")
+    for name, replicas in (("enclave", one.enclave_limit), ("provision", one.provision_limit)):
+        result.add(f"sgx.intel.com/{name}", "udev", {"devNode": f"/dev/sgx_{name}"}, replicas)
+
+
+def _npu(one: _Npu, result: _Result) -> None:
+    result.tell("ids of NPUs are accel0-0, here made of PCI addresses: drain the node before the change")
+    where = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"}
+    result.add("npu.intel.com/accel", "udev", where, one.shared_dev_num)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    spec: type
+    add: Callable[..., None]
+
+
+_KINDS = {
+    "GpuDevicePlugin": _Kind(_Gpu, _gpu),
+    "FpgaDevicePlugin": _Kind(_Fpga, _fpga),
+    "QatDevicePlugin": _Kind(_Qat, _qat),
+    "DsaDevicePlugin": _Kind(_Queues, _dsa),
+    "IaaDevicePlugin": _Kind(_Queues, _iaa),
+    "DlbDevicePlugin": _Kind(_Dlb, _dlb),
+    "SgxDevicePlugin": _Kind(_Sgx, _sgx),
+    "NpuDevicePlugin": _Kind(_Npu, _npu),
+}
+
+
+def convert(data: bytes, file_name: str, services: str = "") -> str:
+    """The text of an equivalent devhost.yaml.
+
+    Args:
+        data: one or several objects, as YAML or JSON; ConfigMaps beside them say the services of QAT devices.
+        file_name: appears in the complaints.
+        services: of QAT devices of generation 4, as in their ``cfg_services``; those of the ConfigMap that
+            the object names where it is in the file, else :data:`DEFAULT_SERVICES`, if empty.
+
+    Raises:
+        ConfigError: it holds no such object, or the operator would refuse one.
+        ValueError: ``services`` are none.
+    """
+    if services:
+        service_name(services)
+    complaints = Complaints(file_name)
+    every = documents(data, complaints)
+    hint = f"give it one of {', '.join(_KINDS)} of deviceplugin.intel.com/v1"
+    result = _Result(services, dict(_configured(every)))
+    remarks: list[Remark] = []
+    for one in of_kinds(every, _KINDS, complaints, hint=hint):
+        kind = _KINDS[one.kind]
+        found = one.at("spec")
+        if found is None:  # every key has a default
+            kind.add(kind.spec(), result)
+            continue
+        node, place = found
+        wanted = (*keys(kind.spec), *_OF_THE_POD)
+        pruned = known(node, wanted, place, remarks.append, _ELSEWHERE)
+        if isinstance(pruned, Fields):
+            mine = {key: entry for key, entry in pruned.entries.items() if key not in _OF_THE_POD}
+            pruned = Fields(pruned.mark, mine)
+        spec = read_dataclass(pruned, kind.spec, place)
+        if spec is not WRONG:
+            kind.add(spec, result)
+    if complaints.found:
+        raise complaints.error()
+    notes = [*(str(remark) for remark in remarks), *result.notes]
+    backends = {"gpu": result.options} if result.options else {}
+    differs = [*result.differs, "nodeSelector and tolerations belong to the pods of devhost"]
+    return document("Intel's device plugins", differs, result.entries, notes=notes, backends=backends)
+
+
+def _configured(every: Sequence[Found]) -> Iterator[tuple[str, str]]:
+    """Names of ConfigMaps, and the services that Intel's init container would set for QAT devices."""
+    for one in every:
+        text = one.text("data", "qat.conf") if one.kind == "ConfigMap" else ""
+        if found := _CONFIGURED.search(text):
+            try:
+                service_name(found[1])
+            except ValueError:
+                continue
+            yield one.text("metadata", "name"), found[1]

@@ -1,0 +1,1 @@
+"""Configurations of the NVIDIA device plugin and of the GPU operator."""

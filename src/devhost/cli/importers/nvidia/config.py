@@ -1,0 +1,214 @@
+"""The configuration file of NVIDIA's device plugin: what may stand in it, as its version v1 has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from devhost.backend import OptionError, option
+from devhost.cli.importers.gojson import Remark, known
+from devhost.config.annotation import Bounds, Raw, keys
+from devhost.config.diagnostics import Place, shown
+from devhost.config.nodes import Entry, Fields, Items, Node, Scalar
+from devhost.planning import naming
+from devhost.planning.settings import MAX_REPLICAS
+
+DOMAIN = "nvidia.com"
+GPU = f"{DOMAIN}/gpu"
+
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
+_NUMBER = re.compile(r"[0-9]{1,4}")
+_INSTANCE = re.compile(r"[0-9]{1,4}:[0-9]{1,4}")
+
+Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+
+
+def full_name(name: str) -> str:
+    """A resource's name with the plugin's domain, which may be left out in its file."""
+    return name if name.startswith(f"{DOMAIN}/") else f"{DOMAIN}/{name}"
+
+
+def _check_name(name: str, key: str) -> None:
+    if problem := naming.problem(full_name(name)):
+        raise OptionError(f"{shown(full_name(name))} {problem}", key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """``flags.plugin``."""
+
+    pass_device_specs: bool = False
+    device_list_strategy: Strategy | tuple[Strategy, ...] = "envvar"
+    device_ID_strategy: Literal["uuid", "index"] = "uuid"
+    cdi_annotation_prefix: str = ""
+    nvidia_CTK_path: str = ""
+    container_driver_root: str = ""
+    shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies, each once."""
+        given = self.device_list_strategy
+        return tuple(dict.fromkeys((given,) if isinstance(given, str) else given)) or ("envvar",)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDiscovery:
+    """``flags.gfd``, for the program beside the plugin that labels nodes."""
+
+    output_file: str = ""
+    oneshot: Raw = option(None)
+    no_timestamp: Raw = option(None)
+    sleep_interval: Raw = option(None)
+    machine_type_file: Raw = option(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """``flags``."""
+
+    mig_strategy: Literal["none", "single", "mixed"] = "none"
+    fail_on_init_error: bool = True
+    nvidia_driver_root: str = ""
+    nvidia_dev_root: str = ""
+    gds_enabled: bool = False
+    mofed_enabled: bool = False
+    gdrcopy_enabled: bool = False
+    mps_root: str = ""
+    device_discovery_strategy: str = "auto"
+    use_node_feature_API: Raw = option(None)
+    plugin: Plugin = Plugin()
+    gfd: FeatureDiscovery | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One entry of ``resources.gpus`` or ``resources.mig``."""
+
+    pattern: str = option(example='"*"')
+    name: str = option(example="gpu")
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """``resources``."""
+
+    gpus: tuple[Pattern, ...] = ()
+    mig: tuple[Pattern, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One entry of ``sharing.timeSlicing.resources``; ``devices`` are ``all``, a number, or a list."""
+
+    name: str = option(example="nvidia.com/gpu")
+    replicas: Annotated[int, Bounds(2, MAX_REPLICAS)] = option(example=10)
+    rename: str = ""
+    devices: Raw = option(None)
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "name")
+        if self.rename:
+            _check_name(self.rename, "rename")
+        node = self.devices
+        if isinstance(node, Scalar) and node.text != "all" and (node.kind != "int" or not self.count):
+            raise OptionError(
+                f"must be all, a number or a list, not {node}", key="devices", hint="all is the default"
+            )
+        if isinstance(node, Fields):
+            raise OptionError(f"must be all, a number or a list, not {node}", key="devices")
+        for n, one in enumerate(node.items if isinstance(node, Items) else ()):
+            if not (isinstance(one, Scalar) and _is_device(one.text)):
+                raise OptionError("is no index, no MIG index and no UUID", key=f"devices[{n}]")
+
+    @property
+    def count(self) -> int:
+        """How many devices are shared; 0 where that is not said by number."""
+        node = self.devices
+        return int(node.text) if isinstance(node, Scalar) and _NUMBER.fullmatch(node.text) else 0
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The devices that are shared; none where they are not listed."""
+        items = self.devices.items if isinstance(self.devices, Items) else ()
+        return tuple(one.text for one in items if isinstance(one, Scalar))
+
+
+def _is_device(text: str) -> bool:
+    return any(form.fullmatch(text) for form in (_UUID, _NUMBER, _INSTANCE))
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """``sharing.timeSlicing`` or ``sharing.mps``."""
+
+    resources: Annotated[tuple[Shared, ...], Bounds(1, 1000)] = option()
+    rename_by_default: bool = False
+    fail_requests_greater_than_one: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """``sharing``."""
+
+    time_slicing: Slicing | None = None
+    mps: Slicing | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_slicing and self.mps:
+            raise OptionError("a GPU is shared either by timeSlicing or by mps", key="mps", hint="remove one")
+
+
+@dataclass(frozen=True, slots=True)
+class Imex:
+    """``imex``."""
+
+    channel_IDs: tuple[Annotated[int, Bounds(0, 0)], ...] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole file."""
+
+    version: Literal["v1", ""] = "v1"
+    flags: Flags = Flags()
+    resources: Resources = Resources()
+    sharing: Sharing = Sharing()
+    imex: Imex = Imex()
+
+    @property
+    def refuses_several(self) -> bool:
+        """Whether a container that asks for two shares is refused.
+
+        With MPS it always is, whatever the key says (``ValidateRequest`` in the plugin's
+        ``internal/rm/rm.go``).
+        """
+        slicing = self.sharing.time_slicing
+        return self.sharing.mps is not None or bool(slicing and slicing.fail_requests_greater_than_one)
+
+
+def pruned(node: Node, wanted: Any, place: Place, remark: Callable[[Remark], None]) -> Node:
+    """The same without keys that the plugin does not know, at any depth; ``remark`` is told of each."""
+    kinds = [wanted, *typing.get_args(wanted)]
+    kind = next((one for one in kinds if dataclasses.is_dataclass(one)), None)
+    if kind is None:
+        return node
+    if isinstance(node, Items):
+        items = (pruned(item, kind, place.item(n), remark) for n, item in enumerate(node.items))
+        return Items(node.mark, tuple(items))
+    assert isinstance(kind, type)
+    fields = known(node, keys(kind), place, remark)
+    if isinstance(fields, Fields):
+        for key, (_, inner) in keys(kind).items():
+            if (entry := fields.entries.get(key)) is not None:
+                inner = typing.get_args(inner)[0] if typing.get_origin(inner) is Annotated else inner
+                fields.entries[key] = Entry(entry.mark, pruned(entry.value, inner, place.key(key), remark))
+    return fields

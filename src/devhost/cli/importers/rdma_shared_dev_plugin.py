@@ -1,0 +1,225 @@
+"""k8s-rdma-shared-dev-plugin's JSON → devhost.yaml.
+
+Read are its configuration file, a ConfigMap that holds one, and a NicClusterPolicy or NicNodePolicy of the
+network operator of NVIDIA, which have it as a string. What the plugin refuses is refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from devhost.backend import OptionError, option
+from devhost.config.annotation import Bounds, Raw, keys
+from devhost.config.diagnostics import Complaints, Place, shown, suggest
+from devhost.config.language import MAX_RESOURCES
+from devhost.config.nodes import Entry, Fields, Node
+from devhost.config.reader import read_dataclass, read_fields
+from devhost.config.scalar import WRONG
+from devhost.planning import naming
+from devhost.planning.settings import MAX_REPLICAS
+
+from .gojson import Remark, check_ids, check_texts, known, literal, odd_ids, pci_id
+from .kubernetes import objects, unwrapped
+from .notation import quoted, text
+
+DEFAULT_PREFIX = "rdma"
+"""The domain of a resource that has no ``resourcePrefix``."""
+
+CONFIG_KEY = "config.json"
+"""The key of a ConfigMap that the plugin's own manifests use."""
+
+FIELDS = dict.fromkeys(("NicClusterPolicy", "NicNodePolicy"), ("spec", "rdmaSharedDevicePlugin", "config"))
+"""Where the network operator's objects have it: one for the cluster, or one for a group of nodes."""
+
+_BELONGS = dict.fromkeys(FIELDS, (("spec", "sriovDevicePlugin", "config"), "sriov-network-device-plugin"))
+"""What else they may have, and who imports that."""
+
+_OF_THE_PROCESS = {"kubeletRootDir": "`devhost run --kubelet-dir` says where the kubelet is"}
+"""Keys of its own examples that no version of it reads, and where they belong."""
+
+_NAME = re.compile(r"[a-zA-Z0-9_]+")
+_LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Selectors:
+    vendors: tuple[str, ...] = ()
+    device_IDs: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    if_names: tuple[str, ...] = ()
+    link_types: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key, (field, _) in keys(_Selectors).items():
+            check_texts(key, getattr(self, field.name))
+        check_ids("vendors", self.vendors)
+        check_ids("deviceIDs", self.device_IDs)
+        for n, value in enumerate(self.link_types):
+            if value not in _LINK_LAYERS:
+                hint = suggest(value, _LINK_LAYERS, "link types")
+                raise OptionError(f"{shown(value)} is not a link type", key=f"linkTypes[{n}]", hint=hint)
+
+    def where(self) -> dict[str, tuple[str, ...]]:
+        """The same in the words of the rdma backend; a key that is not given is not there."""
+        found = {
+            "vendor": tuple(map(pci_id, self.vendors)),
+            "device": tuple(map(pci_id, self.device_IDs)),
+            "driver": tuple(map(literal, self.drivers)),
+            "netDevs": tuple(map(literal, self.if_names)),
+            "linkLayer": tuple(_LINK_LAYERS[value] for value in self.link_types),
+        }
+        return {key: tuple(dict.fromkeys(values)) for key, values in found.items() if values}
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    resource_name: str = option(example='"hca_shared_devices_a"')
+    resource_prefix: str = ""
+    rdma_hca_max: Annotated[int, Bounds(0, MAX_REPLICAS)] = 0
+    selectors: _Selectors = _Selectors()
+    devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.resource_name):
+            hint = "letters, digits and _ only"
+            raise OptionError(f"{shown(self.resource_name)} is not a name", key="resourceName", hint=hint)
+        if problem := naming.problem(self.name):
+            raise OptionError(f"{shown(self.name)} {problem}", key="resourceName")
+        if self.devices and self.selectors != _Selectors():
+            raise OptionError("it has selectors as well", key="devices", hint="put the names into ifNames")
+        if not self.devices and self.selectors == _Selectors():
+            known = ", ".join(keys(_Selectors))
+            raise OptionError("it selects nothing: neither selectors nor devices", hint=f"selectors: {known}")
+        check_texts("devices", self.devices)
+
+    @property
+    def name(self) -> str:
+        return f"{self.resource_prefix or DEFAULT_PREFIX}/{self.resource_name}"
+
+    def where(self) -> dict[str, tuple[str, ...]]:
+        selectors = replace(self.selectors, if_names=self.devices) if self.devices else self.selectors
+        found = selectors.where()
+        if not {"vendor", "device"} & found.keys():
+            found["pciBusID"] = ("*",)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    config_list: Annotated[tuple[Raw, ...], Bounds(1, MAX_RESOURCES)] = option()
+    periodic_update_interval: Annotated[int, Bounds(0, 2**31 - 1)] = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """A resource, and what is to be said of its source."""
+
+    resource: _Resource
+    remarks: Sequence[Remark]
+
+
+def convert(data: bytes, file_name: str) -> str:
+    """The text of an equivalent devhost.yaml.
+
+    Args:
+        data: the plugin's configuration, or a Kubernetes object that holds it, as JSON or YAML.
+        file_name: stands in the complaints.
+
+    Raises:
+        ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
+    """
+    complaints = Complaints(file_name)
+    found = objects(data, complaints)
+    node, place = unwrapped(found, config_map_key=CONFIG_KEY, fields=FIELDS, belongs=_BELONGS)
+    remarks: list[Remark] = []
+    values = read_fields(known(node, keys(_File), place, remarks.append, _OF_THE_PROCESS), _File, place)
+    imports = _imports(values.get("config_list", ()), place.key("configList"))
+    for heard in (complaints, place.complaints):
+        if heard.found:
+            raise heard.error()
+    return "\n".join(_written(imports, values.get("periodic_update_interval"), remarks)) + "\n"
+
+
+def _imports(nodes: Sequence[Node], place: Place) -> list[_Import]:
+    found: list[_Import] = []
+    names: set[str] = set()
+    for index, node in enumerate(nodes):
+        here = place.item(index)
+        remarks: list[Remark] = []
+        fields = known(node, keys(_Resource), here, remarks.append)
+        if isinstance(fields, Fields) and "selectors" in fields.entries:
+            entry = fields.entries["selectors"]
+            selectors = known(entry.value, keys(_Selectors), here.key("selectors"), remarks.append)
+            fields.entries["selectors"] = Entry(entry.mark, selectors)
+        resource = read_dataclass(fields, _Resource, here)
+        if resource is WRONG:
+            for remark in remarks:  # they may be what is wrong
+                here.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
+            continue
+        if resource.resource_name in names:
+            # the plugin names its sockets without the prefix, and refuses this too
+            here.key("resourceName").complain(node, f"{shown(resource.resource_name)} stands twice")
+        names.add(resource.resource_name)
+        ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
+        remarks += odd_ids(ids, node.mark, here.key("selectors").path)
+        found.append(_Import(resource, remarks))
+    return found
+
+
+def _overlap(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]) -> bool:
+    """Whether one HCA may be in both: no selector that both have tells them apart."""
+    return not any(key in other and "*" not in one[key] and one[key].isdisjoint(other[key]) for key in one)
+
+
+def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence[Remark]) -> Iterator[str]:
+    yield "# Made from a configuration of k8s-rdma-shared-dev-plugin. What differs there:"
+    yield "# - an HCA without an active port is given all the same; here containers go without it. To have it"
+    yield "#   as there, say backends: {rdma: {ignorePortState: true}};"
+    yield "# - an HCA without umad (iWARP) or a scalable function is never given; here it is, if selected;"
+    yield "# - it sets interfaces up; here nothing of the host is changed;"
+    yield "# - it does not start where each network namespace has its own RDMA devices; devhost does."
+    if interval is not None:
+        yield f"# periodicUpdateInterval: {interval} has no place here: the kernel tells devhost of changes."
+    for remark in remarks:
+        yield f"# {remark}"
+    yield "version: 1"
+    yield ""
+    served = {
+        one.resource.name: {key: frozenset(values) for key, values in one.resource.where().items()}
+        for one in imports
+        if one.resource.rdma_hca_max
+    }
+    yield "resources:" if served else "resources: []"
+    for one in imports:
+        resource = one.resource
+        for remark in one.remarks:
+            yield f"  # {remark}"
+        if resource.rdma_hca_max:
+            own = served[resource.name]
+            beside = [name for name, other in served.items() if other is not own and _overlap(own, other)]
+            yield from _entry(resource, beside)
+        else:
+            yield f"  # {resource.name} has rdmaHcaMax 0, so no pod could ever get it: left out."
+
+
+def _entry(resource: _Resource, beside: Sequence[str]) -> Iterator[str]:
+    yield f"  - name: {text(resource.name)}"
+    yield "    backend: rdma"
+    yield "    where:"
+    for key, values in resource.where().items():
+        # most ids look like a number to YAML
+        written = ", ".join(map(quoted if key in ("vendor", "device") else text, values))
+        why = "  # it knows PCI devices only, no rxe or siw" if key == "pciBusID" else ""
+        yield f"      {key}: {f'[{written}]' if len(values) > 1 else written}{why}"
+    yield "    # Each container gets all of these HCAs. For one HCA each, near the container's CPUs, and this"
+    yield "    # number for every HCA: remove `of: all`."
+    yield f"    share: {{replicas: {resource.rdma_hca_max}, of: all}}"
+    yield "    permissions: rwm"
+    if beside:
+        few = ", ".join(beside[:3]) + (f" and {len(beside) - 3} more" if len(beside) > 3 else "")
+        yield f"    # An HCA may also be selected by {few}: it then serves both, as there."
+        yield "    exclusive: false"
+    yield "    whenEmpty: register"

@@ -1,0 +1,111 @@
+"""How a plugin is started, in the Kubernetes object that runs it: its image, flags and variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from devhost.config.diagnostics import Place
+from devhost.config.nodes import Fields, Items, Node, Scalar
+
+from .kubernetes import Object, at, text_at
+
+_TEMPLATE = ("spec", "template", "spec")
+_POD_SPEC: Mapping[str, Sequence[str]] = {
+    "DaemonSet": _TEMPLATE,
+    "Deployment": _TEMPLATE,
+    "StatefulSet": _TEMPLATE,
+    "ReplicaSet": _TEMPLATE,
+    "Pod": ("spec",),
+}
+"""Where the objects that run containers have their pod's ``spec``."""
+
+_FLAG = re.compile(r"--?[A-Za-z]")
+_VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag as it was given; ``value`` is empty text where it had none."""
+
+    name: str
+    value: Scalar
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of an object."""
+
+    node: Node
+    place: Place
+
+    @property
+    def image(self) -> str:
+        return text_at(self.node, "image")
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The version that the image's tag names; empty where it names none."""
+        tag = self.image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+        found = _VERSION.fullmatch(tag)
+        return tuple(map(int, found.groups())) if found else ()
+
+    @property
+    def program(self) -> str:
+        """What is started, without its directory; empty where the image says it."""
+        command = at(self.node, "command")
+        words = command.items if isinstance(command, Items) else ()
+        return words[0].text.rpartition("/")[2] if words and isinstance(words[0], Scalar) else ""
+
+    def variable(self, name: str) -> str:
+        """The value of a variable that is written in the object; empty where none is."""
+        return {key: value.text for key, value in self.variables()}.get(name, "")
+
+    def variables(self) -> Iterator[tuple[str, Scalar]]:
+        """The variables whose values are written in the object, in its order."""
+        listed = at(self.node, "env")
+        for one in listed.items if isinstance(listed, Items) else ():
+            value = at(one, "value")
+            if isinstance(value, Scalar):
+                yield text_at(one, "name"), value
+
+    def flags(self, switches: Collection[str] = ()) -> Iterator[Flag]:
+        """The flags with two hyphens or one, as ``--name=value`` or ``--name value``.
+
+        Args:
+            switches: names of flags that never take the next argument for their value.
+        """
+        words = list(self._words())
+        n = 0
+        while n < len(words):
+            word, place = words[n]
+            n += 1
+            if not _FLAG.match(word.text):
+                continue
+            name, sign, text = word.text.lstrip("-").partition("=")
+            given = Scalar(word.mark, text, "str")
+            if not sign and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
+                given, place = words[n]
+                n += 1
+            yield Flag(name, given, place)
+
+    def _words(self) -> Iterator[tuple[Scalar, Place]]:
+        for key in ("command", "args"):
+            listed = at(self.node, key)
+            for n, one in enumerate(listed.items if isinstance(listed, Items) else ()):
+                if isinstance(one, Scalar):
+                    yield one, self.place.key(key).item(n)
+
+
+def containers(found: Object) -> Iterator[Container]:
+    """The containers of an object that runs some, without those that only prepare for them."""
+    path = (*_POD_SPEC.get(found.kind, ()), "containers")
+    listed = at(found.node, *path) if found.kind in _POD_SPEC else None
+    place = found.place
+    for key in path:
+        place = place.key(key)
+    for n, one in enumerate(listed.items if isinstance(listed, Items) else ()):
+        if isinstance(one, Fields):
+            yield Container(one, place.item(n))

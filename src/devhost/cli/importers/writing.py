@@ -1,0 +1,190 @@
+"""A devhost.yaml from entries and remarks: what differs on top, each further remark at its place."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from devhost.backend import where
+from devhost.config.diagnostics import one_line
+from devhost.planning import naming
+
+from .notation import text
+
+Value = str | int | bool | Sequence["Value"] | Mapping[str, "Value"]
+Block = Mapping[str, Value]
+"""One block of ``where``."""
+
+_WIDTH = 110
+
+
+@dataclass(slots=True)
+class Entry:
+    """An entry under ``resources``. Without a ``name`` it is only its remarks: something that is left out.
+
+    ``keys`` are those after ``where``, in order.
+    """
+
+    name: str = ""
+    backend: str = ""
+    where: Sequence[Block] = ()
+    keys: Mapping[str, Value] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+
+
+def document(
+    peer: str,
+    differs: Sequence[str],
+    entries: Sequence[Entry],
+    *,
+    notes: Sequence[str] = (),
+    backends: Mapping[str, Mapping[str, Value]] | None = None,
+) -> str:
+    """The whole file.
+
+    Args:
+        peer: whose configuration it was made from.
+        differs: sentences without a full stop: what is different there.
+        entries: in the order of the file.
+        notes: further remarks, whole sentences.
+        backends: options, by backend. A list of mappings has a line for each of them.
+    """
+    lines = [f"# Made from a configuration of {peer}. What differs there:"]
+    for n, one in enumerate(differs, 1):
+        lines += _comment(one + ("." if n == len(differs) else ";"), "# - ", "#   ")
+    for note in notes:
+        lines += _comment(note, "# ", "#   ")
+    lines += ["version: 1", ""]
+    if any(backends.values() if backends else ()):
+        lines += _backends(backends or {})
+    kept = list(_kept(entries))
+    lines.append("resources:" if any(entry.name for entry in kept) else "resources: []")
+    for entry in kept:
+        lines += _entry(entry)
+    return "\n".join(lines) + "\n"
+
+
+def flow(value: Value) -> str:
+    """A value in YAML's flow style, which reads back as it is."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{text(key)}: {flow(one)}' for key, one in value.items())}}}"
+    return f"[{', '.join(map(flow, value))}]"
+
+
+def several(values: Sequence[str]) -> Value:
+    """A list, or its only member."""
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _kept(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The entries; of one that could never get a device only its remarks, with the reason."""
+    above: list[tuple[Entry, where.Where]] = []
+    for entry in entries:
+        blocks = [_condition(block) for block in entry.where] or [where.Block()]
+        takers = [_taker(above, entry, block) for block in blocks] if entry.name else [""]
+        if all(takers):
+            names = " and ".join(name for name in dict.fromkeys(takers) if name != entry.name)
+            taken = f"gets nothing that {names} does not take first" if names else "is already offered above"
+            why = f"{entry.name} {taken}: left out."
+            yield Entry(remarks=[*entry.remarks, why])
+        else:
+            if entry.name:
+                above.append((entry, tuple(blocks)))
+            yield entry
+
+
+def _taker(above: Sequence[tuple[Entry, where.Where]], later: Entry, block: where.Block) -> str:
+    """The name of an entry that surely takes all that comes to ``later`` by a block; empty if none does."""
+    named = {*naming.fields(later.name), *(term.attribute for term in block.terms)}
+    for earlier, blocks in above:
+        both_share = earlier.keys.get("exclusive") is False and later.keys.get("exclusive") is False
+        if earlier.name == later.name and not naming.fields(later.name):
+            return earlier.name
+        if earlier.backend != later.backend or both_share:
+            continue
+        if named.issuperset(naming.fields(earlier.name)) and where.covers(blocks, (block,)):
+            return earlier.name
+    return ""
+
+
+def _condition(block: Block) -> where.Block:
+    terms: list[where.Term] = []
+    refuse: list[where.Block] = []
+    for key, value in block.items():
+        values = [value] if isinstance(value, (str, int, Mapping)) else list(value)
+        if key == "not":
+            refuse += [_condition(one) for one in values if isinstance(one, Mapping)]
+        else:
+            terms.append(where.Term(key, tuple(where.Text(flow(one)) for one in values)))
+    return where.Block(tuple(terms), tuple(refuse))
+
+
+def _comment(remark: str, first: str, further: str) -> list[str]:
+    return textwrap.wrap(
+        one_line(remark, 2000),
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _backends(backends: Mapping[str, Mapping[str, Value]]) -> Iterator[str]:
+    yield "backends:"
+    for name, options in backends.items():
+        yield f"  {name}:"
+        yield from _nested(options, "    ")
+    yield ""
+
+
+def _nested(values: Mapping[str, Value], indent: str) -> Iterator[str]:
+    """A mapping in YAML's block style; what fits into a line is in flow style."""
+    for key, value in values.items():
+        line = f"{indent}{text(key)}: {flow(value)}"
+        if isinstance(value, Mapping) and len(line) > _WIDTH:
+            yield f"{indent}{text(key)}:"
+            yield from _nested(value, f"{indent}  ")
+        elif not isinstance(value, (str, int, Mapping)) and _are_mappings(value):
+            yield f"{indent}{text(key)}:"
+            for one in value:
+                whole = f"{indent}  - {flow(one)}"
+                if isinstance(one, Mapping) and (len(whole) > _WIDTH or _is_deep(one)):
+                    first, *more = _nested(one, f"{indent}    ")
+                    yield f"{indent}  - {first.strip()}"
+                    yield from more
+                else:
+                    yield whole
+        else:
+            yield line
+
+
+def _is_deep(values: Mapping[str, Value]) -> bool:
+    """Whether a list of mappings is in it: a line would be hard to read."""
+    return any(not isinstance(one, (str, int, Mapping)) and _are_mappings(one) for one in values.values())
+
+
+def _are_mappings(values: Sequence[Value]) -> bool:
+    return bool(values) and all(isinstance(one, Mapping) for one in values)
+
+
+def _entry(entry: Entry) -> Iterator[str]:
+    for remark in entry.remarks:
+        yield from _comment(remark, "  # ", "  #   ")
+    if not entry.name:
+        return
+    yield f"  - name: {text(entry.name)}"
+    yield f"    backend: {entry.backend}"
+    if len(entry.where) == 1:
+        yield f"    where: {flow(entry.where[0])}"
+    elif entry.where:
+        yield "    where:"
+        yield from (f"      - {flow(block)}" for block in entry.where)
+    yield from (f"    {key}: {flow(value)}" for key, value in entry.keys.items())

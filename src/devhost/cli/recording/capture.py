@@ -1,0 +1,287 @@
+"""Copies what was looked at from a machine into a tree: the way there, names, contents.
+
+A path leads to the same kind of thing in the tree as on the machine. What may not be told, or cannot, is left
+out with a reason. A file that a backend read and that cannot be recorded is left out wholly: whoever reads it
+in the tree then meets an error, as on the machine, and no empty text.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from devhost.backend.sysfs import node_number, prefix_of
+
+from . import area
+from .trace import Look, of_python
+from .writer import Full, Kind, Writer
+
+_LINKS = 40
+"""Links followed on one way, as many as the kernel follows (path_resolution(7))."""
+
+_IDLE = frozenset({"", "."})
+
+
+@dataclass(frozen=True, slots=True)
+class Omission:
+    """Something a backend looked at that is not in the tree as it is on the machine.
+
+    ``path`` ends in ``/`` where the names in a directory are meant. ``backend`` is empty if it is not known.
+    """
+
+    path: str
+    reason: str
+    backend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is at a physical path. ``target`` is where a link leads, as written in it."""
+
+    mode: int
+    target: str = ""
+
+    @property
+    def directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+
+class Capture:
+    """Fills a tree from the machine below ``root``. Never raises for what the machine has or refuses."""
+
+    def __init__(self, root: Path, writer: Writer) -> None:
+        self._prefix = prefix_of(root)
+        self._writer = writer
+        self._places: dict[str, _Place | None] = {}
+        self._omitted: dict[str, Omission] = {}
+        self._joined: set[str] = set()
+        self._avoided: set[str] = set()
+        self._backend = ""
+        self.nodes: dict[str, str] = {}
+        self.full = ""
+
+    @property
+    def omissions(self) -> tuple[Omission, ...]:
+        """What is left out, in the order of the paths."""
+        return tuple(self._omitted[path] for path in sorted(self._omitted))
+
+    def take(self, look: Look, path: str, backend: str = "") -> None:
+        """Takes up one path, absolute and seen from the root, as ``backend`` looked at it.
+
+        Raises:
+            EnvironmentFailure: the tree cannot be written.
+        """
+        if self.full or path in self._avoided or (not self._prefix and of_python(path)):
+            return
+        self._backend = backend
+        try:
+            self._take(look, path)
+        except Full as bound:
+            self.full = str(bound)
+            self._omit(path, f"{bound}: neither this nor anything after it is recorded")
+
+    def avoid(self, path: str, backend: str) -> None:
+        """Never looks at ``path``: a backend hung when it did.
+
+        Raises:
+            EnvironmentFailure: the tree cannot be written.
+        """
+        directory, _, name = path.rpartition("/")
+        self._avoided.add(path)
+        self.omit(path, f"backend {backend} hung at it", backend)
+        self.take(Look.ASKED, directory, backend)
+        if not self.full:
+            self._avoided.add(f"{self._follow(directory)}/{name}")
+
+    def omit(self, path: str, reason: str, backend: str) -> None:
+        """Notes that something is left out; the first reason stays."""
+        self._omitted.setdefault(path, Omission(path, reason, backend))
+
+    def _omit(self, path: str, reason: str) -> None:
+        self.omit(path, reason, self._backend)
+
+    def _take(self, look: Look, path: str) -> None:
+        found = self._follow(path)
+        place = self._place(found) if found else None
+        if place is None:
+            return
+        if place.directory:
+            if look is Look.LISTED:
+                self._names(found, place)
+        elif look is Look.READ and not self._number(found, place):
+            self._content(found, place)
+        else:
+            self._name(found, place)
+
+    def _follow(self, path: str) -> str:
+        """Goes where ``path`` leads, as the kernel would, and records each directory and link on the way.
+
+        Returns:
+            The physical path; empty when there is nothing, or nothing that may be told of.
+        """
+        waiting, here, links = path.split("/")[::-1], "", 0
+        while waiting:
+            part = waiting.pop()
+            if part in _IDLE:
+                continue
+            if part == "..":
+                here = here.rpartition("/")[0]
+                continue
+            child = f"{here}/{part}"
+            place = self._place(child)
+            if place is None:
+                return ""
+            if not area.may_exist(child):
+                self._omit(child, "it is not about hardware")
+                return ""
+            onward = not _IDLE.issuperset(waiting)
+            if place.target:
+                links += 1
+                if links > _LINKS:
+                    return ""
+                self._writer.link(child, place.target)
+                here = "" if place.target.startswith("/") else here
+                waiting += place.target.split("/")[::-1]
+            elif place.directory:
+                self._writer.directory(child)
+                if onward and not place.mode & stat.S_IXOTH:
+                    self._omit(f"{child}/", "not every user may look inside")
+                    return ""
+                here = child
+            elif onward:
+                return ""
+            else:
+                here = child
+        return here
+
+    def _place(self, path: str) -> _Place | None:
+        if path in self._avoided:
+            return None
+        if path not in self._places:
+            self._places[path] = self._look(path)
+        return self._places[path]
+
+    def _look(self, path: str) -> _Place | None:
+        real = self._prefix + path
+        try:
+            if path in area.OWN_PROCESS:
+                return _Place(os.stat(real).st_mode)  # noqa: PTH116 - a string, which may hold any bytes
+            mode = os.lstat(real).st_mode
+            return _Place(mode, os.readlink(real) if stat.S_ISLNK(mode) else "")  # noqa: PTH115 - as above
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            self._omit(path, _why(error))
+            return None
+
+    def _names(self, path: str, place: _Place) -> None:
+        """Every name in a directory: links with what they lead to, files without content."""
+        if not area.holds_names(path):
+            self._omit(f"{path}/", "its names are not about hardware")
+        elif not place.mode & stat.S_IROTH:
+            self._omit(f"{path}/", "not every user may list it")
+        else:
+            for child, found in self._children(path):
+                if found.target:
+                    self._joint(child, found)
+                elif found.directory:
+                    self._writer.directory(child)
+                else:
+                    self._name(child, found)
+
+    def _children(self, directory: str) -> Iterator[tuple[str, _Place]]:
+        try:
+            names = sorted(os.listdir(self._prefix + directory))
+        except OSError as error:
+            self._omit(f"{directory}/", _why(error))
+            return
+        for name in names:
+            place = self._place(f"{directory}/{name}")
+            if place is not None:
+                yield f"{directory}/{name}", place
+
+    def _joint(self, path: str, place: _Place) -> None:
+        """A link, and what it leads to if that is in the part of the machine that is recorded."""
+        self._writer.link(path, place.target)
+        end = os.path.normpath(os.path.join(path.rpartition("/")[0], place.target))  # noqa: PTH118 - strings
+        found = self._follow(path) if area.holds_names(end) else ""
+        there = self._place(found) if found else None
+        if there is not None and not there.directory:
+            self._name(found, there)
+
+    def _name(self, path: str, place: _Place) -> None:
+        number = self._number(path, place)
+        if number:
+            self.nodes[path] = number
+        self._writer.name(path, f"{number}\n" if number else "")
+
+    def _number(self, path: str, place: _Place) -> str:
+        """The number of a device node, which in a tree is a plain file below ``/dev``."""
+        if stat.S_ISREG(place.mode) and not (self._prefix and path.startswith("/dev/")):
+            return ""
+        return node_number(self._prefix + path)
+
+    def _content(self, path: str, place: _Place) -> None:
+        if self._writer.has(path, Kind.FILE, Kind.WITHHELD):
+            return
+        if not area.holds_content(path):
+            self._omit(path, "its content is not about hardware")
+            self._name(path, place)
+            return
+        try:
+            content = self._read(path, place)
+        except OSError as error:
+            self._omit(path, _why(error))
+            self._writer.withhold(path)
+            return
+        if len(content) > area.MAX_FILE:
+            # at the end of a line, if it has lines
+            content = content[: content.rfind(b"\n", 0, area.MAX_FILE) + 1 or area.MAX_FILE]
+            self._omit(path, f"it is longer than {area.MAX_FILE} bytes; only its beginning is recorded")
+        self._writer.file(path, area.masked(path, content))
+        self._links_beside(path)
+
+    def _read(self, path: str, place: _Place) -> bytes:
+        """The content, and one byte too many where there is more than is kept.
+
+        Raises:
+            OSError: it cannot be read, or not by every user.
+        """
+        if not stat.S_ISREG(place.mode):
+            raise OSError("it is not a plain file")
+        if not place.mode & stat.S_IROTH:
+            raise OSError("not every user may read it")
+        # O_NONBLOCK: some attributes wait for an event when they are read
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(self._prefix + path, flags)
+        try:
+            content = b""
+            while len(content) <= area.MAX_FILE:
+                more = os.read(descriptor, area.MAX_FILE + 1 - len(content))
+                if not more:
+                    break
+                content += more
+            return content
+        finally:
+            os.close(descriptor)
+
+    def _links_beside(self, path: str) -> None:
+        """The links in a device's directory (``driver``, ``subsystem``, ``physfn``), whoever asks for them.
+
+        They are what a device is joined to: with them the tree also serves a backend that asks for more.
+        """
+        directory = path.rpartition("/")[0]
+        if not directory.startswith("/sys/devices/") or directory in self._joined:
+            return
+        self._joined.add(directory)
+        for child, place in self._children(directory):
+            if place.target:
+                self._joint(child, place)
+
+
+def _why(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"the machine refuses it: {text}" if isinstance(error, OSError) and error.errno else text

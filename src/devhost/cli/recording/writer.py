@@ -1,0 +1,119 @@
+"""Writes a tree of directories, links and small files, within its bounds.
+
+Every link is relative and stays inside, so that the tree means the same wherever it is unpacked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+from devhost.backend.errors import EnvironmentFailure
+
+from .area import MAX_BYTES, MAX_ENTRIES
+
+
+class Full(Exception):
+    """A bound of the tree is reached; the text says which."""
+
+
+class Kind(StrEnum):
+    """What an entry of the tree is."""
+
+    DIRECTORY = "directory"
+    LINK = "link"
+    NAME = "name"
+    """A file that stands for something whose content is not in the tree; it may say a node's number."""
+    FILE = "file"
+    WITHHELD = "withheld"
+    """Nothing: what is on the machine cannot be told by a file, and stays out for good."""
+
+
+class Writer:
+    """Makes entries below ``tree``. Paths begin with ``/``, which is the tree itself.
+
+    ``revision`` grows with each entry that is new or gets its content.
+    """
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = str(tree)
+        self._kinds: dict[str, Kind] = {}
+        self.bytes = 0
+        self.revision = 0
+
+    def count(self, *kinds: Kind) -> int:
+        """How many entries of these kinds there are."""
+        counted = Counter(self._kinds.values())
+        return sum(counted[kind] for kind in kinds)
+
+    def has(self, path: str, *kinds: Kind) -> bool:
+        """Whether there is an entry of one of these kinds at ``path``."""
+        return self._kinds.get(path) in kinds
+
+    def directory(self, path: str) -> None:
+        """Makes a directory in one that was made before."""
+        if self._admit(path, Kind.DIRECTORY):
+            self._do(path, lambda: Path(self._tree + path).mkdir())
+
+    def link(self, path: str, target: str) -> None:
+        """Makes a link; a target that is absolute or outside becomes a relative one inside."""
+        if self._admit(path, Kind.LINK):
+            inside = contained(path.rpartition("/")[0], target)
+            self._do(path, lambda: Path(self._tree + path).symlink_to(inside))
+
+    def name(self, path: str, text: str = "") -> None:
+        """Makes a file that only stands for something."""
+        if self._admit(path, Kind.NAME, len(text)):
+            self._do(path, lambda: Path(self._tree + path).write_bytes(text.encode()))
+
+    def file(self, path: str, content: bytes) -> None:
+        """Makes a file with its content, also where there was only its name."""
+        if self._admit(path, Kind.FILE, len(content), instead_of=Kind.NAME):
+            self._do(path, lambda: Path(self._tree + path).write_bytes(content))
+
+    def withhold(self, path: str) -> None:
+        """Keeps a file out of the tree, also where there was its name."""
+        if self._admit(path, Kind.WITHHELD, instead_of=Kind.NAME):
+            self._do(path, lambda: Path(self._tree + path).unlink(missing_ok=True))
+
+    def _admit(self, path: str, kind: Kind, size: int = 0, instead_of: Kind | None = None) -> bool:
+        """Whether there is room for an entry, and none at ``path`` but perhaps one it takes the place of."""
+        known = self._kinds.get(path)
+        if known is not None and known is not instead_of:
+            return False
+        if known is None and len(self._kinds) >= MAX_ENTRIES:
+            raise Full(f"the bound of {MAX_ENTRIES} files, links and directories is reached")
+        if self.bytes + size > MAX_BYTES:
+            raise Full(f"the bound of {MAX_BYTES >> 20} MiB is reached")
+        self._kinds[path] = kind
+        self.bytes += size
+        self.revision += 1
+        return True
+
+    def _do(self, path: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot write {path} of the tree: {error.strerror or error}",
+                "choose a directory on a file system with some room",
+            ) from error
+
+
+def contained(directory: str, target: str) -> str:
+    """What to write into a link in ``directory`` so that it leads where ``target`` does, seen from the root.
+
+    As the kernel does at ``/``, going up ends at the root.
+    """
+    depth = directory.count("/")
+    if target.startswith("/"):
+        target = "../" * depth + target.lstrip("/")
+    kept = []
+    for part in target.split("/"):
+        if part in ("", ".") or (part == ".." and depth == 0):
+            continue
+        depth += -1 if part == ".." else 1
+        kept.append(part)
+    return "/".join(kept) or "."

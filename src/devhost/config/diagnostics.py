@@ -1,0 +1,135 @@
+"""Complaints about a configuration: collected with their places, each kept to one printable line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+from devhost.backend.errors import Complaint, ConfigError
+
+MAX_COMPLAINTS = 200
+"""A file with more faults than this is not read further: nobody mends more in one go."""
+
+_SHOWN = 60
+"""Longest piece of the user's own text in a message, in characters."""
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.*/-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """A position in the file, counted from 1; line 0 stands for the file as a whole."""
+
+    line: int
+    column: int
+
+
+WHOLE_FILE = Mark(0, 0)
+
+
+class Located(Protocol):
+    """Anything that knows where in the file it stands."""
+
+    @property
+    def mark(self) -> Mark: ...
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """``text`` on one line: what does not print is escaped, what exceeds ``limit`` characters is cut."""
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(text: str) -> str:
+    """The user's own text, cut short, in double quotes."""
+    return '"' + one_line(text, _SHOWN).replace('"', '\\"') + '"'
+
+
+MEANT = "did you mean"
+"""What :func:`suggest` begins with where it knows one."""
+
+
+def suggest(word: str, known: Iterable[str], what: str) -> str:
+    """A hint for a misspelt ``word``: the nearest of ``known``, or a short list of them."""
+    names = sorted(known)
+    if not names:
+        return f"there are no {what} to choose from"
+    import difflib  # 0.2 MB, only where somebody has misspelt something
+
+    folded = {_fold(name): name for name in names}
+    close = difflib.get_close_matches(_fold(word[:_SHOWN]), folded, n=1, cutoff=0.6)
+    if close:
+        return f"{MEANT} {folded[close[0]]}?"
+    more = f" and {len(names) - 16} more" if len(names) > 16 else ""
+    return f"known {what}: {', '.join(names[:16])}{more}"
+
+
+def _fold(word: str) -> str:
+    """Makes ``driver_root``, ``driver-root`` and ``DriverRoot`` look alike."""
+    return re.sub(r"[-_]", "", word).lower()
+
+
+@dataclass(slots=True)
+class Complaints:
+    """Everything found wrong in one file so far."""
+
+    file: str
+    found: list[tuple[Mark, str, str, str]] = field(default_factory=list)
+
+    def add(self, mark: Mark, path: str, message: str, hint: str = "") -> None:
+        """Notes a complaint.
+
+        Raises:
+            ConfigError: this was the last one that is worth reporting.
+        """
+        self.found.append((mark, path, message, hint))
+        if len(self.found) >= MAX_COMPLAINTS:
+            self.found.append((Mark(mark.line + 1, 1), "", "the rest was not read: too many faults", ""))
+            raise self.error()
+
+    def fail(self, mark: Mark, message: str, hint: str = "") -> NoReturn:
+        """Notes a complaint after which the file cannot be read further.
+
+        Raises:
+            ConfigError: always.
+        """
+        self.found.append((mark, "", message, hint))
+        raise self.error()
+
+    def error(self) -> ConfigError:
+        """All complaints in file order."""
+        file = one_line(self.file)
+        ordered = sorted(self.found, key=lambda complaint: complaint[0])
+        return ConfigError(
+            tuple(
+                Complaint(file, mark.line, mark.column, one_line(path), one_line(message), one_line(hint))
+                for mark, path, message, hint in ordered
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a reader stands: the path of keys that led there, and whom to tell what is wrong."""
+
+    complaints: Complaints
+    path: str = ""
+
+    def key(self, name: str) -> Place:
+        """The place of the value of key ``name``."""
+        step = name if _PLAIN_KEY.fullmatch(name) else f"[{shown(name)}]"
+        joint = "." if self.path and not step.startswith("[") else ""
+        return Place(self.complaints, f"{self.path}{joint}{step}")
+
+    def item(self, index: int) -> Place:
+        """The place of a list's member, counted from 0."""
+        return Place(self.complaints, f"{self.path}[{index}]")
+
+    def complain(self, at: Located, message: str, hint: str = "") -> None:
+        """Notes what is wrong with the value at this place."""
+        self.complaints.add(at.mark, self.path, message, hint)

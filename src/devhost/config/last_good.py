@@ -1,0 +1,259 @@
+"""A copy of the last accepted configuration: what ``devhost run`` starts from when the file is refused.
+
+A copy is one file for each path of a configuration: two lines of comment, then the bytes that were accepted.
+The second line is JSON: the path, when and by which devhost it was accepted, and a hash of the bytes.
+Writing one replaces the file before, so that whoever reads it, also after a crash, sees either of them whole.
+
+A copy is a convenience. What keeps devhost from writing it is logged once, and devhost serves all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from devhost import __version__
+from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.files import make_directory, replace_file
+from devhost.backend.incident import Episode
+from devhost.discovery.worker import FileLane
+from devhost.telemetry.log import get
+
+log = get(__name__)
+
+OVERRIDE = "DEVHOST_STATE_DIR"
+
+AGAIN = 60.0
+"""Seconds after which a copy that could not be written is written again."""
+
+HEADER = (
+    b"# devhost accepted this configuration last, and starts from this copy of it when the file is refused.\n"
+)
+
+HEADER_LINES = 2
+"""Lines of a copy before the first line of the configuration."""
+
+_ABOUT = b"# devhost: "
+
+_STALE_PART = 60.0
+"""Seconds after which an unfinished file is a leftover of a process that was killed."""
+
+_HINT = f"--state-dir and ${OVERRIDE} name another directory"
+
+
+def state_dir() -> Path | None:
+    """The directory for copies of this user, whether or not it exists; ``None`` where the user has no home.
+
+    ``$DEVHOST_STATE_DIR`` if set; ``/var/lib/devhost`` for root; else ``devhost`` in ``$XDG_STATE_HOME``, or
+    in ``~/.local/state`` without that (XDG Base Directory Specification 0.8).
+    """
+    if chosen := os.environ.get(OVERRIDE):
+        return Path(chosen)
+    if os.geteuid() == 0:
+        return Path("/var/lib/devhost")
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():
+        return state / "devhost"
+    try:
+        return Path.home() / ".local" / "state" / "devhost"
+    except RuntimeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The content of a configuration file that was accepted, and the file's permission bits."""
+
+    data: bytes
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What is in a copy: the file's name, the configuration, and when (RFC 3339, UTC) it was accepted."""
+
+    file: Path
+    data: bytes
+    at: str
+    version: str
+
+
+class Unusable(DevhostError):
+    """There is a copy, and it cannot be used; the text says why."""
+
+
+class LastGood:
+    """The copy of the configuration at one path.
+
+    Args:
+        config: the path of the configuration; the copy of one path is never used for another.
+        directory: where copies are, made when first needed; ``None`` for no copy.
+    """
+
+    def __init__(self, config: Path, directory: Path | None) -> None:
+        self._config = os.path.abspath(config)  # noqa: PTH100 - a ConfigMap's links lead elsewhere each time
+        # a path that names an open file is another one each time: `--config <(generate)`
+        passing = self._config.startswith(("/dev/", "/proc/"))
+        name = hashlib.sha256(os.fsencode(self._config)).hexdigest()[:12]
+        self.file = None if directory is None or passing else directory.absolute() / f"config-{name}.yaml"
+        self.outdated = ""
+        """Why the copy is still of an earlier configuration; empty where it is not."""
+        self.since = 0.0
+        self._wanted: Accepted | None = None
+        self._old = False
+        self._failing = Episode()
+        self._lane = _lane()
+
+    def read(self) -> Copy | None:
+        """The copy; ``None`` where there is none.
+
+        Raises:
+            Unusable: it is damaged, cannot be read, or another user can change it.
+        """
+        try:
+            return self._read() if self.file else None
+        except OSError as error:
+            raise Unusable(f"it cannot be read: {error.strerror or error}") from None
+
+    async def keep(self, accepted: Accepted | None) -> None:
+        """Makes the copy hold a configuration; writes nothing where it does. Never fails, only logs.
+
+        Args:
+            accepted: ``None`` for one that did not come from a file.
+        """
+        if accepted is not None:
+            self._wanted = accepted
+            await self._write()
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Writes again what could not be written, for ever.
+
+        Args:
+            changed: called when :attr:`outdated` is another than before.
+        """
+        while True:
+            await asyncio.sleep(AGAIN)
+            before = self.outdated
+            await self._write()
+            if self.outdated != before:
+                changed()
+
+    def close(self) -> None:
+        """Lets the thread that writes end."""
+        self._lane.close()
+
+    async def _write(self) -> None:
+        wanted, file = self._wanted, self.file
+        if wanted is None or file is None:
+            return
+        try:
+            await self._lane.file(f"keep a copy of the configuration in {file.parent}", self._store, wanted)
+        except EnvironmentFailure as error:
+            old = f"{file} is the copy of an earlier configuration: " if self._old else ""
+            reason = f"{old}{error}"
+            if self._failing.news(reason):
+                self.since = time.time()
+                log.warning("the configuration is not copied", file=self._config, reason=reason)
+            self.outdated = reason if old else ""
+        else:
+            if wanted is self._wanted:
+                self._wanted = None
+            self.outdated = ""
+            if self._failing.over():
+                log.info("the configuration is copied again", file=self._config)
+        finally:
+            if not self._lane.abandoned:  # edits are rare: the thread need not wait for the next
+                self._lane.close()
+                self._lane = _lane()
+
+    def _store(self, wanted: Accepted) -> None:
+        assert self.file is not None
+        mode = wanted.mode & 0o644 | 0o600
+        try:
+            found = self.read()
+        except Unusable:
+            found = None
+        if found is not None:
+            same = (found.data, found.version) == (wanted.data, __version__)
+            if same and stat.S_IMODE(self.file.stat().st_mode) == mode:
+                return
+        self._old = found is not None and found.data != wanted.data
+        directory = self.file.parent
+        make_directory(directory, 0o700)
+        part = f".{self.file.stem}-"
+        for left in directory.glob(f"{part}*.part"):
+            if left.lstat().st_mtime < time.time() - _STALE_PART:
+                left.unlink(missing_ok=True)
+        replace_file(self.file, self._text(wanted.data), part, mode)
+        _sync(directory)
+
+    def _text(self, data: bytes) -> bytes:
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        about = {"config": self._config, "accepted": now, "version": __version__, "sha256": _digest(data)}
+        return HEADER + _ABOUT + json.dumps(about).encode() + b"\n" + data
+
+    def _read(self) -> Copy | None:
+        assert self.file is not None
+        try:
+            text = _own(self.file)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        rest = text.removeprefix(HEADER)
+        about, newline, data = rest.partition(b"\n")
+        damaged = Unusable("it is damaged", f"remove it: `rm {self.file}`")
+        if len(rest) == len(text) or not about.startswith(_ABOUT) or not newline:
+            raise damaged
+        try:
+            said = json.loads(about.removeprefix(_ABOUT))
+            config, at, version = (str(said[key]) for key in ("config", "accepted", "version"))
+            whole = said["sha256"] == _digest(data)
+        except (ValueError, TypeError, LookupError):
+            raise damaged from None
+        if not whole:
+            raise damaged
+        if config != self._config:
+            raise Unusable(f"it is a copy of {config}")
+        return Copy(self.file, data, at, version)
+
+
+def _lane() -> FileLane:
+    return FileLane("configuration copy", _HINT)
+
+
+def _own(path: Path) -> bytes:
+    """What is in a file that only this user, or root, can have written."""
+    with open(path, "rb", opener=_opened_itself) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise Unusable("it is not a regular file")
+        if found.st_uid not in (0, os.geteuid()):
+            raise Unusable(f"it belongs to uid {found.st_uid}", f"remove it: `rm {path}`")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise Unusable("other users can change it", f"run `chmod go-w {path}` if it is yours")
+        return file.read()
+
+
+def _opened_itself(path: str, flags: int) -> int:
+    """Opens for ``open(opener=…)`` no link, and waits for nobody."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    """Makes a renamed file survive a power failure (fsync(2): the directory needs a call of its own)."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,459 @@
+"""Which backends and observers are installed, from where, and which plugins were refused and why.
+
+Plugins are found in two ways and treated alike: distributions with an entry point in group
+``devhost``, and ``.py`` files in the directories of ``backendPaths``. Importing a plugin runs
+third-party code, so each one is contained: what it raises makes it a :class:`Refusal`, no more. A drop-in
+that others than root and this process's user can change is not imported at all
+(:mod:`devhost.backend.trusted`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import pluggy
+
+from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, trusted
+from devhost.backend.base import Hooks
+from devhost.backend.observe import ObserverHooks
+
+from .entry_points import EntryPoint, entry_points
+
+GROUP = "devhost"
+"""The entry point group, which is also pluggy's project name."""
+
+OFFICIAL = {
+    "fpga": "devhost-fpga",
+    "gpu": "devhost-gpu",
+    "rdma": "devhost-rdma",
+    "sriov": "devhost-sriov",
+    "udev": "devhost-udev",
+}
+"""Backends of this project and the package that brings each."""
+
+BACKENDS = "devhost_backends"
+"""The hook that brings backends; every other one is an observer's."""
+
+_HOOKS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(inspect.signature(hook).parameters)[1:]
+    for kind in (Hooks, ObserverHooks)
+    for name, hook in vars(kind).items()
+    if not name.startswith("_")
+}
+"""The arguments of each hook."""
+
+ENTRY_KEYS = frozenset(
+    {
+        "name",
+        "backend",
+        "where",
+        "share",
+        "prefer",
+        "inject",
+        "exclusive",
+        "whenEmpty",
+        "topology",
+        "healthyWhile",
+        "optional",
+        "takeOver",
+        "permissions",
+    }  # config.language
+)
+"""The keys that every entry under ``resources`` has; no backend may call one of its own so."""
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_./-]+)?(\.?\*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A backend ready for use. ``origin`` is a distribution's name or a drop-in file's path."""
+
+    backend: type[Backend]
+    origin: str
+    version: str
+    hooks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledObserver:
+    """A plugin that hears what happens; ``name`` is unique, ``hooks`` are those of them that it has."""
+
+    name: str
+    origin: str
+    version: str
+    hooks: tuple[str, ...]
+    plugin: object
+    caller: pluggy.HookRelay
+
+    def call(self, hook: str, **arguments: object) -> None:
+        """Calls a hook of this plugin alone, with those arguments that it takes. May raise anything."""
+        getattr(self.caller, hook)(**arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A plugin, or one backend of a plugin, that cannot be used.
+
+    ``backend`` is the name it would have had, empty where it never got that far.
+    """
+
+    origin: str
+    version: str
+    reason: str
+    backend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The backends of this installation by name, its observers, and everything that was refused."""
+
+    installed: Mapping[str, Installed] = field(default_factory=dict)
+    refused: tuple[Refusal, ...] = ()
+    observers: tuple[InstalledObserver, ...] = ()
+
+    def get(self, name: str) -> type[Backend] | None:
+        """The backend class called ``name``, if it is installed and sound."""
+        found = self.installed.get(name)
+        return found.backend if found else None
+
+    def to_install(self, name: str) -> str:
+        """How to install a backend of this project; empty if it is installed, refused, or unknown."""
+        refused = any(name in (one.backend, Path(one.origin).stem, one.origin) for one in self.refused)
+        if name in self.installed or name not in OFFICIAL or refused:
+            return ""
+        return f"install the package {OFFICIAL[name]}"
+
+    def why_missing(self, name: str) -> str:
+        """What a user should do about a backend that is not in the catalog; empty if unknown."""
+        for refusal in self.refused:
+            if name in (refusal.backend, Path(refusal.origin).stem, refusal.origin):
+                return f"plugin {refusal.origin} was refused: {refusal.reason}"
+        return self.to_install(name)
+
+    def suspect(self) -> str:
+        """Where a backend may be that is not in the catalog; empty if nothing was refused.
+
+        A stranger's plugin may be called otherwise than what it brings, and a directory may bring anything.
+        """
+        for refusal in self.refused:
+            if not refusal.backend or refusal.origin.endswith(".py"):
+                return f"perhaps it is in {refusal.origin}, which was refused: {refusal.reason}"
+        return ""
+
+
+def load(paths: Sequence[Path] = (), wanted: Collection[str] | None = None) -> Catalog:
+    """Imports plugins and looks at what they bring.
+
+    A plugin stays in memory for as long as the process lives, so one that is known to bring nothing that is
+    wanted is not imported. That is known of this project's own packages: a stranger's may bring anything.
+
+    Args:
+        paths: directories whose ``*.py`` files are plugins too (``backendPaths``).
+        wanted: names of backends; where one of them is not found, and where there is no such list, every
+            plugin there is gets imported.
+    """
+    builder = _Builder()
+    points = sorted(entry_points(group=GROUP), key=lambda p: (p.name, p.value))
+    spared = [point for point in points if wanted is not None and _brings_another(point, wanted)]
+    for point in points:
+        if point not in spared:
+            builder.add_distribution(point)
+    for directory in paths:
+        builder.add_directory(directory)
+    if wanted is not None and not builder.installed.keys() >= set(wanted):
+        for point in spared:
+            builder.add_distribution(point)
+    return Catalog(builder.installed, tuple(builder.refused), tuple(builder.observers.values()))
+
+
+def _brings_another(point: EntryPoint, wanted: Collection[str]) -> bool:
+    """Whether this is a package of the project, for a backend that is not wanted."""
+    return point.name not in wanted and point.dist is not None and OFFICIAL.get(point.name) == point.dist.name
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.installed: dict[str, Installed] = {}
+        self.refused: list[Refusal] = []
+        self.observers: dict[str, InstalledObserver] = {}
+        self._plugins: list[object] = []
+
+    def add_distribution(self, point: EntryPoint) -> None:
+        origin, version = (point.dist.name, point.dist.version) if point.dist else (point.name, "")
+        try:
+            plugin = point.load()
+        except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything
+            self._refuse(origin, version, error, backend=point.name)
+            return
+        self._register(plugin, origin, version, point.name)
+
+    def add_directory(self, directory: Path) -> None:
+        try:
+            names = trusted.names(directory)
+        except trusted.Untrusted as error:
+            self.refused.append(Refusal(str(directory), "", str(error)))
+            return
+        except OSError as error:
+            self.refused.append(Refusal(str(directory), "", _unread("directory", error)))
+            return
+        for name in sorted(names):
+            if not name.endswith(".py") or name.startswith(("_", ".")):
+                continue
+            file = directory / name
+            try:
+                text = trusted.read_bytes(file)
+            except trusted.Untrusted as error:
+                self.refused.append(Refusal(str(file), "", str(error), file.stem))
+                continue
+            except OSError as error:
+                self.refused.append(Refusal(str(file), "", _unread("file", error), file.stem))
+                continue
+            try:
+                plugin = _import_file(file, text)
+            except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything
+                self._refuse(str(file), "", error, backend=file.stem)
+                continue
+            self._register(plugin, str(file), str(getattr(plugin, "__version__", "")), file.stem)
+
+    def _refuse(self, origin: str, version: str, error: BaseException, backend: str = "") -> None:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        place = f"{origin}:{line}: " if (line := _line(error, origin)) else ""
+        own = error.msg if place and isinstance(error, SyntaxError) else str(error)
+        text = " ".join(own.split()) or "no message"
+        self.refused.append(Refusal(origin, version, f"{place}{type(error).__name__}: {text}", backend))
+
+    def _register(self, plugin: object, origin: str, version: str, name: str) -> None:
+        # One of pluggy's registries for each plugin: what one does has no way to reach another's hooks.
+        registry = pluggy.PluginManager(GROUP)
+        registry.add_hookspecs(Hooks)
+        try:
+            unfit = "; ".join(_misfits(plugin, registry))
+            if any(plugin is known for known in self._plugins):
+                unfit = "it is registered twice"
+            if unfit:
+                self.refused.append(Refusal(origin, version, unfit))
+                return
+            registry.register(plugin)
+            callers = registry.get_hookcallers(plugin) or ()
+            hooks = tuple(caller.name for caller in callers if caller.name in _HOOKS)
+            if not hooks:
+                reason = f"it does not implement {BACKENDS}, nor any hook of an observer"
+                self.refused.append(Refusal(origin, version, f"{reason} (is @hookimpl missing?)"))
+                return
+            backends = [one for batch in registry.hook.devhost_backends() for one in batch]
+        except BaseException as error:  # noqa: BLE001 - a stranger's hook may raise anything
+            self._refuse(origin, version, error)
+            return
+        self._plugins.append(plugin)
+        if heard := tuple(sorted(set(hooks) - {BACKENDS})):
+            unique = next(one for one in (name, origin, f"{origin}:{name}") if one not in self.observers)
+            observer = InstalledObserver(unique, origin, version, heard, plugin, registry.hook)
+            self.observers[unique] = observer
+        elif not backends:
+            self.refused.append(Refusal(origin, version, "devhost_backends returned no backend"))
+        for backend in backends:
+            self._admit(backend, origin, version, hooks)
+
+    def _admit(self, backend: object, origin: str, version: str, hooks: tuple[str, ...]) -> None:
+        name = getattr(backend, "name", "")
+        name = name if isinstance(name, str) else ""
+        try:
+            reason = "; ".join(flaws(backend))
+        except Exception as error:  # noqa: BLE001 - a stranger's class may raise on any look at it
+            self._refuse(origin, version, error, backend=name)
+            return
+        if not reason and name in self.installed:
+            reason = f"backend {name!r} is already provided by {self.installed[name].origin}"
+        if reason:
+            self.refused.append(Refusal(origin, version, reason, name))
+        elif isinstance(backend, type) and issubclass(backend, Backend):
+            self.installed[name] = Installed(backend, origin, version, hooks)
+
+
+def _line(error: BaseException, file: str) -> int:
+    """The line of a drop-in at which an exception left it; 0 if it never came through that file."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno or 0
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == file), 0)
+
+
+def _unread(what: str, error: OSError) -> str:
+    """Why a directory of ``backendPaths``, or a file in one, brings nothing."""
+    if isinstance(error, FileNotFoundError):
+        return f"the {what} does not exist"
+    if isinstance(error, NotADirectoryError):
+        return "it is no directory"
+    return f"it cannot be read: {error.strerror or error}"
+
+
+def _misfits(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
+    """Everything that keeps the hooks of a plugin from being called, each in one clause.
+
+    pluggy would find the first two as well; its text tells of its own inside and not how to mend it.
+    """
+    for name in dir(plugin):
+        found = registry.parse_hookimpl_opts(plugin, name)
+        if found is None:
+            continue
+        hook = found.get("specname") or name
+        if hook not in _HOOKS:
+            if not found.get("optionalhook"):
+                import difflib  # 0.2 MB, only where somebody has misspelt something
+
+                close = difflib.get_close_matches(hook, _HOOKS, n=1)
+                yield f"unknown hook {hook}" + (f" (did you mean {close[0]}?)" if close else "")
+            continue
+        function = getattr(plugin, name)
+        if isinstance(plugin, type) and inspect.isfunction(inspect.getattr_static(plugin, name)):
+            yield f"{hook} is a method of a class: register an object of {plugin.__name__}, not the class"
+            continue
+        if odd := [one for one in _demanded(function) if one not in _HOOKS[hook]]:
+            known = ", ".join(_HOOKS[hook]) or "none"
+            yield f"{hook} wants the argument {', '.join(odd)}, which there is not (it may take: {known})"
+        if lost := [one for one in _HOOKS[hook] if one in _optional(function)]:
+            yield f"{hook} gives {', '.join(lost)} a default and so would never get it: leave that out"
+        if hook == BACKENDS or found.get("wrapper") or found.get("hookwrapper"):
+            continue
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            yield f"{hook} must be a plain function (it may block: its thread is its own)"
+
+
+def _demanded(function: object) -> Iterator[str]:
+    """The arguments without which a function cannot be called."""
+    for one in inspect.signature(function).parameters.values():  # type: ignore[arg-type]  # it is callable
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            yield one.name
+
+
+def _optional(function: object) -> Iterator[str]:
+    """The arguments that have a default; pluggy passes none of them."""
+    for one in inspect.signature(function).parameters.values():  # type: ignore[arg-type]  # it is callable
+        if one.default is not one.empty:
+            yield one.name
+
+
+class _Uncached(SourceFileLoader):
+    """Compiles a drop-in each time: byte code beside it would hide an edit made within one second.
+
+    The code is the text that was read when the file was checked, whatever is in the file by now.
+    """
+
+    def __init__(self, fullname: str, path: str, text: bytes) -> None:
+        super().__init__(fullname, path)
+        self._text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self._text, self.path)
+        return code
+
+
+def _import_file(file: Path, text: bytes) -> ModuleType:
+    """Imports a drop-in, which holds ``text``, under a name made from its path and content.
+
+    Two directories may so hold the same file name, a reload that finds the file unchanged gets the
+    same classes, and one that was edited is a new module.
+    """
+    digest = hashlib.sha256(bytes(file.resolve()) + b"\0" + text).hexdigest()[:16]
+    name = f"devhost_dropin_{file.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Uncached(name, str(file), text))
+    if spec is None or spec.loader is None:
+        raise ImportError("it is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look a class's module up here
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def flaws(backend: Any) -> Iterable[str]:
+    """Everything that keeps a class from being a backend, each in one clause; nothing if it is sound."""
+    if not (isinstance(backend, type) and issubclass(backend, Backend)):
+        yield f"{backend!r} is not a subclass of devhost.backend.Backend"
+        return
+    name = getattr(backend, "name", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield f"name {name!r} must be lower-case letters, digits and hyphens, at most 32"
+    if backend.api_version != API_VERSION:
+        yield f"it was written for API version {backend.api_version}, this devhost has {API_VERSION}"
+    for method in ("discover", "allocate"):
+        if getattr(backend, method) is getattr(Backend, method):
+            yield f"it does not define {method}()"
+    if not (isinstance(backend.Options, type) and is_dataclass(backend.Options)):
+        yield "Options is not a dataclass"
+    if backend.ResourceOptions is not NoOptions:
+        yield from _resource_flaws(backend)
+    subsystems: Any = backend.subsystems
+    if isinstance(subsystems, str):
+        yield "subsystems is one string; write a tuple of strings"
+    elif not isinstance(subsystems, Collection) or not all(isinstance(one, str) for one in subsystems):
+        yield "subsystems is not a tuple of strings"
+    declared: Any = backend.attributes
+    if not isinstance(declared, Mapping):
+        yield "attributes is not a mapping of name to Attribute"
+        return
+    for key, attribute in declared.items():
+        if not isinstance(attribute, Attribute):
+            yield f"attribute {key!r} is not declared with Attribute(type, meaning, example)"
+        elif attribute.type not in (str, int, bool, list):
+            yield f"attribute {key!r} has type {attribute.type!r}; it must be str, int, bool or list"
+        elif flaw := _words_flaw(attribute):
+            yield f"attribute {key!r} {flaw}"
+        elif not isinstance(key, str) or not _ATTRIBUTE.fullmatch(key) or key == "not":
+            yield f"attribute name {key!r} is not usable in YAML"
+
+
+def _resource_flaws(backend: type[Backend]) -> Iterator[str]:
+    """What is wrong with what a backend wants to be told in entries of resources."""
+    wanted: Any = backend.ResourceOptions
+    if not (isinstance(wanted, type) and is_dataclass(wanted)):
+        yield "ResourceOptions is not a dataclass"
+        return
+    taken = {key.lower(): key for key in ENTRY_KEYS}
+    for one in fields(wanted):
+        if key := taken.get(one.name.replace("_", "").lower()):
+            yield f"ResourceOptions has the field {one.name}, and {key} is a key of every entry"
+    for method in ("allocate", "prepare", "device_info"):
+        function = getattr(backend, method, None)
+        bare = isinstance(inspect.getattr_static(backend, method, None), (staticmethod, classmethod))
+        if callable(function) and not _takes(function, *([] if bare else [backend]), (), None):
+            yield f"it has ResourceOptions, and {method}() takes no second argument to be given them"
+
+
+def _takes(function: Callable[..., object], *arguments: object) -> bool:
+    """Whether a function can be called with so many arguments, as far as can be told."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # one that is not written in Python
+        return True
+    return True
+
+
+def _words_flaw(attribute: Attribute) -> str:
+    """What is wrong with the words of an attribute; empty if nothing is."""
+    words: Any = attribute.words
+    if not isinstance(words, tuple) or not all(isinstance(word, str) and word for word in words):
+        return "has words that are not a tuple of non-empty strings"
+    if words and (attribute.type not in (str, list) or attribute.hex):
+        return "has words, which are for text and lists, and not for hex"
+    return ""

@@ -1,0 +1,341 @@
+"""Observers in service: each has a queue and a thread of its own, and none of them holds up anybody.
+
+What an observer is told waits in its queue, newest last. One that raises loses what it was told; one that
+raises again and again is left in peace for a while, and so is one that hangs: that is never called twice
+at once. Where a queue grows past :data:`LIMIT`, the oldest in it is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from devhost.backend.backoff import Backoff
+from devhost.backend.errors import BackendTimeout, one_line
+from devhost.backend.incident import Episode
+from devhost.backend.observe import News
+from devhost.telemetry.log import get
+from devhost.telemetry.metrics import Metrics, ObserverFailure
+
+from .catalog import Catalog, InstalledObserver, Refusal
+from .tasks import Tasks
+from .worker import Lane
+
+log = get(__name__)
+
+DEADLINE = 5.0
+"""Seconds one call of a hook may take before the observer counts as hung."""
+
+MOST = 1000
+"""News in one call at most, so that the deadline means the same for every node."""
+
+LIMIT = 20_000
+"""News that wait for one observer at most, but for the newest batch, which is kept whole."""
+
+PATIENCE = 5
+"""Failures in a row after which an observer is paused."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
+"""Seconds; each pause without a success in between is twice as long as the one before."""
+
+
+class State(StrEnum):
+    """How an observer does."""
+
+    OK = "ok"
+    PAUSED = "paused"
+
+
+@dataclass(slots=True)
+class Standing:
+    """What there is to say of an observer; ``since`` is wall-clock seconds."""
+
+    state: State = State.OK
+    reason: str = ""
+    since: float = field(default_factory=time.time)
+    calls: int = 0
+    failures: int = 0
+    dropped: int = 0
+
+
+class Batch:
+    """News of one kind that became known together.
+
+    They are made when the first observer is called with them, on its thread: a thousand devices that
+    appear at once must not cost the event loop a thousand objects.
+
+    Args:
+        kind: of which kind they are.
+        count: how many.
+        make: makes them, in order.
+    """
+
+    def __init__(self, kind: type[News], count: int, make: Callable[[], Sequence[News]]) -> None:
+        self.kind = kind
+        self.count = count
+        self._make = make
+        self._made: Sequence[News] | None = None
+
+    def news(self) -> Sequence[News]:
+        """The news; two threads that ask at once may both make them, which are equal."""
+        if self._made is None:
+            self._made = tuple(self._make())
+        return self._made
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A batch in a queue, of which ``told`` news have been told."""
+
+    batch: Batch
+    told: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.batch.count - self.told
+
+
+class Observer:
+    """One observer in service.
+
+    Args:
+        plugin: what to call.
+        changed: called when its standing is another than before.
+    """
+
+    def __init__(self, plugin: InstalledObserver, metrics: Metrics, changed: Callable[[], None]) -> None:
+        self.plugin = plugin
+        self.standing = Standing()
+        self._metrics = metrics
+        self._changed = changed
+        self._lane = Lane(f"observe-{Path(plugin.name).stem}")
+        self._queue: deque[_Waiting] = deque()
+        self._waiting = 0
+        self._missed = 0
+        self._overflowed = False
+        self._news = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._failed_in_a_row = 0
+        self._pause = Episode()
+        self._told_of: set[tuple[str, str]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """News that have not been told yet."""
+        return self._waiting
+
+    @property
+    def hung(self) -> bool:
+        """Whether a call has not returned within its deadline, nor since."""
+        return self._lane.abandoned > 0
+
+    def tell(self, batch: Batch) -> None:
+        """Puts news into the queue, if there are any and the observer hears of their kind."""
+        if not batch.count or batch.kind.hook not in self.plugin.hooks:
+            return
+        self._queue.append(_Waiting(batch))
+        self._waiting += batch.count
+        if self._waiting > LIMIT:
+            self._drop()
+        if self.standing.state is State.OK:
+            self._settled.clear()
+        self._news.set()
+
+    async def settled(self) -> None:
+        """Waits until all is told, or the observer is paused."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Tells the observer its news, for ever."""
+        while True:
+            if self.standing.state is State.PAUSED:
+                await asyncio.sleep(self._backoff.delay())
+                if self.hung:
+                    continue
+            if not self._queue:
+                self._settled.set()
+                if self._overflowed:
+                    log.info(
+                        "observer has caught up", observer=self.plugin.name, dropped=self.standing.dropped
+                    )
+                self._overflowed = False
+                self._news.clear()
+                await self._news.wait()
+            await self._call()
+
+    def close(self) -> None:
+        """Forgets what was not told and lets the thread end; waits for nobody."""
+        self._queue.clear()
+        self._waiting = 0
+        self._settled.set()
+        self._lane.close()
+
+    async def _call(self) -> None:
+        first = self._queue[0]
+        batch, start = first.batch, first.told
+        count = min(MOST, first.left)
+        first.told += count
+        self._waiting -= count
+        if not first.left:
+            self._queue.popleft()
+        missed, self._missed = self._missed, 0
+
+        def call() -> BaseException | None:
+            try:
+                self.plugin.call(hook, news=batch.news()[start : start + count], missed=missed)
+            except BaseException as error:  # noqa: BLE001 - a stranger's code may raise anything
+                return error
+            return None
+
+        hook = batch.kind.hook
+        self.standing.calls += 1
+        try:
+            error = await self._lane.call(DEADLINE, call)
+        except BackendTimeout:
+            reason = f"{hook} did not return within {DEADLINE:g} s"
+            self._failed(ObserverFailure.TIMEOUT, hook, "", reason)
+        else:
+            if error is None:
+                self._went_well()
+            else:
+                self._failed(ObserverFailure.ERROR, hook, type(error).__name__, f"{hook}: {one_line(error)}")
+
+    def _went_well(self) -> None:
+        self._failed_in_a_row = 0
+        if self.standing.state is State.OK:
+            return
+        self._backoff.reset()
+        self._told_of.clear()
+        self._pause.over()
+        if self._queue:
+            self._settled.clear()
+        self._stand(State.OK, "")
+        log.info("observer is back", observer=self.plugin.name, dropped=self.standing.dropped)
+
+    def _failed(self, failure: ObserverFailure, hook: str, sort: str, reason: str) -> None:
+        self.standing.failures += 1
+        self._failed_in_a_row += 1
+        self._metrics.observer_failed(self.plugin.name, failure)
+        if (hook, sort) not in self._told_of:
+            self._told_of.add((hook, sort))
+            log.warning("observer failed", observer=self.plugin.name, reason=reason)
+        if self.standing.state is State.OK:
+            if failure is ObserverFailure.ERROR and self._failed_in_a_row < PATIENCE:
+                return
+            log.error("observer is paused", observer=self.plugin.name, reason=reason)
+            self._pause.news(reason)
+        elif self._pause.news(reason):
+            log.error("observer is still paused", observer=self.plugin.name, reason=reason)
+        self._stand(State.PAUSED, reason)
+        self._settled.set()
+
+    def _drop(self) -> None:
+        dropped = 0
+        while self._waiting > LIMIT and len(self._queue) > 1:
+            left = self._queue.popleft().left
+            self._waiting -= left
+            dropped += left
+        if not dropped:
+            return
+        if not self._overflowed:
+            self._overflowed = True
+            log.warning("observer is too slow, news are dropped", observer=self.plugin.name, limit=LIMIT)
+        self._missed += dropped
+        self.standing.dropped += dropped
+        self._metrics.observer_dropped(self.plugin.name, dropped)
+
+    def _stand(self, state: State, reason: str) -> None:
+        if state is not self.standing.state:
+            self.standing.since = time.time()
+            self._metrics.observer_paused(self.plugin.name, state is State.PAUSED)
+        if (state, reason) != (self.standing.state, self.standing.reason):
+            self.standing.state, self.standing.reason = state, reason
+            self._changed()
+
+
+class Observers:
+    """All observers of this process.
+
+    Args:
+        tasks: where each of them runs.
+        changed: called when the standing of one is another than before.
+    """
+
+    def __init__(self, tasks: Tasks, metrics: Metrics, changed: Callable[[], None] = lambda: None) -> None:
+        self._tasks = tasks
+        self._metrics = metrics
+        self._changed = changed
+        self._running: dict[str, Observer] = {}
+        self._refused: frozenset[Refusal] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Whether anybody listens: else nothing needs to be told."""
+        return bool(self._running)
+
+    def __iter__(self) -> Iterator[Observer]:
+        return iter(self._running.values())
+
+    def tell(self, batch: Batch) -> None:
+        """Tells all of them."""
+        for observer in self._running.values():
+            observer.tell(batch)
+
+    def follow(self, catalog: Catalog, present: Callable[[], Iterable[Batch]]) -> None:
+        """Makes the observers those of the catalog.
+
+        One that stays is not disturbed; one that does not is called no more, whatever waits for it.
+
+        Args:
+            present: what one that is new must be told of that is there already.
+        """
+        wanted = {plugin.name: plugin for plugin in catalog.observers}
+        for name, observer in list(self._running.items()):
+            if name not in wanted or not _same(wanted[name], observer.plugin):
+                self._dismiss(name)
+        new = [plugin for name, plugin in wanted.items() if name not in self._running]
+        known = list(present()) if new else []
+        for plugin in new:
+            self._enlist(plugin, known)
+        for refusal in sorted(set(catalog.refused) - self._refused, key=lambda refusal: refusal.origin):
+            # An unusable backend is missed by the configuration; nothing else would miss an observer.
+            log.warning("plugin refused", origin=refusal.origin, reason=refusal.reason)
+        self._refused = frozenset(catalog.refused)
+
+    async def flush(self, within: float) -> None:
+        """Waits until all is told, at most so many seconds, and not for one that is paused."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                for observer in list(self._running.values()):
+                    await observer.settled()
+
+    def close(self) -> None:
+        """Lets their threads end; waits for nobody."""
+        for observer in self._running.values():
+            observer.close()
+
+    def _enlist(self, plugin: InstalledObserver, known: Iterable[Batch]) -> None:
+        self._metrics.observer_added(plugin.name)
+        observer = self._running[plugin.name] = Observer(plugin, self._metrics, self._changed)
+        for batch in known:
+            observer.tell(batch)
+        self._tasks.spawn(f"observer {plugin.name}", observer.run)
+        log.info("observer added", observer=plugin.name, hooks=plugin.hooks)
+
+    def _dismiss(self, name: str) -> None:
+        self._running.pop(name).close()
+        self._tasks.cancel(f"observer {name}")
+        self._metrics.observer_removed(name)
+        log.info("observer removed", observer=name)
+
+
+def _same(one: InstalledObserver, other: InstalledObserver) -> bool:
+    """Whether two are the same plugin: a reload gives those objects anew that did not change."""
+    return one.plugin is other.plugin and one.hooks == other.hooks

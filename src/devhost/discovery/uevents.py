@@ -1,0 +1,248 @@
+"""What the kernel and the file system tell us: uevents and directory changes, in the event loop.
+
+No threads: each source is a descriptor the loop watches, drained without blocking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import asyncinotify
+import pyudev
+
+from devhost.backend import Event
+from devhost.backend.backoff import Backoff
+from devhost.backend.incident import Episode
+from devhost.backend.inotify import explained
+from devhost.telemetry.log import get
+
+log = get(__name__)
+
+RECEIVE_BUFFER = 16 * 1024 * 1024
+"""Bytes; a module load on a big machine emits thousands of uevents at once (udevd asks for 128 MiB)."""
+
+DRAIN_LIMIT = 256
+"""Uevents read in one go before the loop gets its turn again."""
+
+SETTLE = 1.0
+"""Seconds after a kernel event at which to look again: udevd is done by then, whether or not it is heard."""
+
+RETRY = 12
+"""Polls after which inotify, if it has failed again and again, is tried again at the latest."""
+
+EventSink = Callable[[Event], None]
+
+
+def udevd_runs(root: Path = Path("/")) -> bool:
+    """Whether systemd-udevd serves this machine: its control socket exists (as libudev itself checks).
+
+    Args:
+        root: directory that stands for ``/``.
+    """
+    return (root / "run/udev/control").exists()
+
+
+class UeventMonitor:
+    """Calls ``sink`` for each uevent, and with an empty :class:`Event` when some were lost.
+
+    With udevd running, its events are taken (rules have then set names and permissions), and the
+    kernel's own arrive as a late second look, :data:`SETTLE` seconds after: udevd's stay within the
+    host's network namespace, the kernel's reach a pod too. Without udevd the kernel's count at once. So they
+    do where udevd serves the node and cannot be heard here; the late look follows, for what rules have set.
+
+    Args:
+        root: directory that stands for the node's ``/``.
+
+    Raises:
+        OSError: netlink sockets are not to be had; the slow resync is then all there is.
+    """
+
+    def __init__(self, sink: EventSink, root: Path = Path("/")) -> None:
+        self._sink = sink
+        self._late: asyncio.TimerHandle | None = None
+        self._unreadable = Episode()
+        self._loop = asyncio.get_running_loop()
+        context = pyudev.Context()
+        self.source = "udev" if udevd_runs() else "kernel"
+        self._unheard = self.source == "kernel" and udevd_runs(root)
+        self._monitors: list[pyudev.Monitor] = []
+        try:
+            for source in dict.fromkeys(("kernel", self.source)):
+                self._monitors.append(self._open(context, source))
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stops listening."""
+        for monitor in self._monitors:
+            self._loop.remove_reader(monitor.fileno())
+        self._monitors.clear()
+        if self._late is not None:
+            self._late.cancel()
+
+    def _open(self, context: pyudev.Context, source: str) -> pyudev.Monitor:
+        monitor = pyudev.Monitor.from_netlink(context, source)
+        try:
+            monitor.set_receive_buffer_size(RECEIVE_BUFFER)
+        except OSError:
+            # Needs CAP_NET_ADMIN; without it an overflow is likelier, and it is noticed.
+            log.debug("the uevent receive buffer keeps its default size")
+        monitor.start()
+        act: EventSink = self._look_later
+        if source == self.source:
+            act = self._look_now_and_later if self._unheard else self._sink
+        self._loop.add_reader(monitor.fileno(), self._drain, monitor, act)
+        return monitor
+
+    def _drain(self, monitor: pyudev.Monitor, act: EventSink) -> None:
+        for _ in range(DRAIN_LIMIT):
+            try:
+                device = monitor.poll(timeout=0)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                if error.errno != errno.ENOBUFS and self._unreadable.news(reason):
+                    log.warning("reading uevents failed", reason=reason)
+                act(Event())
+                return
+            if self._unreadable.over():
+                log.info("uevents can be read again")
+            if device is None:
+                return
+            act(
+                Event(
+                    device.subsystem or "",
+                    device.action or "",
+                    device.sys_path,
+                    device.device_node or "",
+                )
+            )
+
+    def _look_now_and_later(self, event: Event) -> None:
+        self._sink(event)
+        self._look_later(event)
+
+    def _look_later(self, _event: Event) -> None:
+        if self._late is None:
+            self._late = self._loop.call_later(SETTLE, self._look_now)
+
+    def _look_now(self) -> None:
+        self._late = None
+        self._sink(Event())
+
+
+_CHANGES = (
+    asyncinotify.Mask.CREATE
+    | asyncinotify.Mask.DELETE
+    | asyncinotify.Mask.MOVED_FROM
+    | asyncinotify.Mask.MOVED_TO
+    | asyncinotify.Mask.CLOSE_WRITE
+    | asyncinotify.Mask.ATTRIB
+    | asyncinotify.Mask.DELETE_SELF
+    | asyncinotify.Mask.MOVE_SELF
+)
+
+
+class DirectoryWatch:
+    """Wakes whoever waits when anything in one of some directories changes, and now and then anyway.
+
+    inotify is only the fast way: directories that do not exist yet, or an exhausted inotify limit
+    (``fs.inotify.max_user_instances`` is 128 by default), leave the polling. inotify is tried again with
+    back-off.
+
+    Args:
+        paths: gives the directories to watch; asked again after each change, so they may move.
+        poll: seconds between two wakes when nothing is heard.
+        blind: called with the reason when inotify stops working, and with an empty one when it works again.
+    """
+
+    def __init__(
+        self, paths: Callable[[], list[Path]], poll: float, blind: Callable[[str], None] = lambda reason: None
+    ) -> None:
+        self._paths = paths
+        self._poll = poll
+        self._tell = blind
+        self._reason = ""
+        self._retry_at = 0.0
+        self._backoff = Backoff(poll, RETRY * poll)
+        self._inotify: asyncinotify.Inotify | None = None
+        self._watched: dict[Path, tuple[asyncinotify.Watch, tuple[int, int]]] = {}
+        self._blind = Episode()
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yields after each burst of changes, and at least every ``poll`` seconds."""
+        try:
+            while True:
+                self._arm()
+                yield
+                await self._next()
+        finally:
+            if self._inotify is not None:
+                self._inotify.close()
+                self._inotify = None
+                self._watched.clear()
+
+    async def _next(self) -> None:
+        if self._inotify is None or not self._watched:
+            await asyncio.sleep(self._poll)
+            return
+        try:
+            async with asyncio.timeout(self._poll):
+                await self._inotify.get()
+                while self._inotify.sync_get() is not None:
+                    pass  # the rest of the burst
+        except TimeoutError:
+            return
+
+    def _arm(self) -> None:
+        """Watches the directories that exist now; one that was replaced (same path, new inode) anew."""
+        if self._reason and time.monotonic() < self._retry_at:
+            return
+        try:
+            if self._inotify is None:
+                self._inotify = asyncinotify.Inotify(sync_timeout=0)
+            wanted = {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
+            # A directory made anew may get the old one's inode; the kernel has dropped its watch then.
+            alive = self._inotify.watches
+            for path, (watch, identity) in list(self._watched.items()):
+                if wanted.get(path) != identity or watch not in alive:
+                    del self._watched[path]
+                    self._drop(watch)
+            for path, identity in wanted.items():
+                if path not in self._watched:
+                    self._watched[path] = (self._inotify.add_watch(path, _CHANGES), identity)
+        except OSError as error:
+            self._retry_at = time.monotonic() + self._backoff.delay()
+            self._polls(explained(error))
+        else:
+            self._backoff.reset()
+            self._polls("")
+
+    def _polls(self, reason: str) -> None:
+        """Logs and reports that inotify does not work, or that it works again."""
+        if reason and self._blind.news(reason):
+            log.warning("no inotify, polling instead", reason=reason, seconds=self._poll)
+        if not reason and self._blind.over():
+            log.info("inotify works again")
+        if reason != self._reason:
+            self._reason = reason
+            self._tell(reason)
+
+    def _drop(self, watch: asyncinotify.Watch) -> None:
+        try:
+            if self._inotify is not None:
+                self._inotify.rm_watch(watch)
+        except (OSError, KeyError, ValueError):
+            return  # the kernel dropped it already, together with the directory
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

@@ -1,0 +1,159 @@
+"""Whether what a backend returned can be devices: types, ids and attributes as declared.
+
+A stranger's backend may return anything at all. What passes here can be planned, compared, listed and
+shown without another look at its types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from devhost.backend import Attribute
+from devhost.backend.errors import one_line
+from devhost.backend.model import MAX_DEVICE_ID, Device, sound_health, unhealthy
+
+from .health import is_health
+
+NUMA_LIMIT = 1024
+"""NUMA node ids are below this (``CONFIG_NODES_SHIFT`` of Linux is at most 10)."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/=#-]*")
+_VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedDevice:
+    """Something a backend returned that cannot be a device. ``device`` names it as well as possible."""
+
+    device: str
+    reason: str
+
+
+def sound_devices(
+    returned: Iterable[object], declared: Mapping[str, Attribute], known: Mapping[str, Device]
+) -> tuple[Mapping[str, Device], tuple[RefusedDevice, ...]]:
+    """What a backend returned as devices by id, and all that cannot be one of them.
+
+    Args:
+        declared: the backend's ``attributes``.
+        known: the devices of the last time; those unchanged stay the same objects, so that all later
+            comparisons are by identity.
+    """
+    good: dict[str, Device] = {}
+    refused: list[RefusedDevice] = []
+    for device in returned:
+        before = known.get(device.id) if isinstance(device, Device) and type(device.id) is str else None
+        flaw = "" if before is device else unsound(device, declared)
+        if flaw or not isinstance(device, Device):
+            refused.append(RefusedDevice(name_of(device), flaw))
+        elif device.id in good:
+            refused.append(RefusedDevice(name_of(device), "another device has the same id"))
+        else:
+            good[device.id] = _canonical(device, before)
+    return good, tuple(refused)
+
+
+def _canonical(device: Device, before: Device | None) -> Device:
+    if before is device:
+        return device
+    if (health := sound_health(device.health)) is not device.health:
+        device = replace(device, health=health)
+    reasons = {use: sound_health(unhealthy(why)).reason for use, why in device.unusable_for.items()}
+    if reasons != device.unusable_for:
+        device = replace(device, unusable_for=reasons)
+    if any(node < 0 for node in device.numa_nodes):
+        # The kernel's -1 means "no node"; the kubelet would take it as a node of its own.
+        device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
+    return before if before is not None and before == device else device
+
+
+def unsound(device: object, declared: Mapping[str, Attribute]) -> str:
+    """Why something a backend returned cannot be a device; empty if it can.
+
+    Args:
+        declared: the backend's ``attributes``.
+    """
+    try:
+        return _flaw(device, declared)
+    except Exception as error:  # noqa: BLE001 - a stranger's mapping may raise on any look at it
+        return f"looking at it failed: {one_line(error)}"
+
+
+def name_of(device: object) -> str:
+    """An id as short as a log line can bear."""
+    try:
+        name = str(device.id) if isinstance(device, Device) else repr(device)
+    except Exception:  # noqa: BLE001 - a stranger's object may raise on any look at it
+        name = type(device).__name__
+    return name if len(name) <= 80 else name[:77] + "..."
+
+
+def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
+    if not isinstance(device, Device):
+        return f"the backend returned {type(device).__name__}, not Device"
+    given: Any = device  # its annotations promise the types, its author may not have kept them
+    if not isinstance(given.id, str) or not given.id:
+        return "it has no id"
+    if len(given.id) > MAX_DEVICE_ID:
+        return f"its id has {len(given.id)} characters, more than {MAX_DEVICE_ID}"
+    if not _ID.fullmatch(given.id) or "::" in given.id:
+        return "its id has characters other than letters, digits and ._:@+/=#-, or a double colon"
+    if not (isinstance(given.attributes, Mapping) and is_health(given.health)):
+        return "its attributes are not a mapping, or its health is not a Health with a string for a reason"
+    if not (isinstance(given.claims, frozenset) and isinstance(given.part_of, frozenset)):
+        return "its claims or part_of are not a frozenset"
+    if not isinstance(given.numa_nodes, tuple) or not all(map(_is_node, given.numa_nodes)):
+        return f"its numa_nodes are not a tuple of whole numbers below {NUMA_LIMIT}"
+    if not _strings(given.pcie_path):
+        return "its pcie_path is not a tuple of strings"
+    if not isinstance(given.withheld, str):
+        return "its withheld is not a string"
+    if not isinstance(given.unusable_for, Mapping) or not all(
+        isinstance(text, str) for pair in given.unusable_for.items() for text in pair
+    ):
+        return "its unusable_for is not a mapping of strings to strings"
+    if not (isinstance(given.inherited, frozenset) and given.inherited <= given.attributes.keys()):
+        return "its inherited is not a frozenset of names of its attributes"
+    if not _strings(given.former_ids):
+        return "its former_ids are not a tuple of strings"
+    for name, value in given.attributes.items():
+        if flaw := _attribute_flaw(name, value, declared):
+            return flaw
+    return ""
+
+
+def _attribute_flaw(name: object, value: object, declared: Mapping[str, Attribute]) -> str:
+    if not isinstance(name, str):
+        return f"attribute name {name!r} is not a string"
+    attribute = declared.get(name) or _family(name, declared)
+    if attribute is None:
+        return f"attribute {name!r} is not declared by the backend"
+    if not isinstance(value, _VALUE_TYPES.get(attribute.type, (tuple,))) or (
+        attribute.type is int and isinstance(value, bool)
+    ):
+        return f"attribute {name!r} is {type(value).__name__}, declared as {attribute.type.__name__}"
+    if attribute.type is list and not _strings(value):
+        return f"attribute {name!r} has members that are not strings"
+    if attribute.words:
+        values = value if isinstance(value, tuple) else (value,)
+        if odd := [one for one in values if one not in attribute.words]:
+            return f"attribute {name!r} is {odd[0]!r}, declared as one of {', '.join(attribute.words)}"
+    return ""
+
+
+def _is_node(node: object) -> bool:
+    return type(node) is int and node < NUMA_LIMIT
+
+
+def _strings(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(member, str) for member in value)
+
+
+def _family(name: str, declared: Mapping[str, Attribute]) -> Attribute | None:
+    for key, attribute in declared.items():
+        if key.endswith("*") and name.startswith(key[:-1]):
+            return attribute
+    return None

@@ -1,0 +1,223 @@
+"""A lane: one thread on which a backend's calls run one after another, each with a deadline.
+
+A call that hangs in C cannot be stopped, only left behind. Its thread is abandoned (it ends by itself
+if the call ever returns), a fresh one takes the lane over, and the number of abandoned threads is
+bounded: at :data:`MAX_ABANDONED` the lane runs nothing more until one comes back.
+
+A thread that has had nothing to do for :data:`IDLE` seconds ends, and the next call starts one again: a
+backend that is only asked at the resync costs no thread meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from devhost.backend.errors import BackendTimeout, EnvironmentFailure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_ABANDONED = 4
+"""Hung threads a lane puts up with: each pins a stack and whatever the call holds."""
+
+
+IDLE = 2.0
+"""Seconds that a thread waits for another call. Starting one takes about 0.1 ms."""
+
+FILE_DEADLINE = 4.0
+"""Seconds one file operation may take: the directory may lie on something that hangs."""
+
+
+class Lane:
+    """Runs blocking calls for one purpose. Made and used in one event loop.
+
+    Args:
+        name: of its threads.
+        who: who is called, as a sentence of an error begins: ``backend gpu``.
+        work: what for, as that sentence goes on: ``when looking for devices``.
+    """
+
+    def __init__(self, name: str, who: str = "it", work: str = "") -> None:
+        self.name = name
+        self._who = who
+        self._work = f" {work}" if work else ""
+        self._jobs: deque[_Job | _Last] = deque()
+        self._wake = threading.Condition()
+        self._thread: _Runner | None = None
+        self._abandoned = 0
+        self._resting = False
+        self._closed = False
+
+    @property
+    def abandoned(self) -> int:
+        """Threads that hang in a call and were left behind."""
+        return self._abandoned
+
+    async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``call`` on the lane's thread and gives back what it returns or raises.
+
+        Args:
+            deadline: seconds from now, waiting for earlier calls included.
+
+        Raises:
+            BackendTimeout: the deadline passed, or too many earlier calls still hang.
+        """
+        if self._abandoned >= MAX_ABANDONED:
+            raise BackendTimeout(
+                f"{self._who} does not answer{self._work}: {self._abandoned} earlier calls still hang"
+            )
+        loop = asyncio.get_running_loop()
+        job = _Job(partial(call, *args, **kwargs), loop)
+        with self._wake:
+            if self._closed:
+                raise BackendTimeout(f"{self._who} is shutting down")
+            self._jobs.append(job)
+            if self._thread is None:
+                self._thread = _Runner(self)
+                self._resting = False
+            self._wake.notify_all()
+        # A timer of its own: asyncio.timeout() would cost a tenth of the whole hop, on each Allocate.
+        timer = loop.call_later(deadline, self._late, job, deadline)
+        try:
+            result: T = await job.future
+            return result
+        finally:
+            timer.cancel()
+            if not job.returned:  # as it usually has: the thread is busy with the lane's lock just now
+                self._leave(job)
+
+    def close(self, last: Callable[[], None] | None = None) -> None:
+        """Lets the thread end once its current call returns; waits for nobody.
+
+        Args:
+            last: run after that call, on the lane's thread; not at all where nothing was ever called.
+                Must not raise.
+        """
+        with self._wake:
+            if last is not None and not self._closed:
+                self._jobs.append(_Last(last))
+                if self._resting:
+                    self._thread = _Runner(self)
+            self._closed = True
+            self._wake.notify_all()
+
+    def _late(self, job: _Job, deadline: float) -> None:
+        said = f"{self._who} did not answer within {deadline:g} s{self._work}"
+        job.finish(None, BackendTimeout(said))
+
+    def _leave(self, job: _Job) -> None:
+        """After a call: a job that still runs has hung (or was cancelled), so its thread is given up."""
+        with self._wake:
+            if job in self._jobs:
+                self._jobs.remove(job)
+            elif self._thread is not None and self._thread.job is job and not job.returned:
+                self._thread.given_up = True
+                self._abandoned += 1
+                fresh = self._jobs and self._abandoned < MAX_ABANDONED
+                self._thread = _Runner(self) if fresh else None
+
+    def _take(self, runner: _Runner) -> _Job | _Last | None:
+        """The next job for ``runner``; ``None`` when its thread should end."""
+        with self._wake:
+            runner.job = None
+            if runner.given_up:
+                self._abandoned -= 1
+                if self._thread is not None:
+                    return None
+                # The lane has no thread, perhaps because too many hung: this one takes it up again.
+                runner.given_up, self._thread = False, runner
+            while not self._jobs:
+                if self._closed:
+                    return None
+                if not self._wake.wait(IDLE) and not self._jobs:
+                    self._thread, self._resting = None, True
+                    return None
+            runner.job = self._jobs.popleft()
+            return runner.job
+
+    def _run(self, runner: _Runner) -> None:
+        while (job := self._take(runner)) is not None:
+            job.run()
+
+
+class FileLane(Lane):
+    """A lane for the files of one directory that the configuration names.
+
+    Args:
+        name: of its threads.
+        mend: what the directory must be, as the hint of an error.
+    """
+
+    def __init__(self, name: str, mend: str) -> None:
+        super().__init__(name)
+        self._mend = mend
+
+    async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``call`` as :meth:`call` does, within :data:`FILE_DEADLINE`.
+
+        Args:
+            what: what it does, for the error: ``write /a/b``.
+
+        Raises:
+            EnvironmentFailure: the directory hangs, is full, or does not let us.
+        """
+        try:
+            return await self.call(FILE_DEADLINE, call, *args, **kwargs)
+        except OSError as error:
+            raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", self._mend) from None
+        except BackendTimeout as error:
+            raise EnvironmentFailure(f"cannot {what}: {error.message}") from None
+
+
+class _Job:
+    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._call = call
+        self._loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.returned = False
+
+    def run(self) -> None:
+        try:
+            value, error = self._call(), None
+        except BaseException as caught:  # noqa: BLE001 - a vendor's code may raise anything
+            value, error = None, caught
+        self.returned = True  # before the caller can wake up and look whether the thread hangs
+        try:
+            self._loop.call_soon_threadsafe(self.finish, value, error)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits for this answer any more
+
+    def finish(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            self.future.set_exception(error)
+        else:
+            # SystemExit, CancelledError and their like mean something else than "the backend failed",
+            # to asyncio and to every `except Exception` on the way; so does a panic in a Rust library.
+            self.future.set_exception(RuntimeError(f"it raised {error!r}"))
+
+
+class _Last:
+    """What a lane does in the end, which nobody waits for."""
+
+    returned = False
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+
+
+class _Runner:
+    """A daemon thread of a lane: it must never keep the process from ending."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.job: _Job | _Last | None = None
+        self.given_up = False
+        threading.Thread(target=lane._run, args=(self,), name=lane.name, daemon=True).start()

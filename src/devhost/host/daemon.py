@@ -1,0 +1,215 @@
+"""``devhost run``: a host with its status socket and, if asked for, its metrics and probes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from devhost.backend import descriptors
+from devhost.backend.errors import UsageError
+from devhost.backend.incident import Recurring
+from devhost.config.last_good import LastGood, state_dir
+from devhost.config.loader import DEFAULT, load, load_or_copy
+from devhost.kubelet.api import PLUGIN_DIRECTORY
+from devhost.kubelet.server import CONNECTIONS
+from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
+from devhost.telemetry.log import get
+from devhost.telemetry.status import StatusServer
+from devhost.telemetry.systemd import Notify, line
+from devhost.telemetry.watchdog import Watchdog
+
+from .entries import place
+from .host import Host, on_signals
+from .problems import problems
+from .status import holders, status
+
+if TYPE_CHECKING:
+    from devhost.telemetry.page.serving import StatusPage
+    from devhost.telemetry.prometheus import PrometheusMetrics
+    from devhost.telemetry.scraped import Entry, Held, Left, Wrong
+
+log = get(__name__)
+
+SWITCH = 0.001
+"""Seconds a thread may keep the interpreter's lock while another wants it.
+
+A backend that computes in Python is on a thread of its own and yet shares that lock: each hop of a request
+to or from the event loop may wait so long. With Python's default of 0.005 an Allocate beside a thread that
+never rests takes about 12 ms, with this less than half of it (``docs/performance.md``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``devhost run`` was asked for; ``listen`` is empty for no HTTP.
+
+    ``pod_metrics`` is whether metrics name pods, ``show_pods`` whether the status page and ``/status.json``
+    do: ``None`` where the user did not choose, which means no.
+    ``state_dir`` is where a copy of the last accepted configuration is kept; with ``strict_config`` devhost
+    does not start from it.
+    """
+
+    config: Path = DEFAULT
+    kubelet_dir: Path = Path(PLUGIN_DIRECTORY)
+    root: Path = Path("/")
+    listen: str = ""
+    status_socket: Path | None = None
+    pod_resources: Path | None = None
+    pod_metrics: bool = False
+    show_pods: bool | None = None
+    state_dir: Path | None = None
+    strict_config: bool = False
+
+
+async def serve(options: Options) -> None:
+    """Runs until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: the configuration is wrong, and there is no copy of an accepted one to start from.
+        UsageError: ``listen`` cannot be read or is missing where it is needed, or options contradict.
+        EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used, or too few
+            files can be open at a time.
+    """
+    notify = Notify()
+    sys.setswitchinterval(SWITCH)
+    listen = parse_listen(options.listen) if options.listen else None
+    _check_pods(options)
+    directory = options.state_dir or state_dir()
+    if directory is None:
+        reason = "this user has no home directory (name a directory with --state-dir)"
+        log.warning("the configuration is not copied", file=str(options.config), reason=reason)
+    last_good = LastGood(options.config, directory)
+    loaded = load(options.config) if options.strict_config else load_or_copy(options.config, last_good)
+    resources = len(loaded.settings.resources)
+    descriptors.provide(
+        descriptors.SERVING + resources * descriptors.RESOURCE,
+        descriptors.SERVING + resources * (descriptors.RESOURCE + CONNECTIONS),
+    )
+    asyncio.get_running_loop().set_exception_handler(_loop_failed())
+    metrics, status_page = None, None
+    if listen is not None:
+        from devhost.telemetry.page.serving import StatusPage
+        from devhost.telemetry.prometheus import PrometheusMetrics  # only where somebody reads them
+
+        metrics = PrometheusMetrics()
+        status_page = StatusPage(lambda: status(host), pods=bool(options.show_pods))
+
+    def changed() -> None:
+        status_server.changed()
+        notify.changed()
+        if status_page is not None:
+            status_page.changed()
+
+    host = Host(
+        options.config,
+        loaded,
+        lambda: load(options.config),
+        options.kubelet_dir,
+        options.root,
+        metrics,
+        changed,
+        options.pod_resources,
+        notify.reloading,
+        last_good,
+    )
+    if metrics is not None:
+        metrics.name_entries(lambda: _entries(host))
+        metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
+    if metrics is not None and options.pod_metrics:
+        metrics.name_holders(lambda: _held(host))
+    status_server = StatusServer(
+        lambda: status(host), kubelet_dir=options.kubelet_dir, socket=options.status_socket
+    )
+    on_signals(host)
+    async with AsyncExitStack() as stack:
+        if listen is not None and metrics is not None and status_page is not None:
+            http = _http(listen, metrics, status_page, host)
+            stack.push_async_callback(http.stop)
+            log.info("listening", address=str(await http.start()))
+        showing = asyncio.create_task(status_server.run())
+        stack.push_async_callback(status_server.stop)
+        stack.callback(showing.cancel)
+        stack.enter_context(Watchdog())
+        telling = notify.run(lambda: host.planned, lambda: _line(host), host.stopped)
+        stack.callback(asyncio.create_task(telling).cancel)
+        await host.run()
+
+
+def _loop_failed() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """What the event loop does with an error that no task gets: asyncio accepts connections by itself."""
+    recurring = Recurring(60.0)
+
+    def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        lack = descriptors.exhausted(error) if error else None
+        if lack is None:
+            loop.default_exception_handler(context)
+        else:
+            recurring.tell(
+                lambda more: log.error("connections cannot be accepted", reason=str(lack), more=more)
+            )
+
+    return failed
+
+
+def _wrong(host: Host) -> Wrong:
+    found = problems(host)
+    return found.counts, [(problem.kind, problem.subject, problem.reason) for problem in found.shown]
+
+
+def _left(host: Host) -> Iterator[Left]:
+    for name, service in host.services.items():
+        for departed in service.departures.lately():
+            yield name, departed.reason
+
+
+def _entries(host: Host) -> Iterator[Entry]:
+    standings = host.shortages.standings
+    for entry in host.settings.resources:
+        yield place(entry), entry.name, entry.backend, entry.optional, standings.count(entry)
+
+
+def _line(host: Host) -> str:
+    found = problems(host)
+    first = next((f"{problem.subject}: {problem.reason}" for problem in found.shown), "")
+    standings = host.shortages.standings
+    waiting = (one.backend for one in host.settings.resources if not one.optional and standings.waits(one))
+    return line(len(host.services), sum(found.counts.values()), first, sorted(set(waiting)))
+
+
+def _held(host: Host) -> Iterator[Held]:
+    for resource, device, holder in holders(host):
+        yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
+
+
+def _check_pods(options: Options) -> None:
+    if not options.listen:
+        for asked, option, what in (
+            (options.pod_metrics, "--pod-metrics", "no metrics to add to"),
+            (options.show_pods, "--show-pods", "no page to show them on"),
+            (options.show_pods is False, "--hide-pods", "no page to hide them from"),
+        ):
+            if asked:
+                raise UsageError(f"{option} has {what}", "add --listen HOST:PORT")
+    if options.pod_metrics and options.show_pods is False:
+        raise UsageError("--pod-metrics and --hide-pods contradict each other", "leave one of them out")
+
+
+def _http(listen: Listen, metrics: PrometheusMetrics, status_page: StatusPage, host: Host) -> HttpServer:
+    from devhost.telemetry.exposition import CONTENT_TYPE
+
+    async def alive() -> tuple[bool, str]:
+        usable, reason = host.kubelet.usable()
+        return await host.own_sockets.answer() if usable else (False, reason)
+
+    routes = {
+        **status_page.routes(),
+        "/metrics": page(metrics.render, CONTENT_TYPE),
+        "/healthz": probe(alive),
+        "/readyz": probe(host.ready),
+    }
+    return HttpServer(listen, routes)

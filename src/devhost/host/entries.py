@@ -1,0 +1,331 @@
+"""What became of each entry of the file: how many devices it serves, and why it serves none.
+
+Status, page, metrics and ``devhost discover`` all show these values. A reason is worked out when somebody
+asks for it, and only for entries without devices: it costs a look at every device of the entry's backend.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from devhost.backend import MissingDriver
+from devhost.backend.model import AttributeValue, Device
+from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted
+from devhost.discovery.scanner import Discovery
+from devhost.discovery.scanner import State as BackendState
+from devhost.planning.plan import Plan, Refusal, RefusalKind
+from devhost.planning.settings import ResourceSettings, Settings
+from devhost.telemetry.document import EntryStatus
+
+LOOKS = 50_000
+"""Devices that all reasons of one plan look at in a running host: some 0.1 s of the event loop."""
+
+NAMED = 3
+"""Values, patterns and groups that a reason names at most."""
+
+_SIMILAR = 200
+"""Distinct values of which the most similar ones are looked for."""
+
+UNKNOWN = "no device matches (`devhost explain DEVICE` tells why)"
+"""The reason where looking at every device would take too long."""
+
+
+class State(StrEnum):
+    """What became of an entry."""
+
+    SERVED = "served"
+    """It has devices."""
+    WAITING = "waiting"
+    """Its backend has not listed its devices yet."""
+    NONE = "none"
+    """It has no device, and the node is not as the file expects, or has hardware for it."""
+    ABSENT = "absent"
+    """It is optional, and the node has nothing for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One entry: the number of its devices, the names of resources made by it, and why it has no device."""
+
+    entry: ResourceSettings
+    devices: int
+    resources: tuple[str, ...]
+    state: State
+    reason: str = ""
+
+
+class Standings:
+    """The entries of one plan. Reasons are worked out once, when they are first asked for.
+
+    Args:
+        settings: the configuration.
+        plan: what was made of it; ``None`` while there is none.
+        discoveries: the backends, by name.
+        looks: devices to look at for all reasons together; ``None`` for no limit.
+        before: those of the plan before; what it knows of unchanged entries and devices is taken over.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan | None,
+        discoveries: Mapping[str, Discovery],
+        *,
+        looks: int | None = None,
+        before: Standings | None = None,
+    ) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._discoveries = discoveries
+        self._looks = looks
+        self._served = plan.served() if plan else {}
+        self._missed: dict[int, tuple[ResourceSettings, Mapping[str, Device], str]] = {}
+        self._known = before._missed if before else {}
+        self._all: Sequence[Standing] | None = None
+
+    def waits(self, entry: ResourceSettings) -> bool:
+        """Whether the entry's backend has not listed its devices yet."""
+        discovery = self._discoveries.get(entry.backend)
+        return self._plan is None or discovery is None or not discovery.listed
+
+    def all(self) -> Sequence[Standing]:
+        """Every entry, in the order of the file."""
+        if self._all is None or self._plan is None:  # until there is a plan, backends change without another
+            refused: dict[int, list[Refusal]] = {}
+            for refusal in self._plan.refusals if self._plan else ():
+                refused.setdefault(refusal.entry, []).append(refusal)
+            self._all = [
+                self._standing(entry, refused.get(entry.index, ())) for entry in self._settings.resources
+            ]
+        return self._all
+
+    def count(self, entry: ResourceSettings) -> int:
+        """How many devices the entry serves."""
+        return sum(len(resource.offers) for resource in self._served.get(entry.index, ()))
+
+    def _standing(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> Standing:
+        if count := self.count(entry):
+            names = tuple(resource.name for resource in self._served[entry.index])
+            return Standing(entry, count, tuple(sorted(names)), State.SERVED)
+        state, reason = self._why(entry, refused)
+        return Standing(entry, 0, (), state, f"0 devices; {reason}")
+
+    def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[State, str]:
+        discovery = self._discoveries.get(entry.backend)
+        degraded = discovery is not None and discovery.condition.state is BackendState.DEGRADED
+        waits = self.waits(entry)
+        if discovery is None or (waits and not degraded):
+            return State.WAITING, "the backend has not answered yet"
+        if degraded:
+            state = State.WAITING if waits else State.NONE
+            return state, f"the backend is degraded: {discovery.condition.reason}"
+        lacking = [one for one in discovery.condition.missing_drivers if wanted(one, [entry])]
+        # hardware without its driver may also be a device that its backend withholds: this reason has the fix
+        if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
+            more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
+            return State.NONE, f"{lacking[0].subject}: {lacking[0].reason}{more}"
+        if refused:
+            return State.NONE, _refused(refused, self._settings)
+        state = State.ABSENT if entry.optional else State.NONE
+        return state, self._nearest(entry, discovery.devices)
+
+    def _nearest(self, entry: ResourceSettings, devices: Mapping[str, Device]) -> str:
+        known = self._known.get(entry.index)
+        if known is not None and known[0] == entry and known[1] is devices:
+            reason = known[2]
+        elif self._looks is not None and len(devices) * len(entry.where) > self._looks:
+            return UNKNOWN
+        else:
+            if self._looks is not None:
+                self._looks -= len(devices) * len(entry.where)
+            reason = nearest(entry.where, devices.values())
+        self._missed[entry.index] = entry, devices, reason
+        return reason
+
+
+def place(entry: ResourceSettings) -> str:
+    """An entry's place in the file, as complaints name it: ``resources[2]``."""
+    return f"resources[{entry.index}]"
+
+
+def described(standing: Standing) -> EntryStatus:
+    """What became of one entry, as the status document has it."""
+    return {
+        "entry": place(standing.entry),
+        "name": standing.entry.name,
+        "backend": standing.entry.backend,
+        "optional": standing.entry.optional,
+        "devices": standing.devices,
+        "resources": list(standing.resources),
+        "state": standing.state.value,
+        "reason": standing.reason,
+    }
+
+
+def wanted(lacking: MissingDriver, entries: Iterable[ResourceSettings]) -> bool:
+    """Whether any of these entries could want hardware whose driver is missing. They are of its backend."""
+    return any(may_hold(entry.where, lacking.attributes) for entry in entries)
+
+
+def _refused(refused: Sequence[Refusal], settings: Settings) -> str:
+    """Why no device that an entry selects is offered by it."""
+    groups = Counter((one.taker, "" if one.taker is not None else one.reason, one.kind) for one in refused)
+    found = []
+    for (taker, reason, kind), count in groups.most_common(NAMED):
+        if taker is None:
+            each = "" if count == 1 else "each is refused: "
+            found.append(f"{_match(count)}, but {each}{reason}")
+            continue
+        entry = settings.resources[taker]
+        exclusive = " and does not say exclusive: false" if kind is RefusalKind.UNSHARED else ""
+        them = "it" if count == 1 else "them"
+        found.append(f"{_match(count)}, but resources[{taker}] ({entry.name}) took {them}{exclusive}")
+    return "; ".join((*found, *_rest(len(groups) - len(found), "more reason")))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Devices that fail the same conditions of one block."""
+
+    block: int
+    unmet: Sequence[Term | Block]
+    devices: list[Device]
+
+
+def nearest(where: Where, devices: Collection[Device]) -> str:
+    """What the devices that come nearest to ``where`` lack, of devices that it does not take.
+
+    Nearest is what fails the fewest conditions of a block; of these, what differs from the configured value
+    in nothing but case and white space. A block of which a device meets no condition says least.
+    """
+    if not devices:
+        return "the backend sees no devices"
+    most = max((len(block.terms) + len(block.refuse) for block in where), default=0)
+    best: tuple[bool, int, int, int] | None = None
+    groups: dict[tuple[int, ...], _Group] = {}
+    for device in devices:
+        own: tuple[tuple[bool, int, int, int], int, Sequence[Term | Block]] | None = None
+        for number, block in enumerate(where):
+            seen = block.sees(device.attributes, device.inherited)
+            if not (unmet := block.unmet(seen, most)):
+                continue
+            strange = sum(not _alike(one, device, seen) for one in unmet)
+            met = len(block.terms) - sum(isinstance(one, Term) for one in unmet)
+            rank = not met and strange == len(unmet), len(unmet), strange, -met
+            if own is None or rank < own[0]:
+                own = rank, number, unmet
+        if own is None or (best is not None and own[0] > best):
+            continue
+        rank, number, lacks = own
+        if rank != best:
+            best, groups = rank, {}
+            most = most if rank[0] else rank[1]
+        group = groups.setdefault((number, *map(id, lacks)), _Group(number, lacks, []))
+        group.devices.append(device)
+    if best is None:
+        return UNKNOWN
+    if best[0] and all(isinstance(one, Term) for group in groups.values() for one in group.unmet):
+        return _nothing(where, groups.values(), len(devices))
+    ordered = sorted(groups.values(), key=lambda group: (-len(group.devices), group.block))
+    told = [_told(group, where) for group in ordered[:NAMED]]
+    rest = sum(len(group.devices) for group in ordered[NAMED:])
+    return "; ".join((*told, *_rest(rest, "more device")))
+
+
+def _told(group: _Group, where: Where) -> str:
+    count = len(group.devices)
+    of = f"all of block {group.block + 1} but" if len(where) > 1 else "all but"
+    lacks = [_lack(one, group, where[group.block]) for one in group.unmet]
+    return f"{_match(count)} {of} {' and '.join(lacks)}"
+
+
+def _match(count: int) -> str:
+    return "1 matches" if count == 1 else f"{count} match"
+
+
+def _lack(one: Term | Block, group: _Group, block: Block) -> str:
+    if isinstance(one, Block):
+        return f"not: {{{one}}}"
+    if block.without and any(one.holds(device.attributes) for device in group.devices):
+        return f"{one.attribute} (counts only in a block that names {block.without})"
+    found = [block.sees(device.attributes, device.inherited).get(one.attribute) for device in group.devices]
+    values = {value for value in found if value is not None}
+    if not values:
+        has = ["has none" if len(found) == 1 else "all have none"]
+    else:
+        has = [*_listed(one, values), *(["none"] if None in found else [])]
+    return f"{one.attribute} ({_joined(has)}, not {_wanted(one)})"
+
+
+def _nothing(where: Where, groups: Iterable[_Group], count: int) -> str:
+    """Where no device meets any condition of any block."""
+    terms = {id(one): (one, group) for group in groups for one in group.unmet}
+    if len(where) != 1 or len(terms) != 1:
+        return (
+            "the only device meets no condition"
+            if count == 1
+            else f"none of the {count} devices meets any condition"
+        )
+    ((term, group),) = terms.values()
+    assert isinstance(term, Term)
+    values = {found for one in group.devices if (found := one.attributes.get(term.attribute)) is not None}
+    has = _joined(_listed(term, values), "and") if values else ""
+    if count == 1:
+        return (
+            f"the only device has {term.attribute} {has}, not {_wanted(term)}"
+            if has
+            else f"the only device has no {term.attribute}"
+        )
+    if not has:
+        return f"none of the {count} devices has the attribute {term.attribute}"
+    return f"none of the {count} devices has {term.attribute} {_wanted(term)}, they have {has}"
+
+
+def _wanted(term: Term) -> str:
+    shown = [quoted(str(one)) if isinstance(one, Text) else str(one) for one in term.patterns]
+    return _joined([*shown[:NAMED], *_rest(len(shown) - NAMED, "other")])
+
+
+def _joined(items: Sequence[str], word: str = "or") -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {word} {items[-1]}"
+
+
+def _rest(count: int, what: str) -> list[str]:
+    return [f"{count} {what}{'' if count == 1 else 's'}"] if count > 0 else []
+
+
+def _listed(term: Term, values: Collection[AttributeValue]) -> list[str]:
+    """A few of the values, quoted: those most similar to what is wanted, else the first."""
+    shown = sorted({quoted(value) for value in values})
+    similar: list[str] = []
+    if len(shown) > NAMED:
+        for pattern in term.patterns[:NAMED]:
+            similar += difflib.get_close_matches(quoted(str(pattern)), shown[:_SIMILAR], NAMED)
+    few = list(dict.fromkeys((*similar, *shown)))[:NAMED]
+    return [*few, *_rest(len(shown) - len(few), "other")]
+
+
+def _alike(one: Term | Block, device: Device, seen: Mapping[str, AttributeValue]) -> bool:
+    """Whether a device differs from what a term wants in nothing but case and white space.
+
+    So does one that has the right value and inherited it, which does not count.
+    """
+    if not isinstance(one, Term):
+        return False
+    if (value := seen.get(one.attribute)) is None:
+        return one.holds(device.attributes)
+    found = _folded(value)
+    return any(
+        isinstance(pattern, Text) and Text(" ".join(pattern.pattern.split()), fold=True).matches(found)
+        for pattern in one.patterns
+    )
+
+
+def _folded(value: AttributeValue) -> AttributeValue:
+    if isinstance(value, str):
+        return " ".join(value.split())
+    return tuple(" ".join(item.split()) for item in value) if isinstance(value, tuple) else value

@@ -1,0 +1,185 @@
+"""What containers have that no list shows, and why nobody finds it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from devhost.allocation.inventory import forgotten as why_forgotten
+from devhost.allocation.ledger import Ledger
+from devhost.backend.model import MAX_DEVICE_ID, Holder
+from devhost.discovery.scanner import Discovery
+from devhost.planning.held import Key
+from devhost.planning.tokens import Known, is_former, stands_for_all, unit_of
+from devhost.telemetry.log import get
+
+from .service import GONE, ResourceService
+
+log = get(__name__)
+
+SHARED_OTHERWISE = "the resource is shared in another way now"
+OTHER_BACKEND = "the resource has its devices from another backend now"
+FORMER_ID = "the device has another id now"
+UNSERVED = "devhost does not serve this resource now"
+
+NAMED = 20
+"""Devices that the log names at most of those that are missed at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """A token in the hands of a container, and the ids of the devices behind it as far as they are known.
+
+    ``missing`` are those of them that are not there any more, also where that is known of some only.
+    """
+
+    resource: str
+    token: str
+    devices: tuple[str, ...]
+    holder: Holder | None
+    reason: str
+    missing: tuple[str, ...] = ()
+
+
+class Strand:
+    """Finds it, and logs of what is gone that somebody has it, once.
+
+    Args:
+        ledger: who has what.
+        services: the resources that are served, by name.
+        discoveries: the backends that run, by name.
+    """
+
+    def __init__(
+        self, ledger: Ledger, services: Mapping[str, ResourceService], discoveries: Mapping[str, Discovery]
+    ) -> None:
+        self._ledger = ledger
+        self._services = services
+        self._discoveries = discoveries
+        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._forgotten: Mapping[tuple[str, str], Holder] = {}
+
+    def found(self) -> Iterator[Stranded]:
+        """All of it, by resource and token."""
+        for account in self._ledger.accounts():
+            service = self._services.get(account.resource)
+            listed = service.inventory.snapshot.entries if service else {}
+            missed = sorted(token for token in account.tokens() if token not in listed)
+            if not missed:
+                continue
+            gone, why = self._gone(account.resource), self._why(service)
+            for token in missed:
+                keys = sorted(account.in_hands(token))
+                missing = gone(token, keys)
+                there = [key for key in keys if key[1] not in missing]
+                yield Stranded(
+                    account.resource,
+                    token,
+                    tuple(dict.fromkeys(device for _, device in keys)),
+                    account.holder(token),
+                    GONE if missing and not there else why(token, there),
+                    missing,
+                )
+
+    def missing(self) -> dict[str, dict[str, str]]:
+        """By resource, the devices that containers have and that are not there, and the reason."""
+        found: dict[str, dict[str, str]] = {}
+        for one in self.found():
+            for device in one.missing:
+                found.setdefault(one.resource, {})[device] = GONE
+        return found
+
+    def forgotten(self) -> dict[tuple[str, str], Holder]:
+        """The tokens that the kubelet has forgotten, by resource and token, and the containers with them."""
+        return {
+            (account.resource, token): holder
+            for account in self._ledger.accounts()
+            for token, holder in sorted(account.forgotten().items())
+        }
+
+    def tell(self) -> None:
+        """Logs what is gone or forgotten since the last call. What was seen to go is logged when it goes."""
+        self._tell_forgotten()
+        gone = [(name, device) for name, devices in self.missing().items() for device in devices]
+        new = [one for one in gone if one not in self._told]
+        for resource, device in new[:NAMED]:
+            log.warning(
+                "a container has a device that is not there", resource=resource, device=device, reason=GONE
+            )
+        if len(new) > NAMED:
+            log.warning("containers have more devices that are not there", devices=len(new) - NAMED)
+        self._told = frozenset(gone)
+
+    def _tell_forgotten(self) -> None:
+        forgotten, before = self.forgotten(), self._forgotten
+        self._forgotten = forgotten
+        new = [one for one in forgotten if one not in before]
+        for resource, token in new[:NAMED]:
+            log.warning(
+                "the kubelet has forgotten an allocation",
+                resource=resource,
+                device=token,
+                holder=str(forgotten[resource, token]),
+                reason=why_forgotten(forgotten[resource, token]),
+            )
+        if len(new) > NAMED:
+            log.warning("the kubelet has forgotten more allocations", devices=len(new) - NAMED)
+        over = [one for one in before if one not in forgotten]
+        for resource, token in over[:NAMED]:
+            log.info("a forgotten allocation is over", resource=resource, device=token)
+        if len(over) > NAMED:
+            log.info("more forgotten allocations are over", devices=len(over) - NAMED)
+
+    def _gone(self, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
+        """What tells which devices behind a token of a resource are not there any more.
+
+        Only where that is certain. Of a token whose device nobody has seen since devhost started it is, where
+        an entry of the configuration has just this name: what else begins as a template does may be another
+        plugin's. Of one whose id had to be cut it would take a look at every device.
+        """
+        found = {name: _Present(one) for name, one in self._discoveries.items() if one.listed}
+        entries = [entry for entry in self._ledger.entries(resource) if entry.name == resource]
+        own = [found.get(entry.backend) for entry in entries]
+
+        def gone(token: str, keys: Collection[Key]) -> tuple[str, ...]:
+            if keys:
+                lost = [device for name, device in keys if name in found and not found[name].has(device)]
+                return tuple(dict.fromkeys(lost))
+            unit = unit_of(token)
+            if not own or stands_for_all(token) or len(token) == MAX_DEVICE_ID:
+                return ()
+            there = any(one is None or one.has(unit) or one.known.named(token) for one in own)
+            return () if there else (unit,)
+
+        return gone
+
+    def _why(self, service: ResourceService | None) -> Callable[[str, Collection[Key]], str]:
+        """What says why devices that are there are not in the list of a resource."""
+        offered = service.offered() if service else frozenset()
+
+        def why(token: str, keys: Collection[Key]) -> str:
+            if service is None:
+                return UNSERVED
+            own = [device for name, device in keys if name == service.entry.backend]
+            if keys and not own:
+                return OTHER_BACKEND
+            devices = self._discoveries[service.entry.backend].devices
+            if any(device in devices and is_former(token, devices[device]) for device in own):
+                return FORMER_ID
+            return next(
+                (service.why_not(device) for device in own if device not in offered), SHARED_OTHERWISE
+            )
+
+        return why
+
+
+class _Present:
+    """What a backend reports now, also what cannot be used of it."""
+
+    def __init__(self, discovery: Discovery) -> None:
+        self.devices = discovery.devices
+        self.known = Known(self.devices)
+        self._refused = {one.device for one in discovery.condition.refused}
+
+    def has(self, device: str) -> bool:
+        return device in self.devices or device in self._refused

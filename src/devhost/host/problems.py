@@ -1,0 +1,331 @@
+"""What is wrong now, from the parts of a host, in the words that the log has for it.
+
+Status, page, metrics and probes all show this list, so that whoever has found a reason in one of them can
+search for it in the others. It is made anew whenever somebody asks, and looks at each token once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar, get_args
+
+from devhost.allocation.inventory import Snapshot, forgotten
+from devhost.config.last_good import LastGood
+from devhost.discovery.catalog import Refusal
+from devhost.discovery.observers import Observer
+from devhost.discovery.observers import State as ObserverState
+from devhost.discovery.provisioning import Provisioning
+from devhost.discovery.provisioning import State as ProvisioningState
+from devhost.discovery.scanner import Discovery
+from devhost.discovery.scanner import State as BackendState
+from devhost.kubelet.podresources_poller import Holders
+from devhost.kubelet.registration import KubeletSocket
+from devhost.kubelet.self_check import OwnSockets
+from devhost.planning.diff import Member
+from devhost.telemetry.document import ProblemKind
+from devhost.telemetry.printable import printable
+
+from .entries import State as EntryState
+from .node_labels import Labelling
+from .orphans import Strand
+from .service import ResourceService
+from .shortages import Shortages, refusal_reason
+
+T = TypeVar("T")
+
+KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
+"""Every kind, the most important first."""
+
+MORE_ILL = "more devices are unhealthy"
+
+MOST = 100
+"""Problems shown at most."""
+
+NAMED = 20
+"""Those of one kind shown at most: devices of each resource, refused devices of each backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, or ``count`` of them that nobody would read one by one.
+
+    ``since`` is wall-clock seconds, ``None`` where nobody noted it.
+    """
+
+    kind: ProblemKind
+    subject: str
+    reason: str
+    since: float | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """The problems to show, the most important first, and how many there are of each kind."""
+
+    shown: Sequence[Problem]
+    counts: Mapping[ProblemKind, int]
+
+
+class Reading(Protocol):
+    """How the last reading of the configuration ended; ``at`` is wall-clock seconds."""
+
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def complaints(self) -> Sequence[str]: ...
+
+
+class Parts(Protocol):
+    """The parts of a host that may be in trouble, under the names of :class:`devhost.host.host.Host`."""
+
+    @property
+    def config(self) -> Path: ...
+
+    @property
+    def last_reload(self) -> Reading: ...
+
+    @property
+    def last_good(self) -> LastGood: ...
+
+    @property
+    def kubelet(self) -> KubeletSocket: ...
+
+    @property
+    def own_sockets(self) -> OwnSockets: ...
+
+    @property
+    def refused_plugins(self) -> Sequence[Refusal]: ...
+
+    @property
+    def services(self) -> Mapping[str, ResourceService]: ...
+
+    @property
+    def unheard(self) -> str: ...
+
+    @property
+    def polled(self) -> Mapping[str, str]: ...
+
+    @property
+    def discoveries(self) -> Mapping[str, Discovery]: ...
+
+    @property
+    def provisioning(self) -> Mapping[str, Provisioning]: ...
+
+    @property
+    def labelling(self) -> Labelling: ...
+
+    @property
+    def observers(self) -> Iterable[Observer]: ...
+
+    @property
+    def shortages(self) -> Shortages: ...
+
+    @property
+    def strand(self) -> Strand: ...
+
+    @property
+    def holders(self) -> Holders: ...
+
+
+def problems(host: Parts) -> Problems:
+    """What is wrong now."""
+    devices = [problem for name, found in _ill(host) for problem in _first(found, NAMED, name, MORE_ILL)]
+    others = [
+        *_config(host),
+        *_kubelet(host),
+        *_resources(host),
+        *_allocations(host),
+        *_plugins(host),
+        *_backends(host),
+        *_drivers(host),
+        *_entries(host),
+        *_plan(host),
+        *_events(host),
+        *_refused(host),
+        *_provisioning(host),
+        *_labels(host),
+        *_observers(host),
+        *_pods(host),
+    ]
+    counts = Counter(dict.fromkeys(KINDS, 0))
+    for problem in (*others, *devices):
+        counts[problem.kind] += problem.count
+    # of what is too much, devices go first: there may be any number of them
+    few = _first(devices, max(0, MOST - len(others) - 1), "", MORE_ILL)
+    shown = sorted((*others, *few), key=lambda problem: KINDS.index(problem.kind))
+    if len(shown) > MOST:
+        shown = _first(shown, MOST - 1, "", "more problems")
+    return Problems([_told(problem) for problem in shown], counts)
+
+
+def _told(problem: Problem) -> Problem:
+    """As the log tells it: what a device or a driver calls things may hold anything."""
+    return replace(problem, subject=printable(problem.subject), reason=printable(problem.reason))
+
+
+def _config(host: Parts) -> list[Problem]:
+    last, file = host.last_reload, str(host.config)
+    found = [Problem("config", file, complaint, last.at) for complaint in last.complaints]
+    copy = host.last_good
+    outdated = [Problem("config", file, copy.outdated, copy.since)] if copy.outdated else []
+    return [*_first(found, NAMED, file, "more complaints"), *outdated]
+
+
+def _kubelet(host: Parts) -> Iterator[Problem]:
+    if host.kubelet.trouble:
+        yield Problem("kubelet", str(host.kubelet.directory), host.kubelet.trouble, host.kubelet.since)
+    elif host.own_sockets.trouble:
+        own = host.own_sockets
+        yield Problem("kubelet", str(host.kubelet.directory), own.trouble, own.since)
+
+
+def _resources(host: Parts) -> list[Problem]:
+    found = []
+    for name, service in _sorted(host.services):
+        if trouble := service.trouble:
+            standing = service.registration.standing
+            since = standing.since if trouble == standing.error else None
+            found.append(Problem("resource", name, trouble, since))
+    return _first(found, NAMED, "", "more resources are not served")
+
+
+def _allocations(host: Parts) -> list[Problem]:
+    found = [
+        Problem("allocation", f"{resource} {token}", forgotten(holder))
+        for (resource, token), holder in host.strand.forgotten().items()
+    ]
+    return _first(found, NAMED, "", "more allocations are forgotten")
+
+
+def _ill(host: Parts) -> Iterator[tuple[str, list[Problem]]]:
+    """By resource: unhealthy devices, and those that no list shows and a container has all the same."""
+    missing = host.strand.missing()
+    for name in sorted(host.services.keys() | missing.keys()):
+        service = host.services.get(name)
+        found = ill(service.inventory.snapshot) if service else {}
+        for device, reason in missing.get(name, {}).items():
+            found.setdefault(device, (reason, None))
+        yield name, [Problem("device", f"{name} {one}", *why) for one, why in found.items()]
+
+
+def ill(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]:
+    """The unhealthy devices of a resource, each once: why, and since when in wall-clock seconds.
+
+    A token may be unhealthy though its device is well: a container that has the device must not share it.
+    That is as it should be, and no problem.
+    """
+    found: dict[str, tuple[str, float | None]] = {}
+    seen: tuple[Member, ...] = ()
+    for entry in snapshot.entries.values():
+        if entry.members is seen:
+            continue  # one of many tokens for the same devices
+        seen = entry.members
+        for member in seen:
+            if entry.gone_at is not None:
+                found.setdefault(member.device.id, (entry.health.reason, entry.since))
+            elif not member.health.healthy:
+                since = entry.since if len(seen) == 1 else None
+                found.setdefault(member.device.id, (member.health.reason, since))
+    return found
+
+
+def _backends(host: Parts) -> Iterator[Problem]:
+    for name, discovery in _sorted(host.discoveries):
+        condition = discovery.condition
+        if condition.state is BackendState.DEGRADED:
+            yield Problem("backend", name, condition.reason, condition.since)
+
+
+def _drivers(host: Parts) -> list[Problem]:
+    """Hardware without its driver."""
+    found = [
+        Problem("driver", f"{backend} {one.subject}", one.reason)
+        for backend, one in host.shortages.missing_drivers
+    ]
+    return _first(found, NAMED, "", "more have no driver")
+
+
+def _entries(host: Parts) -> list[Problem]:
+    """Entries that should have devices and have none."""
+    since = host.shortages.since()
+    found = [
+        Problem("entry", standing.entry.name, standing.reason, since.get(standing.entry.index))
+        for standing in host.shortages.standings.all()
+        if standing.state is EntryState.NONE and not standing.entry.optional
+    ]
+    return _first(found, NAMED, "", "more entries have no devices")
+
+
+def _plan(host: Parts) -> list[Problem]:
+    """Devices that the plan refuses to an entry because of how the file is written."""
+    found = [
+        Problem("plan", f"{one.backend} {one.device}", refusal_reason(one)) for one in host.shortages.refusals
+    ]
+    return _first(found, NAMED, "", "more devices are refused")
+
+
+def _plugins(host: Parts) -> list[Problem]:
+    found = [Problem("plugin", one.origin, one.reason) for one in host.refused_plugins]
+    return _first(found, NAMED, "", "more plugins are refused")
+
+
+def _events(host: Parts) -> Iterator[Problem]:
+    if host.unheard:
+        yield Problem("events", "uevents", host.unheard)
+    for path, reason in _sorted(host.polled):
+        if reason:
+            yield Problem("events", path, reason)
+    for name, discovery in _sorted(host.discoveries):
+        if discovery.deaf:
+            yield Problem("events", name, discovery.deaf)
+
+
+def _refused(host: Parts) -> Iterator[Problem]:
+    for name, discovery in _sorted(host.discoveries):
+        refused = discovery.condition.refused
+        found = [Problem("refused", f"{name} {one.device}", one.reason) for one in refused]
+        yield from _first(found, NAMED, name, "more devices are refused")
+
+
+def _provisioning(host: Parts) -> Iterator[Problem]:
+    for name, provisioning in _sorted(host.provisioning):
+        condition = provisioning.condition
+        if name in host.discoveries and condition.state is ProvisioningState.FAILED:
+            yield Problem("provisioning", name, condition.reason, condition.since)
+
+
+def _labels(host: Parts) -> Iterator[Problem]:
+    for name, standing in _sorted(host.labelling.standing):
+        if standing.reason:
+            yield Problem("labels", name, standing.reason)
+
+
+def _observers(host: Parts) -> Iterator[Problem]:
+    for observer in host.observers:
+        standing = observer.standing
+        if standing.state is ObserverState.PAUSED:
+            yield Problem("observer", observer.plugin.name, standing.reason, standing.since)
+
+
+def _pods(host: Parts) -> Iterator[Problem]:
+    hearing = host.holders.hearing
+    if hearing.silent:
+        yield Problem("pods", str(host.holders.source.socket), hearing.reason, hearing.since)
+
+
+def _sorted(named: Mapping[str, T]) -> list[tuple[str, T]]:
+    return sorted(named.items(), key=lambda one: one[0])
+
+
+def _first(found: Sequence[Problem], most: int, subject: str, more: str) -> list[Problem]:
+    """The first of them, and one that counts the others."""
+    kept, rest = list(found[:most]), found[most:]
+    if rest:
+        count = sum(problem.count for problem in rest)
+        kept.append(Problem(rest[0].kind, subject, f"{count} {more}", count=count))
+    return kept

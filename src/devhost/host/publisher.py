@@ -1,0 +1,204 @@
+"""What observers are told, made from what the host comes to know. Costs nothing where nobody listens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from devhost.allocation.inventory import Given
+from devhost.allocation.ledger import Ledger
+from devhost.backend import observe
+from devhost.backend.model import Device, Holder
+from devhost.discovery.observers import Batch, Observers
+from devhost.discovery.scanner import Condition, State
+from devhost.planning.diff import Changes, Member
+from devhost.planning.held import Held
+
+R = TypeVar("R")
+
+Token = tuple[str, str]
+"""A resource and one of its tokens."""
+
+Present = tuple[str, str, Mapping[str, Member]]
+"""A resource, its backend, and the devices it has now, by id."""
+
+
+class News:
+    """Tells observers; each method is named after what has happened.
+
+    Args:
+        observers: those who listen.
+        ledger: what containers hold.
+        generation: counts the configurations that took effect.
+        present: every resource with its devices.
+    """
+
+    def __init__(
+        self,
+        observers: Observers,
+        ledger: Ledger,
+        generation: Callable[[], int],
+        present: Callable[[], Iterable[Present]],
+    ) -> None:
+        self._observers = observers
+        self._ledger = ledger
+        self._generation = generation
+        self._present = present
+        self._ledger_held: Sequence[Held] = ()
+        self._hands: dict[Token, tuple[Held, ...]] = {}
+        self._degraded: dict[str, str] = {}
+
+    def changed(self, resource: str, backend: str, changes: Changes) -> None:
+        """Devices of a resource came, went, fell ill or got well."""
+        if not self._observers:
+            return
+        before, after = changes.before, changes.after
+        turned = [name for name in (*changes.ill, *changes.well) if name in before]
+        self._observers.tell(
+            self._batch(
+                observe.Left,
+                tuple(changes.left.items()),
+                lambda one: {**_about(resource, backend, before[one[0]].device), "reason": one[1]},
+            )
+        )
+        self._observers.tell(self._appeared(resource, backend, [after[name] for name in changes.appeared]))
+        self._observers.tell(
+            self._batch(
+                observe.HealthChanged,
+                turned,
+                lambda name: {
+                    **_about(resource, backend, after[name].device),
+                    "health": after[name].health,
+                    "previous": before[name].health,
+                },
+            )
+        )
+
+    def allocated(self, resource: str, backend: str, given: Given) -> None:
+        """A container gets these tokens, and with each these devices; whoever had them has them no more."""
+        if not self._observers:
+            return
+        before = [self._hands.pop((resource, token), ()) for token in given]
+        self._released([held for parts in before for held in parts])
+        for token, devices in given.items():
+            self._hands[resource, token] = tuple(
+                Held(resource, token, backend, device, True, None) for device in devices
+            )
+        now = [held for token in given for held in self._hands[resource, token]]
+        self._observers.tell(self._handed_out(now))
+
+    def held(self) -> None:
+        """The ledger may say something else than before."""
+        if not self._observers or self._ledger.held() is self._ledger_held:
+            return
+        known, self._hands = self._hands, self._in_hands()
+        gone = [held for token, parts in known.items() if token not in self._hands for held in parts]
+        named: list[Held] = []
+        for token, parts in self._hands.items():
+            before = known.get(token, ())
+            if parts == before:
+                continue
+            same = {(held.backend, held.device.id) for held in before if held.holder == parts[0].holder}
+            named += [held for held in parts if held.holder and (held.backend, held.device.id) not in same]
+            gone += [held for held in before if held.holder and held.holder != parts[0].holder]
+        self._released(gone)
+        self._observers.tell(self._named(named))
+
+    def backends(self, conditions: Iterable[tuple[str, Condition]]) -> None:
+        """So the backends do now."""
+        states = dict(conditions)
+        degraded = {name: c.reason for name, c in states.items() if c.state is State.DEGRADED}
+        known, self._degraded = self._degraded, degraded
+        changed = [(name, reason) for name, reason in degraded.items() if name not in known]
+        changed += [(name, "") for name in known if name in states and name not in degraded]
+        if changed and self._observers:
+            self._observers.tell(self._backends(changed))
+
+    def configuration_read(self, file: str, complaints: tuple[str, ...] = ()) -> None:
+        """The configuration was read again, and refused where there are complaints."""
+        if self._observers:
+            self._observers.tell(
+                self._batch(
+                    observe.ConfigurationRead, [file], lambda _: {"file": file, "complaints": complaints}
+                )
+            )
+
+    def everything(self) -> Iterator[Batch]:
+        """What somebody must be told who begins to listen now."""
+        if not self._observers:
+            self._hands = self._in_hands()
+        for resource, backend, devices in self._present():
+            yield self._appeared(resource, backend, list(devices.values()))
+        hands = [held for parts in self._hands.values() for held in parts]
+        yield self._handed_out([held for held in hands if not held.holder])
+        yield self._named([held for held in hands if held.holder])
+        yield self._backends(list(self._degraded.items()))
+
+    def _in_hands(self) -> dict[Token, tuple[Held, ...]]:
+        """What containers have; what they are only about to get is not among it."""
+        self._ledger_held = self._ledger.held()
+        hands: dict[Token, tuple[Held, ...]] = {}
+        for held in self._ledger_held:
+            if self._ledger.is_held(held.resource, held.token):
+                token = held.resource, held.token
+                hands[token] = (*hands.get(token, ()), held)
+        return hands
+
+    def _appeared(self, resource: str, backend: str, members: Sequence[Member]) -> Batch:
+        return self._batch(
+            observe.Appeared,
+            members,
+            lambda member: {**_about(resource, backend, member.device), "health": member.health},
+        )
+
+    def _handed_out(self, hands: Iterable[Held]) -> Batch:
+        return self._batch(observe.Allocated, _by_device(hands), _Part.facts)
+
+    def _named(self, hands: Iterable[Held]) -> Batch:
+        return self._batch(observe.Held, _by_device(hands), _Part.facts_and_holder)
+
+    def _released(self, hands: Iterable[Held]) -> None:
+        self._observers.tell(self._batch(observe.Released, _by_device(hands), _Part.facts_and_holder))
+
+    def _backends(self, states: Sequence[tuple[str, str]]) -> Batch:
+        return self._batch(
+            observe.BackendChanged,
+            states,
+            lambda one: {"backend": one[0], "degraded": bool(one[1]), "reason": one[1]},
+        )
+
+    def _batch(
+        self, kind: type[observe.News], about: Sequence[R], facts: Callable[[R], Mapping[str, Any]]
+    ) -> Batch:
+        """News of one kind, one for each of what they are ``about``."""
+        common: dict[str, Any] = {"at": time.time(), "generation": self._generation()}
+        return Batch(kind, len(about), lambda: [kind(**common, **facts(one)) for one in about])
+
+
+class _Part:
+    """One device in the hands of a container, and all the tokens by which it has it."""
+
+    def __init__(self, held: Held) -> None:
+        self.first = held
+        self.tokens: list[str] = []
+
+    def facts(self) -> dict[str, Any]:
+        held = self.first
+        return {**_about(held.resource, held.backend, held.device), "tokens": tuple(self.tokens)}
+
+    def facts_and_holder(self) -> dict[str, Any]:
+        return {**self.facts(), "holder": self.first.holder}
+
+
+def _by_device(hands: Iterable[Held]) -> list[_Part]:
+    """A container may have several tokens of one device, and several devices by one token."""
+    parts: dict[tuple[str, str, str, Holder | None], _Part] = {}
+    for held in hands:
+        key = held.resource, held.backend, held.device.id, held.holder
+        parts.setdefault(key, _Part(held)).tokens.append(held.token)
+    return list(parts.values())
+
+
+def _about(resource: str, backend: str, device: Device) -> dict[str, Any]:
+    return {"resource": resource, "backend": backend, "device": device}

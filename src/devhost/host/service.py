@@ -1,0 +1,257 @@
+"""One resource in service: its inventory, its supply, its registration with the kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from devhost.allocation.account import Account
+from devhost.allocation.allocator import Confirm, Supply
+from devhost.allocation.cdi.files import SpecDirectory
+from devhost.allocation.device_info_files import DeviceInfos
+from devhost.allocation.injection import delivery
+from devhost.allocation.inventory import Given, Inventory
+from devhost.allocation.preferred.neighbours import Vicinity
+from devhost.backend.model import Device, Health
+from devhost.discovery.health import Recovery, in_resource, worst
+from devhost.discovery.scanner import Discovery
+from devhost.kubelet.registration import KubeletSocket, Registration, State
+from devhost.kubelet.rivals import Rivals
+from devhost.planning.diff import Changes, Chronicle
+from devhost.planning.plan import Offer, PlannedResource, units
+from devhost.planning.settings import ResourceSettings
+from devhost.telemetry.metrics import Metrics
+
+from .departures import Departures
+from .publisher import News
+
+GONE = "the device is gone"
+"""Why a device is listed no more that its backend does not find."""
+
+NONE_REFUSED: Mapping[str, str] = MappingProxyType({})
+"""No device is refused."""
+
+
+class ResourceService:
+    """Serves one resource name from the devices of one discovery.
+
+    Args:
+        planned: the resource as the plan has it.
+        discovery: the backend that finds its devices; :meth:`update` may exchange it.
+        changed: called when anything of it is another than before.
+        rivals: what the kubelet says of other plugins.
+        specifications: where its CDI specification goes, if it has one.
+        held: called when a list of who holds what may be wanted sooner than before.
+        infos: what tells network plugins of its devices.
+        account: what containers hold of it, since before it was served too.
+        news: tells observers.
+        vicinity: the resources beside this one.
+        confirm: asks the kubelet who holds what.
+    """
+
+    def __init__(
+        self,
+        planned: PlannedResource,
+        discovery: Discovery,
+        kubelet: KubeletSocket,
+        metrics: Metrics,
+        changed: Callable[[], None],
+        rivals: Rivals,
+        specifications: SpecDirectory,
+        held: Callable[[], None] = lambda: None,
+        infos: DeviceInfos | None = None,
+        account: Account | None = None,
+        news: News | None = None,
+        vicinity: Vicinity | None = None,
+        confirm: Confirm | None = None,
+    ) -> None:
+        self.name = planned.name
+        self.entry = planned.entry
+        self.discovery = discovery
+        self.departures = Departures(time.time)
+        self._news = news
+        self._chronicle = Chronicle(planned.name)
+        self.inventory = Inventory(
+            time.time, time.monotonic, held, self._tell, account, planned.entry.backend, self._handed_out
+        )
+        self.supply = Supply(
+            planned.name,
+            self.inventory,
+            discovery.source,
+            planned.entry.prefer,
+            self._denied,
+            lambda: self.discovery.recheck(),
+        )
+        self.supply.infos = infos
+        self.supply.follow(discovery.source, planned.entry)
+        self.supply.vicinity = vicinity or Vicinity()
+        if confirm is not None:
+            self.supply.confirm = confirm
+        self._offers: Sequence[Offer] = ()
+        self._refused: Mapping[str, str] = NONE_REFUSED
+        self._caused_at: float | None = None
+        self._recovery = Recovery()
+        self._judged_at = 0.0
+        self._left = False
+        self._delivery = delivery(planned.entry.inject, self.supply, specifications, self._publish)
+        self._kubelet = kubelet
+        self.registration = Registration(
+            self.supply, kubelet, metrics, changed, rivals, lambda: self.entry.take_over
+        )
+        self._metrics = metrics
+        metrics.resource_added(self.name, planned.entry.backend, self.supply.prepares)
+
+    def fits(self, planned: PlannedResource, discovery: Discovery) -> bool:
+        """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
+        same_backend = self.entry.backend == planned.entry.backend
+        same_inject = self.entry.inject is planned.entry.inject
+        prepares = discovery.source.prepares(planned.entry.options)
+        return same_backend and same_inject and self.supply.prepares == prepares
+
+    def update(
+        self,
+        planned: PlannedResource,
+        discovery: Discovery,
+        caused_at: float | None,
+        refused: Mapping[str, str] = NONE_REFUSED,
+    ) -> None:
+        """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
+        self._follow(planned.entry, refused)
+        self.discovery = discovery
+        self.supply.follow(discovery.source, planned.entry)
+        self._show(planned.offers, caused_at)
+
+    def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:
+        """The plan has no device for it at present, for these reasons; it stays, at zero."""
+        self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
+        self._show((), caused_at)
+
+    async def run(self) -> None:
+        """Serves the resource until :meth:`stop` or :meth:`drain`.
+
+        It is registered only when there may be a list: an empty first one would be a lie.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._delivery.run())
+            await self._delivery.ready.wait()
+            await self.registration.run()
+            self._delivery.stop()
+
+    def stop(self) -> None:
+        """Leaves, keeping the kubelet's count and the specification: this process will be back."""
+        self._leave()
+        self.registration.stop()
+
+    async def drain(self) -> None:
+        """Tells the kubelet that no device is left, then leaves."""
+        self._leave()
+        await self.registration.drain()
+
+    def next_change(self) -> float | None:
+        """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
+        waits = self.inventory.next_change(), self._recovery.next_change(time.monotonic(), self._judged_at)
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not served as it should be, in the words of the log; empty while nothing is wrong.
+
+        That there is no kubelet is not the resource's trouble.
+        """
+        standing = self.registration.standing
+        failed = standing.error if standing.state is not State.REGISTERED else ""
+        return failed or self._delivery.trouble
+
+    def missing(self) -> str:
+        """Why the kubelet has no list stream open for it; empty if it has one.
+
+        Also empty if another plugin has the resource: that is reported as a problem, and must not stop an
+        update of devhost on every node.
+        """
+        if self.registration.streams or self.registration.yields:
+            return ""
+        state = self.registration.standing.state
+        reason = self.trouble or (self._kubelet.trouble if state is State.WAITING else "")
+        return f"{state}: {reason}" if reason else str(state)
+
+    def gone(self) -> None:
+        """The resource has left for good."""
+        self._metrics.resource_removed(self.name)
+
+    def _leave(self) -> None:
+        self._left = True
+        self._delivery.stop()
+
+    def _follow(self, entry: ResourceSettings, refused: Mapping[str, str]) -> None:
+        if entry.healthy_while != self.entry.healthy_while:
+            self._recovery = Recovery()  # what failed another condition has no history with this one
+        edited = entry.take_over != self.entry.take_over
+        self.entry, self._refused = entry, refused
+        if edited:
+            self.registration.look_again()
+
+    def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
+        self._offers, self._caused_at = offers, caused_at
+        self._delivery.want(offers, self._verdict())
+        self._publish()
+
+    def _verdict(self) -> Callable[[Device], Health]:
+        """The health of a device in this resource: what is known of the device and asked for by the entry."""
+        ward, now = self.discovery.ward, time.monotonic()
+        entry, recovery = self.entry, self._recovery
+
+        def usable(device: Device) -> Health:
+            return in_resource(device, ward.verdict(device, now), entry.uses)
+
+        if not entry.healthy_while or not entry.watched() <= self.discovery.asked:
+            # after an edit the backend may not have read an attribute yet, which says nothing of the device
+            return usable
+        self._judged_at = now
+        recovery.forget(self.discovery.devices)
+
+        def verdict(device: Device) -> Health:
+            return worst(usable(device), recovery.settle(device.id, entry.condition(device), now))
+
+        return verdict
+
+    def _publish(self) -> None:
+        if self._left or not self._delivery.ready.is_set():
+            return
+        offers, verdict = self._delivery.listable(self._offers, self._verdict())
+        topology = self.entry.topology
+        tokens = units(self.entry.share.of, offers, topology=topology)
+        self.inventory.update(tokens, verdict, self.why_not, self._caused_at, topology=topology)
+        self._caused_at = None
+        self.departures.settle(self.inventory.snapshot.devices)
+        entries = [entry for entry in self.inventory.snapshot.entries.values() if not entry.stands_in]
+        unhealthy = Counter(entry.health.reason for entry in entries if not entry.health.healthy)
+        self._metrics.devices(self.name, len(entries) - unhealthy.total(), unhealthy)
+
+    def offered(self) -> frozenset[str]:
+        """The ids of the devices that the plan gives this resource now."""
+        return frozenset(offer.device.id for offer in self._offers)
+
+    def why_not(self, device: str) -> str:
+        """Why a device is not among them."""
+        if device not in self.discovery.devices:
+            return GONE
+        return self._refused.get(device) or "the configuration does not give it to this resource any more"
+
+    def _tell(self, changed: Changes) -> None:
+        self._chronicle.tell(changed)
+        if not changed.whole:
+            self.departures.left(changed.left)
+            self.departures.came(changed.appeared)
+        if self._news is not None:
+            self._news.changed(self.name, self.entry.backend, changed)
+
+    def _handed_out(self, given: Given) -> None:
+        if self._news is not None:
+            self._news.allocated(self.name, self.entry.backend, given)
+
+    def _denied(self, device: str, missing: Sequence[str]) -> None:
+        self.discovery.deny(device, missing)

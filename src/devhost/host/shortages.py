@@ -1,0 +1,212 @@
+"""What the file wants and the node does not give: logged when it begins, when it changes, and when it ends.
+
+Three things: entries without devices, hardware without its driver, and devices that the plan refuses to an
+entry because of how the file is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from devhost.backend import MissingDriver
+from devhost.backend.incident import Episode
+from devhost.discovery.scanner import Discovery
+from devhost.planning.plan import Plan, Refusal, RefusalKind
+from devhost.planning.settings import ResourceSettings, Settings
+from devhost.telemetry.log import get
+
+from .entries import LOOKS, Standings, State, place, wanted
+
+log = get(__name__)
+
+QUIET = 1.0
+"""Seconds after a plan until a changed reason is logged: a burst of events makes many plans."""
+
+NAMED = 20
+"""Refused devices that the log names at most after one plan."""
+
+MISTAKES = frozenset({RefusalKind.NAME, RefusalKind.UNSHARED, RefusalKind.FULL})
+"""Refusals that only an edited file can end. That an earlier entry has a device is how files are written."""
+
+Identity = tuple[str, str, int]
+"""An entry's backend, its name, and which of several entries with these two it is."""
+
+
+@dataclass(slots=True)
+class _Empty:
+    """An entry without devices; ``since`` is wall-clock seconds."""
+
+    entry: ResourceSettings
+    since: float
+    told: Episode = field(default_factory=Episode)
+
+
+class Shortages:
+    """Follows the plans of one host.
+
+    Args:
+        settings: the configuration until there is a plan.
+        discoveries: the backends that run, by name.
+    """
+
+    def __init__(self, settings: Settings, discoveries: Mapping[str, Discovery]) -> None:
+        self._discoveries = discoveries
+        self._settings = settings
+        self.standings = Standings(settings, None, discoveries)
+        """Every entry of the file."""
+        self.missing_drivers: Sequence[tuple[str, MissingDriver]] = ()
+        """Hardware without its driver that some entry could want, each with the name of its backend."""
+        self.refusals: Sequence[Refusal] = ()
+        """Refusals that only an edited file can end."""
+        self._empty: dict[Identity, _Empty] = {}
+        self._takers: set[tuple[Identity, int]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def follow(self, settings: Settings, plan: Plan) -> None:
+        """There is another plan."""
+        self._settings = settings
+        self.standings = Standings(settings, plan, self._discoveries, looks=LOOKS, before=self.standings)
+        self._follow_entries()
+        self._follow_drivers()
+        self._follow_refusals(plan)
+        self._follow_takers(plan)
+        if self._empty and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(QUIET, self._retell)
+
+    def since(self) -> Mapping[int, float]:
+        """Since when entries have no devices, by their index, in wall-clock seconds."""
+        return {one.entry.index: one.since for one in self._empty.values()}
+
+    def close(self) -> None:
+        """Logs no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _follow_entries(self) -> None:
+        before, self._empty = self._empty, {}
+        began = []
+        for identity, entry in _identified(self._settings):
+            empty = before.get(identity)
+            if count := self.standings.count(entry):
+                if empty is not None:
+                    log.info(
+                        "entry has devices",
+                        entry=place(entry),
+                        resource=entry.name,
+                        backend=entry.backend,
+                        devices=count,
+                    )
+            elif empty is not None and _alike(empty.entry, entry):
+                empty.entry = entry
+                self._empty[identity] = empty
+            elif not self.standings.waits(entry):
+                self._empty[identity] = _Empty(entry, empty.since if empty else time.time())
+                began.append(self._empty[identity])
+        if began:
+            self._tell(began)
+
+    def _retell(self) -> None:
+        self._timer = None
+        self._tell([*self._empty.values()])
+
+    def _tell(self, empty: Sequence[_Empty]) -> None:
+        standings = self.standings.all()
+        for one in empty:
+            standing = standings[one.entry.index]
+            if standing.state is State.WAITING or not one.told.news(standing.reason):
+                continue
+            where, name, backend = place(one.entry), one.entry.name, one.entry.backend
+            if one.entry.optional:
+                log.info(
+                    "entry has no devices",
+                    entry=where,
+                    resource=name,
+                    backend=backend,
+                    reason=standing.reason,
+                )
+            else:
+                log.warning(
+                    "entry has no devices",
+                    entry=where,
+                    resource=name,
+                    backend=backend,
+                    reason=standing.reason,
+                )
+
+    def _follow_drivers(self) -> None:
+        before = dict(_by_hardware(self.missing_drivers))
+        self.missing_drivers = [
+            (name, one)
+            for name, discovery in sorted(self._discoveries.items())
+            for one in discovery.condition.missing_drivers
+            if wanted(one, [entry for entry in self._settings.resources if entry.backend == name])
+        ]
+        now = dict(_by_hardware(self.missing_drivers))
+        for (backend, hardware), reason in now.items():
+            if before.get((backend, hardware)) != reason:
+                log.warning("hardware lacks its driver", backend=backend, hardware=hardware, reason=reason)
+        for backend, hardware in before.keys() - now.keys():
+            log.info("hardware no longer lacks its driver", backend=backend, hardware=hardware)
+
+    def _follow_refusals(self, plan: Plan) -> None:
+        before = {(one.backend, one.device, refusal_reason(one)) for one in self.refusals}
+        self.refusals = [one for one in plan.refusals if one.kind in MISTAKES]
+        now = {(one.backend, one.device, refusal_reason(one)): None for one in self.refusals}
+        new = [one for one in now if one not in before]
+        for backend, device, reason in new[:NAMED]:
+            log.warning("device refused by the plan", backend=backend, device=device, reason=reason)
+        if len(new) > NAMED:
+            log.warning("more devices refused by the plan", devices=len(new) - NAMED)
+        still = {(backend, device) for backend, device, _ in now}
+        over = sorted({(backend, device) for backend, device, _ in before} - still)
+        for backend, device in over[:NAMED]:
+            log.info("device no longer refused by the plan", backend=backend, device=device)
+        if len(over) > NAMED:
+            log.info("more devices no longer refused by the plan", devices=len(over) - NAMED)
+
+    def _follow_takers(self, plan: Plan) -> None:
+        """Entries that lose devices to an earlier one and have others."""
+        taken = Counter((one.entry, one.taker) for one in plan.refusals if one.kind is RefusalKind.TAKEN)
+        before, self._takers = self._takers, set()
+        identities = {entry.index: (identity, entry) for identity, entry in _identified(self._settings)}
+        for (index, taker), count in taken.items():
+            identity, entry = identities[index]
+            if taker is None or not self.standings.count(entry):
+                continue
+            self._takers.add((identity, taker))
+            if (identity, taker) not in before:
+                log.info(
+                    "an earlier entry takes devices",
+                    entry=place(entry),
+                    resource=entry.name,
+                    earlier=place(self._settings.resources[taker]),
+                    devices=count,
+                )
+
+
+def refusal_reason(refusal: Refusal) -> str:
+    """Why the plan refuses a device, with the place of the entry that it is refused to."""
+    return f"resources[{refusal.entry}]: {refusal.reason}"
+
+
+def _alike(one: ResourceSettings, other: ResourceSettings) -> bool:
+    return replace(one, index=other.index) == other
+
+
+def _identified(settings: Settings) -> list[tuple[Identity, ResourceSettings]]:
+    seen: Counter[tuple[str, str]] = Counter()
+    found = []
+    for entry in settings.resources:
+        found.append(((entry.backend, entry.name, seen[entry.backend, entry.name]), entry))
+        seen[entry.backend, entry.name] += 1
+    return found
+
+
+def _by_hardware(
+    missing: Sequence[tuple[str, MissingDriver]],
+) -> list[tuple[tuple[str, str], str]]:
+    return [((backend, one.subject), one.reason) for backend, one in missing]

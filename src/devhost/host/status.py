@@ -1,0 +1,269 @@
+"""The status document of a host: what is known, put together when somebody asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from devhost import __version__
+from devhost.allocation.account import Account
+from devhost.allocation.inventory import Snapshot
+from devhost.backend.files import digest
+from devhost.backend.model import Holder
+from devhost.discovery.observers import Observer
+from devhost.discovery.provisioning import Provisioning
+from devhost.discovery.scanner import Discovery
+from devhost.kubelet.podresources_poller import Holders
+from devhost.planning.settings import Of
+from devhost.planning.tokens import ALL, unit_of
+from devhost.telemetry.document import (
+    BackendStatus,
+    DepartedStatus,
+    DeviceStatus,
+    HeldStatus,
+    HolderStatus,
+    LabelsStatus,
+    MemberStatus,
+    ObserverStatus,
+    PlanRefusal,
+    PodResourcesStatus,
+    ProblemStatus,
+    ProvisioningStatus,
+    RefusedDevice,
+    ResourceStatus,
+    StatusDocument,
+)
+
+from .entries import described
+from .host import Host
+from .node_labels import Standing
+from .orphans import Stranded
+from .problems import problems
+from .service import ResourceService
+from .shortages import refusal_reason
+
+_STARTED = datetime.now(UTC)
+
+
+def status(host: Host) -> StatusDocument:
+    """Describes the host as it is now."""
+    reload = host.last_reload
+    return {
+        "devhost": {
+            "version": __version__,
+            "pid": os.getpid(),
+            "startedAt": _iso(_STARTED.timestamp()),
+            "root": str(host.root.absolute()),
+            "config": str(host.config),
+            "configDigest": digest(host.read_from),
+            "generation": host.generation,
+            "lastReload": {
+                "at": _iso(reload.at),
+                "result": "rejected" if reload.complaints else "ok",
+                "complaints": list(reload.complaints),
+            },
+            "copy": {"file": str(host.copied.file), "acceptedAt": host.copied.at} if host.copied else None,
+        },
+        "kubelet": {
+            "dir": str(host.kubelet.directory),
+            "socket": "present" if host.kubelet.identity else "absent",
+            "podResources": _pod_resources(host.holders),
+        },
+        "entries": [described(standing) for standing in host.shortages.standings.all()],
+        "resources": [_resource(service) for _, service in sorted(host.services.items())],
+        "held": [_stranded(one) for one in host.strand.found()],
+        "backends": [
+            _backend(name, d, host.provisioning.get(name), host.labelling.standing.get(name))
+            for name, d in sorted(host.discoveries.items())
+        ]
+        + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
+        "observers": [_observer(observer) for observer in host.observers],
+        "refusals": [
+            PlanRefusal(
+                backend=refusal.backend,
+                device=refusal.device,
+                kind=refusal.kind.value,
+                reason=refusal_reason(refusal),
+            )
+            for refusal in host.plan.refusals
+        ],
+        "problems": [
+            ProblemStatus(
+                kind=problem.kind,
+                subject=problem.subject,
+                reason=problem.reason,
+                since=_iso(problem.since) if problem.since else None,
+                count=problem.count,
+            )
+            for problem in problems(host).shown
+        ],
+    }
+
+
+def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
+    """Who holds what: resource, device and container, each once.
+
+    Devices, not tokens: a container with two shares of one device holds one. Where nobody knows which
+    devices are behind a token it is what the token is named after.
+    """
+    for account in host.ledger.accounts():
+        found = {
+            (device, account.holder(token))
+            for token in account.tokens()
+            for device in _behind(account, token) or [unit_of(token)]
+        }
+        for device, holder in sorted(found, key=str):
+            yield account.resource, device, holder
+
+
+def _behind(account: Account, token: str) -> list[str]:
+    return sorted({device for _, device in account.in_hands(token)})
+
+
+def _stranded(one: Stranded) -> HeldStatus:
+    return {
+        "resource": one.resource,
+        "id": one.token,
+        "devices": list(one.devices),
+        "holder": _holder(one.holder),
+        "reason": one.reason,
+    }
+
+
+def _pod_resources(holders: Holders) -> PodResourcesStatus:
+    hearing = holders.hearing
+    return {
+        "socket": str(holders.source.socket),
+        "known": not hearing.reason,
+        "reason": hearing.reason,
+        "listed": _iso(hearing.last) if hearing.last else None,
+    }
+
+
+def _resource(service: ResourceService) -> ResourceStatus:
+    snapshot = service.inventory.snapshot
+    standing = service.registration.standing
+    server = service.registration.server
+    return {
+        "name": service.name,
+        "backend": service.entry.backend,
+        "entry": f"resources[{service.entry.index}]",
+        "capacity": len(snapshot.entries),
+        "allocatable": snapshot.healthy,
+        "revision": snapshot.revision,
+        "socket": server.path.name if server else None,
+        "state": standing.state.value,
+        "streams": service.registration.streams,
+        "registrations": standing.registrations,
+        "lastRegistration": _iso(standing.last) if standing.last else None,
+        "lastError": standing.error,
+        "devices": [
+            DeviceStatus(
+                id=entry.token,
+                device=entry.unit,
+                health="Healthy" if entry.health.healthy else "Unhealthy",
+                reason=entry.health.reason,
+                since=_iso(entry.since),
+                numaNodes=list(entry.numa_nodes),
+                allocated=service.inventory.is_allocated(entry.token),
+                given=list(service.inventory.given(entry.token)),
+                holder=_holder(service.inventory.holder(entry.token)),
+            )
+            for entry in snapshot.entries.values()
+        ],
+        "together": [] if service.entry.share.of is Of.EACH else _together(snapshot),
+        "departed": [
+            DepartedStatus(device=device, reason=reason, at=_iso(at))
+            for device, reason, at in service.departures.lately()
+        ],
+    }
+
+
+def _together(snapshot: Snapshot) -> list[MemberStatus]:
+    """The devices behind the tokens that stand for all of them; all such tokens have the same ones."""
+    entry = next((e for e in snapshot.entries.values() if e.unit == ALL and e.gone_at is None), None)
+    return [
+        MemberStatus(
+            device=member.device.id,
+            health="Healthy" if member.health.healthy else "Unhealthy",
+            reason=member.health.reason,
+            numaNodes=list(member.device.numa_nodes),
+        )
+        for member in (entry.members if entry else ())
+    ]
+
+
+def _holder(holder: Holder | None) -> HolderStatus | None:
+    if holder is None:
+        return None
+    return {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
+
+
+def _backend(
+    name: str, discovery: Discovery, provisioning: Provisioning | None, labels: Standing | None
+) -> BackendStatus:
+    condition = discovery.condition
+    return {
+        "name": name,
+        "state": condition.state.value,
+        "reason": condition.reason,
+        "since": _iso(condition.since),
+        "devices": len(discovery.devices),
+        "lastDiscovery": _iso(condition.last_look) if condition.last_look else None,
+        "lastDiscoverySeconds": condition.seconds,
+        "refusedDevices": [RefusedDevice(device=r.device, reason=r.reason) for r in condition.refused],
+        "provisioning": _provisioning(provisioning) if provisioning else None,
+        "labels": _labels(labels) if labels else None,
+    }
+
+
+def _not_installed(name: str, hint: str, since: float) -> BackendStatus:
+    return {
+        "name": name,
+        "state": "not installed",
+        "reason": hint,
+        "since": _iso(since),
+        "devices": 0,
+        "lastDiscovery": None,
+        "lastDiscoverySeconds": None,
+        "refusedDevices": [],
+        "provisioning": None,
+        "labels": None,
+    }
+
+
+def _labels(labels: Standing) -> LabelsStatus:
+    return {"file": str(labels.file), "count": labels.count, "reason": labels.reason}
+
+
+def _provisioning(provisioning: Provisioning) -> ProvisioningStatus:
+    condition = provisioning.condition
+    return {
+        "state": condition.state.value,
+        "reason": condition.reason,
+        "since": _iso(condition.since),
+    }
+
+
+def _observer(observer: Observer) -> ObserverStatus:
+    plugin, standing = observer.plugin, observer.standing
+    return {
+        "name": plugin.name,
+        "origin": plugin.origin,
+        "version": plugin.version,
+        "hooks": list(plugin.hooks),
+        "state": standing.state.value,
+        "reason": standing.reason,
+        "since": _iso(standing.since),
+        "calls": standing.calls,
+        "failures": standing.failures,
+        "waiting": observer.waiting,
+        "dropped": standing.dropped,
+    }
+
+
+@lru_cache(1024)  # devices that came together have the same times
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,93 @@
+"""One look at every backend of a configuration, and the plan that follows: without a kubelet or root."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devhost.allocation.ledger import Ledger
+from devhost.backend.model import Device, Health, Holder
+from devhost.backend.sysfs import natural
+from devhost.config.loader import Loaded
+from devhost.discovery.health import in_resource, worst
+from devhost.discovery.runner import Source
+from devhost.discovery.scanner import Discovery
+from devhost.planning.held import Key, Listing
+from devhost.planning.plan import Plan
+from devhost.planning.settings import ResourceSettings, Settings
+from devhost.telemetry.metrics import Metrics
+
+from .entries import Standing, Standings
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a machine (or a recorded tree of one) has, and what the configuration makes of it."""
+
+    settings: Settings
+    plan: Plan
+    discoveries: Mapping[str, Discovery]
+    holders: Mapping[Key, Sequence[tuple[str, Holder | None]]] = field(default_factory=dict)
+    """The resources and containers that hold a device, as far as the plan knows of it."""
+
+    def entries(self) -> Sequence[Standing]:
+        """What became of each entry of the file, in its order."""
+        return Standings(self.settings, self.plan, self.discoveries).all()
+
+    def devices(self) -> list[tuple[str, Device]]:
+        """Every device with the name of its backend, in an order that depends only on their ids."""
+        return [
+            (name, device)
+            for name, discovery in self.discoveries.items()
+            for device in sorted(discovery.devices.values(), key=lambda device: natural(device.id))
+        ]
+
+    def health(self, backend: str, device: Device) -> Health:
+        """What the backend's look and its probe say of a device."""
+        return self.discoveries[backend].ward.verdict(device, time.monotonic())
+
+    def health_in(self, entry: ResourceSettings, device: Device) -> Health:
+        """The health that a device has in the resources of an entry."""
+        health = in_resource(device, self.health(entry.backend, device), entry.uses)
+        return worst(health, entry.condition(device))
+
+
+async def survey(
+    loaded: Loaded, root: Path, *, everything: bool = False, heard: Listing | None = None
+) -> Survey:
+    """Looks and probes once, at all backends side by side.
+
+    Args:
+        loaded: the configuration; one without resources stands for "every backend there is".
+        root: directory that stands for ``/``.
+        everything: ask for all attributes, not only those the configuration looks at.
+        heard: what containers hold, which the plan then leaves to them.
+    """
+    discoveries: dict[str, Discovery] = {}
+    settings = loaded.settings
+    for name in settings.backend_names() or loaded.catalog.installed:
+        if backend := loaded.catalog.get(name):
+            wanted = settings.wanted(name) | ({"*"} if everything else set())
+            entries = settings.said_to(name)
+            source = Source(backend, settings.backends.get(name), root, wanted, entries=entries)
+            discoveries[name] = Discovery(source, Metrics(), lambda caused_at: None)
+    await asyncio.gather(*map(_ask, discoveries.values()))
+    found = {name: discovery.devices for name, discovery in discoveries.items()}
+    for discovery in discoveries.values():
+        discovery.source.close()
+    ledger = Ledger(time.monotonic)
+    if heard is not None:
+        ledger.heard(heard)
+    plan = ledger.plan(found, settings)
+    holders: dict[Key, dict[tuple[str, Holder | None], None]] = {}
+    for held in ledger.held():
+        holders.setdefault(held.key, {})[held.resource, held.holder] = None
+    return Survey(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
+
+
+async def _ask(discovery: Discovery) -> None:
+    await discovery.look_once()
+    await discovery.probe_once()

@@ -1,0 +1,157 @@
+"""Whether devhost's own plugin sockets answer, asked as a kubelet would ask them.
+
+A kubelet that has its connection does not notice that nobody could open another one: that the socket's file
+is somebody else's by now, or that what accepts connections stands still. So a liveness probe calls
+GetDevicePluginOptions, which changes nothing and opens no list stream, through the sockets themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from devhost.backend.incident import Episode
+from devhost.telemetry.log import get
+
+from .api import api_pb2 as pb
+from .api import api_pb2_grpc
+from .channel import local
+
+log = get(__name__)
+
+DEADLINE = 4.0
+"""Seconds a socket has to answer. It takes 2 ms; a machine without a free core must not count as hung."""
+
+MOST = 32
+"""Sockets that are asked at one time; where there are more, the others' turn comes next time."""
+
+FRESH = 1.0
+"""Seconds for which a verdict holds: whoever asks in between makes no calls."""
+
+
+AGAIN = 10.0
+"""Seconds after which silent sockets are asked again though nobody wants to know: they may be back."""
+
+
+class OwnSockets:
+    """Asks the sockets on which resources are served now.
+
+    Args:
+        serving: the sockets by resource, of those that are registered.
+        changed: called when :attr:`trouble` is another than before.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        serving: Callable[[], Mapping[str, Path]],
+        changed: Callable[[], None] = lambda: None,
+        *,
+        deadline: float = DEADLINE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trouble = ""
+        """Which sockets did not answer when they were last asked, and what came instead; empty if all did."""
+        self.since = 0.0
+        """Wall-clock seconds at which that began."""
+        self._serving = serving
+        self._changed = changed
+        self._deadline = deadline
+        self._clock = clock
+        self._asking: asyncio.Future[tuple[bool, str]] | None = None
+        self._until = 0.0
+        self._last = ""
+        self._silent: frozenset[str] = frozenset()
+        self._silence = Episode()
+        self._again: asyncio.TimerHandle | None = None
+
+    async def answer(self) -> tuple[bool, str]:
+        """Whether all that were asked have answered; else which have not, and what came instead.
+
+        All who ask meanwhile get the same verdict.
+        """
+        if self._asking is None or (self._asking.done() and self._clock() >= self._until):
+            self._asking = asyncio.ensure_future(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> tuple[bool, str]:
+        turn = self._turn(self._serving())
+        reasons = await asyncio.gather(*(self._call(path) for path in turn.values()))
+        now = self._serving()
+        # one that was registered anew meanwhile is served elsewhere, and will be asked there
+        wrong = {
+            name: reason
+            for (name, path), reason in zip(turn.items(), reasons, strict=True)
+            if reason and now.get(name) == path
+        }
+        self._silent = frozenset(wrong)
+        self._until = self._clock() + FRESH
+        said = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
+        self._note(f"own socket does not answer: {said}" if wrong else "")
+        return not wrong, self.trouble
+
+    def _note(self, trouble: str) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if trouble:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(AGAIN, lambda: asyncio.ensure_future(self.answer()))
+            if not self._silence:
+                self.since = time.time()
+            if self._silence.news(trouble):
+                log.error("own sockets do not answer", reason=trouble)
+        elif self._silence.over():
+            log.info("own sockets answer again")
+        changed, self.trouble = trouble != self.trouble, trouble
+        if changed:
+            self._changed()
+
+    def _turn(self, serving: Mapping[str, Path]) -> dict[str, Path]:
+        """Those whose turn it is: all that were silent last time, and the next ones by name."""
+        names = sorted(serving)
+        if len(names) > MOST:
+            again = [name for name in names if name in self._silent][:MOST]
+            later = [name for name in names if name > self._last]
+            turn = [*later, *names][: MOST - len(again)]
+            self._last = turn[-1] if turn else self._last
+            names = sorted({*again, *turn})
+        return {name: serving[name] for name in names}
+
+    async def _call(self, path: Path) -> str:
+        """What is wrong with a socket; empty if it answers."""
+        async with local(path) as channel:
+            stub = api_pb2_grpc.DevicePluginStub(channel)
+            try:
+                await stub.GetDevicePluginOptions(pb.Empty(), timeout=self._deadline)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return f"no answer within {self._deadline:g} s"
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    return _refused(path)
+                return error.code().name
+        return ""
+
+
+def _refused(path: Path) -> str:
+    """Why a socket takes no connection; empty where this process listens and all its connections are in use.
+
+    gRPC then closes each new connection at once. The kubelet has its own connection, and nothing hangs.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.setblocking(False)
+            peer.connect(os.fsencode(path))
+            # struct ucred of the process that called listen(): pid, uid, gid (unix(7))
+            credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return "nobody listens on it"
+    return "" if struct.unpack("3i", credentials)[0] == os.getpid() else "another process listens on it"

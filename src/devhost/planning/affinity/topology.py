@@ -1,0 +1,204 @@
+"""Where devices are: the tree of places from NUMA nodes down to single devices. Pure.
+
+A place is known by its level and a name that is the same in every resource, so what is free beside a
+device, of whatever kind, can be looked up by the place.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import insort
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import chain
+
+from devhost.backend.model import Device
+
+MAX_PATH = 32
+"""PCIe bridges that are looked at above one device: more than any machine has."""
+
+
+class Level(IntEnum):
+    """What kind of place it is, from the widest to the narrowest."""
+
+    NODE = 0
+    """The NUMA nodes that a device is near; one near several is in a place of its own."""
+    BRIDGE = 1
+    """A host bridge: one root bus within a NUMA node."""
+    PORT = 2
+    """A root port. It has one link, so two devices below it share a switch, or are one card."""
+    SWITCH = 3
+    """A port of a switch, upstream or downstream."""
+    CARD = 4
+    """A physical device: what virtual functions or slices are ``part_of``, else the device itself."""
+    DEVICE = 5
+    """A device."""
+
+
+Place = tuple[Level, str]
+"""A level, and a name that is unique on it."""
+
+Links = Mapping[frozenset[str], int]
+"""How closely two devices of one backend are joined, by their ids; what is not in it is 0."""
+
+
+def places(device: Device, homes: Mapping[str, str]) -> tuple[Place, ...]:
+    """The places above the card that a device is in, the widest first.
+
+    Args:
+        homes: the NUMA node of root ports, for a device that does not tell its own.
+    """
+    near, path = node_name(device), device.pcie_path
+    if not path:
+        return ((Level.NODE, near),) if near else ()
+    near = near or homes.get(path[0], "")
+    found: list[Place] = [(Level.NODE, near)] if near else []
+    found.append((Level.BRIDGE, f"{near}|{path[0].rpartition(':')[0]}"))
+    if len(path) > 1:
+        found.append((Level.PORT, path[0]))
+        found += [(Level.SWITCH, address) for address in path[1 : min(len(path) - 1, MAX_PATH)]]
+    return tuple(found)
+
+
+_WHOLES = {"usb": 0, "block": 1, "pci": 2}
+"""Words of claims that name physical devices, those first that say more about what one can take in hand."""
+
+
+def node_name(device: Device) -> str:
+    """A device's NUMA nodes as one name; empty where it is near none."""
+    nodes = device.numa_nodes
+    return str(nodes[0]) if len(nodes) == 1 else ",".join(map(str, sorted(nodes)))
+
+
+def card(device: Device) -> str:
+    """The name of the physical device; what is a part of several is of the first by :data:`_WHOLES`."""
+    return f"={min(device.part_of, key=_wholeness)}" if device.part_of else device.id
+
+
+def _wholeness(claim: str) -> tuple[int, str]:
+    """A USB device or a disk is one of its own, whatever its controller; a scalable function is none."""
+    kind = claim.partition(":")[0]
+    return _WHOLES.get(kind, len(_WHOLES)), claim
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """A device, ``name`` being what its tokens are called after, and how many tokens it has in all."""
+
+    name: str
+    device: Device
+    total: int = 1
+
+
+@dataclass(slots=True)
+class Vertex:
+    """Places with the same devices below them, the widest first.
+
+    ``lot`` is the number of the device of a vertex without children, ``outside`` whether any of the
+    places is one that other resources can have devices in.
+    """
+
+    places: tuple[Place, ...]
+    children: list[Vertex] = field(default_factory=list)
+    lot: int = -1
+    levels: tuple[Level, ...] = ()
+    outside: bool = False
+
+    def told(self) -> Vertex:
+        """The same vertex, which has its places by now, with what follows from them."""
+        self.levels = tuple([level for level, _ in self.places])
+        self.outside = bool(self.levels) and self.levels[0] <= Level.SWITCH
+        return self
+
+
+class Terrain:
+    """The devices of one resource in their places.
+
+    Args:
+        lots: the devices by name.
+        before: what was known of this resource earlier: makes it quicker where most is the same.
+    """
+
+    def __init__(self, lots: Mapping[str, Lot], before: Terrain | None = None) -> None:
+        self.lots = tuple(lots[name] for name in _in_order(lots, before))
+        self.number = {lot.name: number for number, lot in enumerate(self.lots)}
+        homes = self._homes()
+        self.places = tuple([places(lot.device, homes) for lot in self.lots])
+        self.root = self._grown()
+
+    def same(self, lots: Mapping[str, Lot]) -> bool:
+        """Whether these are the same devices with as many tokens each."""
+        if len(lots) != len(self.lots):
+            return False
+        for mine in self.lots:
+            other = lots.get(mine.name)
+            if other is None or other.device is not mine.device or other.total != mine.total:
+                return False
+        return True
+
+    def _homes(self) -> dict[str, str]:
+        """The NUMA node of each root port, from those devices below it that tell."""
+        homes: dict[str, str] = {}
+        for lot in self.lots:
+            if lot.device.pcie_path and (near := node_name(lot.device)):
+                port = lot.device.pcie_path[0]
+                homes[port] = min(near, homes.get(port, near))
+        return homes
+
+    def _grown(self) -> Vertex:
+        root = Vertex(())
+        known: dict[Place, Vertex] = {}
+        paths = [
+            (*above, (Level.CARD, card(lot.device)), (Level.DEVICE, lot.name))
+            for above, lot in zip(self.places, self.lots, strict=True)
+        ]
+        times = Counter(chain.from_iterable(paths))
+        for number, path in enumerate(paths):
+            # what only this device is in makes one vertex with it
+            own = len(path) - 1
+            while own and times[path[own - 1]] == 1:
+                own -= 1
+            depth = own - 1
+            while depth >= 0 and path[depth] not in known:
+                depth -= 1
+            at = known[path[depth]] if depth >= 0 else root
+            for place in path[depth + 1 : own]:
+                below = known[place] = Vertex((place,))
+                at.children.append(below)
+                at = below
+            at.children.append(Vertex(path[own:], lot=number).told())
+        return _compressed(root)
+
+
+def _compressed(vertex: Vertex) -> Vertex:
+    """The same tree without vertices that have a single child: they stand for the same devices."""
+    joined = vertex.places
+    while len(vertex.children) == 1:
+        vertex = vertex.children[0]
+        joined += vertex.places
+    vertex.places = joined
+    vertex.children = [child if child.lot >= 0 else _compressed(child) for child in vertex.children]
+    return vertex.told()
+
+
+def _in_order(lots: Mapping[str, Lot], before: Terrain | None) -> list[str]:
+    """The names in natural order; those known before need no comparing."""
+    known = [lot.name for lot in before.lots if lot.name in lots] if before else []
+    fresh = [name for name in lots if before is None or name not in before.number]
+    if len(fresh) * 4 > len(known):
+        return sorted(lots, key=natural)
+    for name in fresh:
+        insort(known, name, key=natural)
+    return known
+
+
+def natural(text: str) -> tuple[list[str | int], str]:
+    """A sort key that puts ``card2`` before ``card10``."""
+    parts: list[str | int] = list(_DIGITS.split(text))
+    parts[1::2] = map(int, parts[1::2])  # text and numbers take turns, so like is compared with like
+    return parts, text
+
+
+_DIGITS = re.compile(r"([0-9]+)")

@@ -1,0 +1,119 @@
+"""Resource names: the kubelet's rule for them, and templates such as ``nvidia.com/mig-{profile}``.
+
+The rule is the kubelet's own check of ``RegisterRequest.resource_name`` (``IsExtendedResourceName``
+and ``IsQualifiedName`` in k8s.io/kubernetes): a name devhost accepts, the kubelet accepts too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from devhost.backend.model import AttributeValue
+from devhost.backend.where import show
+
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_BRACES = re.compile(r"\{(RESOURCE-?)\}|[{}]")
+_NO_WORD = re.compile(r"[^A-Z0-9]")
+
+MAX_DOMAIN = 253 - len("requests.")
+"""The kubelet also checks ``requests.<name>``, which must still be a DNS subdomain."""
+
+MAX_NAME = 63
+
+
+def problem(name: str) -> str:
+    """What the kubelet would refuse in ``name``; empty when it is a legal extended resource name."""
+    domain, slash, rest = name.partition("/")
+    if not slash:
+        return "has no slash: it must read vendor-domain/name"
+    if "/" in rest:
+        return "has more than one slash"
+    if "kubernetes.io/" in name:
+        return "lies in kubernetes.io, which belongs to Kubernetes itself"
+    if name.startswith("requests."):
+        return 'starts with "requests.", which Kubernetes keeps for quotas'
+    if not domain or len(domain) > MAX_DOMAIN or not _DOMAIN.fullmatch(domain):
+        return (
+            f"has an illegal domain {_cut(domain)!r}: lower-case letters, digits, '-' and '.' only, "
+            f"alphanumeric at both ends of each part, at most {MAX_DOMAIN} characters"
+        )
+    if not rest or len(rest) > MAX_NAME or not _NAME.fullmatch(rest):
+        return (
+            f"has an illegal part {_cut(rest)!r} after the slash: letters, digits, '-', '_' and '.' only, "
+            f"alphanumeric at both ends, at most {MAX_NAME} characters"
+        )
+    return ""
+
+
+def _cut(text: str) -> str:
+    """Keeps the rule in a message readable when the name is very long."""
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+@lru_cache(maxsize=1024)
+def fields(template: str) -> tuple[str, ...]:
+    """The attributes a name template refers to; empty for a plain name."""
+    return tuple(_FIELD.findall(template))
+
+
+def template_problem(template: str) -> str:
+    """What is wrong with a name template whatever its attributes hold; empty when nothing is."""
+    bare = _FIELD.sub("x", template)
+    if "{" in bare or "}" in bare:
+        return "has a brace without its partner"
+    if "" in fields(template):
+        return "has empty braces: name an attribute between them"
+    domain, _, _ = template.partition("/")
+    if fields(domain):
+        return "has a template before the slash; only the part after it may vary"
+    return problem(bare)
+
+
+def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | None:
+    """The resource name of a device with these attributes; ``None`` if it lacks one of the fields.
+
+    Values are made legal: ``+`` becomes ``.`` (as NVIDIA writes MIG profiles), any other illegal
+    character ``-``; a name part over 63 characters is cut and ends in eight hex digits of its hash.
+    """
+    missing = [name for name in fields(template) if name not in attributes]
+    if missing:
+        return None
+    if not fields(template):
+        return template
+    domain, _, rest = template.partition("/")
+    raw = _FIELD.sub(lambda found: show(attributes[found[1]]), rest)
+    legal = re.sub(r"[^A-Za-z0-9_.-]", "-", raw.replace("+", "."))
+    legal = re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", legal)
+    if len(legal) > MAX_NAME:
+        digest = hashlib.sha256(raw.encode(errors="backslashreplace")).hexdigest()[:8]
+        legal = legal[: MAX_NAME - 9].rstrip("-_.") + "-" + digest
+    return f"{domain}/{legal}" if legal else None
+
+
+def variable_problem(name: str) -> str:
+    """What is wrong with the name of a variable that a backend gives; empty when nothing is.
+
+    ``{RESOURCE}`` and ``{RESOURCE-}`` may stand in it (see :func:`variable`), and no other brace.
+    """
+    if not name or "=" in name or "\0" in name:
+        return "an unusable variable name"
+    if any(found[1] is None for found in _BRACES.finditer(name)):
+        return "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"
+    return ""
+
+
+def variable(name: str, resource: str) -> str:
+    """The name of a variable in a container that gets devices of ``resource``.
+
+    ``{RESOURCE}`` becomes the resource's name as a word that shells can expand: upper case, and ``_`` for
+    whatever is neither letter nor digit. ``{RESOURCE-}`` keeps the hyphens, as programs expect it that were
+    written for plugins which only replace ``/`` and ``.``; without a hyphen both are the same.
+    """
+    upper = resource.upper()
+    words = {"RESOURCE": _NO_WORD.sub("_", upper), "RESOURCE-": re.sub(r"[^A-Z0-9-]", "_", upper)}
+    return _BRACES.sub(lambda found: words.get(found[1], found[0]), name)

@@ -1,0 +1,381 @@
+"""Which device goes to which resource, how often, and why every other one did not. Pure.
+
+The plan is made anew from all devices, the whole configuration and what containers hold each time anything
+changes; nothing is carried over from the plan before. What a container holds stays with the resource it was
+handed out through, or goes to nobody, until it is released. Devices are taken in the order of the file's
+entries and, within an entry, of their ids, so the same input gives the same plan in whatever order it was
+found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from devhost.backend.model import AttributeValue, Device
+from devhost.backend.where import holds, objection, selected, show
+
+from . import naming
+from .claims import Hands
+from .held import Held, Key
+from .settings import Of, ResourceSettings, Settings, Share, WhenEmpty
+from .tokens import ALL
+
+LIST_LIMIT = 4_000_000
+"""Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
+
+_TOKEN_OVERHEAD = 20
+"""Bytes of one ListAndWatch entry beside its id and NUMA nodes: tags, lengths and health."""
+
+_NODE_OVERHEAD = 5
+"""Bytes of one NUMA node in an entry: tags, a length and an id below 1024."""
+
+
+def listed_bytes(name: int, nodes: int) -> int:
+    """Bytes of one ListAndWatch entry, rather too many than too few.
+
+    Args:
+        name: bytes of the token's id.
+        nodes: NUMA nodes the device is near.
+    """
+    return name + _TOKEN_OVERHEAD + _NODE_OVERHEAD * nodes
+
+
+# Offers and units are made for each device at each event: a tuple costs a third of a frozen dataclass.
+
+
+class Offer(NamedTuple):
+    """One device in one resource, handed out ``replicas`` times: by itself, or with all the others of it."""
+
+    device: Device
+    replicas: int = 1
+
+
+class Unit(NamedTuple):
+    """What a token stands for: devices that a container gets together, handed out ``replicas`` times.
+
+    ``id`` is what its tokens are named after, ``numbered`` whether they carry a number, ``numa_nodes``
+    what the kubelet is told of each.
+    """
+
+    id: str
+    devices: tuple[Device, ...]
+    replicas: int = 1
+    numbered: bool = False
+    numa_nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedResource:
+    """A resource by its final name, the entry it comes from, and the devices it gets, by id."""
+
+    name: str
+    entry: ResourceSettings
+    offers: tuple[Offer, ...] = ()
+
+
+def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
+    """What the tokens of one resource stand for; none where it has no device.
+
+    Args:
+        topology: whether the kubelet receives the NUMA nodes of devices.
+
+    A token for all devices is near no NUMA node: a pod placed by one of them could be far from the rest,
+    and devices that come and go would make the kubelet a new list that says nothing else than the old.
+    """
+    if of is Of.EACH:
+        return [
+            Unit(device.id, (device,), replicas, replicas > 1, device.numa_nodes if topology else ())
+            for device, replicas in offers
+        ]
+    if not offers:
+        return []
+    return [Unit(ALL, tuple(offer.device for offer in offers), offers[0].replicas, numbered=True)]
+
+
+def terms(entry: ResourceSettings, replicas: int) -> str:
+    """How an entry hands out a device that it takes, in words; empty where it says nothing of that."""
+    found = []
+    if replicas > 1 or entry.share.of is Of.ALL:
+        found.append(f"handed out {replicas} times" if replicas > 1 else "handed out once")
+    if entry.share.of is Of.ALL:
+        found.append("all devices together")
+    if entry.share.max_per_container is not None:
+        found.append(f"at most {entry.share.max_per_container} per container")
+    if entry.permissions:
+        found.append(f"device nodes with permissions {entry.permissions}")
+    if not entry.topology:
+        found.append("NUMA nodes not sent to the kubelet")
+    return ", ".join(found)
+
+
+class RefusalKind(StrEnum):
+    """Why an entry does not get a device it selects, as a metric's label."""
+
+    WITHHELD = "withheld"
+    """Its backend does not let it be offered."""
+    NAME = "name"
+    """Its attributes make no usable resource name."""
+    TAKEN = "taken"
+    """An earlier entry has it."""
+    UNSHARED = "unshared"
+    """An earlier entry has it, and only this entry says ``exclusive: false``."""
+    CLAIMED = "claimed"
+    """Another device uses up the same physical thing."""
+    HELD = "held"
+    """A container has it, or a device that uses up the same physical thing, through another resource."""
+    FULL = "full"
+    """The device list would be longer than the kubelet accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A device that an entry selects and yet does not get.
+
+    ``entry`` is the entry's index, ``taker`` that of the entry which has the device or the name; ``None``
+    where no entry is in the way.
+    """
+
+    backend: str
+    device: str
+    entry: int
+    kind: RefusalKind
+    reason: str
+    taker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one entry says of one device, for ``explain``: taken or not, and why."""
+
+    entry: ResourceSettings
+    resource: str
+    taken: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Resources by name, and the refusals."""
+
+    resources: Mapping[str, PlannedResource] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...] = ()
+
+    def reasons(self) -> dict[int, dict[str, str]]:
+        """Why entries do not get devices they select: by the entry's index, then by the device's id."""
+        found: dict[int, dict[str, str]] = {}
+        for refusal in self.refusals:
+            found.setdefault(refusal.entry, {})[refusal.device] = refusal.reason
+        return found
+
+    def served(self) -> dict[int, list[PlannedResource]]:
+        """The resources that have devices, by the index of the entry that they come from."""
+        found: dict[int, list[PlannedResource]] = {}
+        for resource in self.resources.values():
+            if resource.offers:
+                found.setdefault(resource.entry.index, []).append(resource)
+        return found
+
+    def holders(self, backend: str, device: str) -> Iterator[PlannedResource]:
+        """The resources that offer this device."""
+        for resource in self.resources.values():
+            if resource.entry.backend == backend and any(o.device.id == device for o in resource.offers):
+                yield resource
+
+
+def make_plan(found: Mapping[str, Sequence[Device]], settings: Settings, held: Sequence[Held] = ()) -> Plan:
+    """Deals out devices.
+
+    Args:
+        found: every device that exists now, by the name of the backend that found it.
+        settings: the whole configuration.
+        held: what containers have now; it may be gone, and through resources that are no more.
+    """
+    deal = _Deal(Hands(held) if held else None)
+    ordered = {name: sorted(devices, key=lambda device: device.id) for name, devices in found.items()}
+    for entry in settings.resources:
+        deal.entry(entry, ordered.get(entry.backend, ()))
+    return Plan(
+        {name: PlannedResource(name, deal.owners[name], tuple(o)) for name, o in deal.offers.items()},
+        tuple(deal.refusals),
+    )
+
+
+def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[Verdict, ...]:
+    """What each entry of the file said of one device, in file order."""
+    taken = {resource.entry.index: resource.name for resource in plan.holders(backend, device.id)}
+    refused = {r.entry: r.reason for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
+    verdicts = []
+    for entry in settings.resources:
+        name = taken.get(entry.index)
+        if entry.backend != backend:
+            verdict = Verdict(entry, entry.name, False, f"it is for backend {entry.backend}")
+        elif name is not None:
+            seen = selected(entry.where, device.attributes, device.inherited) or device.attributes
+            how = terms(entry, replicas_of(entry.share, seen))
+            verdict = Verdict(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
+        elif entry.index in refused:
+            verdict = Verdict(entry, entry.name, False, refused[entry.index])
+        else:
+            verdict = Verdict(
+                entry, entry.name, False, objection(entry.where, device.attributes, device.inherited)
+            )
+        verdicts.append(verdict)
+    return tuple(verdicts)
+
+
+def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
+    """How often a device with these attributes is handed out."""
+    for override in share.overrides:
+        if holds(override.where, attributes):
+            return override.replicas
+    return share.replicas
+
+
+class _Deal:
+    """The state of one run through the entries."""
+
+    def __init__(self, hands: Hands | None) -> None:
+        self._hands = hands
+        self.offers: dict[str, list[Offer]] = {}
+        self.owners: dict[str, ResourceSettings] = {}
+        self.refusals: list[Refusal] = []
+        self._taken: dict[Key, tuple[ResourceSettings, ...]] = {}
+        self._wholes: dict[str, Key] = {}
+        self._parts: dict[str, Key] = {}
+        self._sizes: dict[str, int] = {}
+        self._values: dict[str, tuple[AttributeValue, ...]] = {}
+
+    def entry(self, entry: ResourceSettings, devices: Iterable[Device]) -> None:
+        fields = naming.fields(entry.name)
+        if not fields and entry.when_empty is WhenEmpty.REGISTER:
+            self._open(entry.name, entry)
+        for device in devices:
+            seen = selected(entry.where, device.attributes, device.inherited)
+            if seen is None:
+                continue
+            key = (entry.backend, device.id)
+            name = naming.expand(entry.name, seen) if fields else entry.name
+            taker = None
+            replicas = replicas_of(entry.share, seen)
+            if reason := device.withheld:
+                kind = RefusalKind.WITHHELD
+            elif name is None:
+                kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
+            elif reason := self._no_name(name, entry, fields, device):
+                kind = RefusalKind.NAME
+            elif taker := self._taken_by(key, entry):
+                kind, reason = _taken(taker, entry)
+            elif reason := self._no_claim(key, device):
+                kind = RefusalKind.CLAIMED
+            elif self._hands and (reason := self._hands.objection(key, device, name, entry.exclusive)):
+                kind = RefusalKind.HELD
+            elif reason := self._no_room(name, device, entry, replicas):
+                kind = RefusalKind.FULL
+            else:
+                self._give(name, key, entry, device, replicas)
+                continue
+            self.refusals.append(
+                Refusal(entry.backend, device.id, entry.index, kind, reason, taker.index if taker else None)
+            )
+
+    def _open(self, name: str, entry: ResourceSettings) -> list[Offer]:
+        self.owners.setdefault(name, entry)
+        return self.offers.setdefault(name, [])
+
+    def _no_name(self, name: str, entry: ResourceSettings, fields: tuple[str, ...], device: Device) -> str:
+        if fields:
+            if problem := naming.problem(name):
+                return f"the name {name} {problem}"
+            values = _values(fields, device)
+            others = self._values.get(name, values)
+            if others != values:
+                return (
+                    f"the name {name} already stands for {_shown(others)}, this device has {_shown(values)}"
+                )
+        owner = self.owners.get(name)
+        if owner is not None and owner.index != entry.index:
+            return f"the name {name} already belongs to entry {owner.index + 1} ({owner.name})"
+        return ""
+
+    def _taken_by(self, key: Key, entry: ResourceSettings) -> ResourceSettings | None:
+        for other in self._taken.get(key, ()):
+            if entry.exclusive or other.exclusive:
+                return other
+        return None
+
+    def _no_claim(self, key: Key, device: Device) -> str:
+        conflicts = []
+        for claim in device.claims:
+            for holder in (self._wholes.get(claim), self._parts.get(claim)):
+                if holder is not None and holder != key:
+                    conflicts.append(f"{claim} is already used by {_name(holder)}")  # noqa: PERF401 - rarely reached
+        for claim in device.part_of:
+            holder = self._wholes.get(claim)
+            if holder is not None and holder != key:
+                conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
+        return min(conflicts) if conflicts else ""  # a set has no order, and the plan must not depend on one
+
+    def _no_room(self, name: str, device: Device, entry: ResourceSettings, replicas: int) -> str:
+        together = entry.share.of is Of.ALL
+        if together and name in self._sizes:
+            return ""  # its tokens are there already, and the device only adds to what they give
+        # as units() will make them; not asked of it, for this runs for each device at each event
+        if together:
+            each = listed_bytes(len(ALL) + _numbered(replicas), 0)
+        else:
+            number = _numbered(replicas) if replicas > 1 else 0
+            each = listed_bytes(len(device.id) + number, len(device.numa_nodes) if entry.topology else 0)
+        size = self._sizes.get(name, 0) + replicas * each
+        if size > LIST_LIMIT:
+            return f"the device list of {name} would pass the kubelet's limit of 4 MiB"
+        self._sizes[name] = size
+        return ""
+
+    def _give(self, name: str, key: Key, entry: ResourceSettings, device: Device, replicas: int) -> None:
+        self._taken[key] = (*self._taken.get(key, ()), entry)
+        for claim in device.claims:
+            self._wholes[claim] = key
+        for claim in device.part_of:
+            self._parts.setdefault(claim, key)
+        offers = self.offers.get(name)
+        if offers is None:
+            if fields := naming.fields(entry.name):
+                self._values[name] = _values(fields, device)
+            offers = self._open(name, entry)
+        offers.append(Offer(device, replicas))
+
+
+def _numbered(replicas: int) -> int:
+    """Bytes that a token's number takes in its id."""
+    return 2 + len(str(replicas))
+
+
+def _values(fields: Sequence[str], device: Device) -> tuple[AttributeValue, ...]:
+    return tuple(device.attributes[field] for field in fields)
+
+
+def _shown(values: Sequence[AttributeValue]) -> str:
+    return ", ".join(map(show, values))
+
+
+def _taken(taker: ResourceSettings, entry: ResourceSettings) -> tuple[RefusalKind, str]:
+    reason = f"entry {taker.index + 1} ({taker.name}) already took it"
+    if entry.exclusive:
+        return RefusalKind.TAKEN, reason
+    return RefusalKind.UNSHARED, f"{reason} and does not say exclusive: false"
+
+
+def _nameless(
+    entry: ResourceSettings, fields: Sequence[str], attributes: Mapping[str, AttributeValue]
+) -> str:
+    missing = [field for field in fields if field not in attributes]
+    if missing:
+        return f"it has no {' and no '.join(missing)}, which the name {entry.name} needs"
+    return f"its attributes leave nothing legal for the name {entry.name}"
+
+
+def _name(key: Key) -> str:
+    return f"{key[1]} of backend {key[0]}"

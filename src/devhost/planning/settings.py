@@ -1,0 +1,189 @@
+"""The frozen, typed values a configuration comes down to: what the plan and the servers see.
+
+They are made by ``devhost.config`` and know nothing of YAML, files or positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
+from devhost.backend.where import Where, shortfall
+
+from .naming import fields
+
+MAX_REPLICAS = 100_000
+"""More tokens than this do not fit the kubelet's 4 MiB receive limit (about 39 bytes a device)."""
+
+CDI_DIRECTORY = Path("/var/run/cdi")
+"""Where container runtimes look for CDI specifications that programs write (CDI specification)."""
+
+
+DEVICE_INFO_DIRECTORY = Path("/var/run/k8s.cni.cncf.io/devinfo/dp")
+"""Where network plugins look for device-info files (NPWG device information specification 1.1.0, 4.1)."""
+
+LABEL_DIRECTORY = Path("/etc/kubernetes/node-feature-discovery/features.d")
+"""Where Node Feature Discovery's worker reads labels that programs write (its local feature source)."""
+
+
+class Prefer(StrEnum):
+    """Which of the free devices GetPreferredAllocation names first."""
+
+    TOPOLOGY = "topology"
+    """Devices near each other: same PCIe switch, same NUMA node."""
+    PACK = "pack"
+    """Fill devices and NUMA nodes that are already in use."""
+    SPREAD = "spread"
+    """Use the least used devices and NUMA nodes."""
+    DISTINCT = "distinct"
+    """Different physical devices, never two replicas of one while another is free."""
+
+
+class Of(StrEnum):
+    """What one token of a shared resource gives."""
+
+    EACH = "each"
+    """One device: each device has tokens of its own."""
+    ALL = "all"
+    """Every device that the resource has: the tokens only count who may use them at once."""
+
+
+class Inject(StrEnum):
+    """How a container gets its devices."""
+
+    DIRECT = "direct"
+    """Device nodes, mounts and variables in the Allocate answer."""
+    CDI = "cdi"
+    """Names of Container Device Interface devices, resolved by the runtime."""
+
+
+class WhenEmpty(StrEnum):
+    """What the kubelet hears of a resource for which no device has been seen yet."""
+
+    WAIT = "wait"
+    """Nothing, until the first device appears."""
+    REGISTER = "register"
+    """The resource, with no devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOverride:
+    """Devices that ``where`` takes are shared ``replicas`` times instead of the default."""
+
+    where: Where
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How often each device is handed out; the first override that takes the device decides.
+
+    With :attr:`Of.ALL` it is how often all of them together are; there are no overrides then. A container
+    that asks for more than ``max_per_container`` is refused; ``None``: it may ask for any number.
+    """
+
+    replicas: int = 1
+    overrides: tuple[ReplicaOverride, ...] = ()
+    of: Of = Of.EACH
+    max_per_container: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSettings:
+    """One entry under ``resources``.
+
+    ``index`` is its place in the file, from 0; ``name`` may be a template (see ``devhost.planning.naming``).
+    ``options`` is the value of the backend's ``ResourceOptions``; ``None`` where it has none. With
+    ``topology`` false the kubelet receives no NUMA nodes. ``permissions`` are those of the device nodes in a
+    container; empty: as the backend says. A node without a device for an ``optional`` entry is as expected.
+    With ``take_over`` the resource is registered even while another plugin serves it on this node.
+    """
+
+    index: int
+    name: str
+    backend: str
+    where: Where = ()
+    share: Share = Share()
+    prefer: Prefer = Prefer.TOPOLOGY
+    inject: Inject = Inject.DIRECT
+    exclusive: bool = True
+    when_empty: WhenEmpty = WhenEmpty.WAIT
+    topology: bool = True
+    healthy_while: Where = ()
+    permissions: str = ""
+    optional: bool = False
+    take_over: bool = False
+    options: object = field(default=None, hash=False)  # a stranger's value need not be hashable
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """What the resource hands out beside the device itself, in the words of its backend."""
+        return frozenset(getattr(self.options, "uses", ()))
+
+    def wanted(self) -> frozenset[str]:
+        """Every attribute name this entry looks at."""
+        from_where = (block.attributes() for block in self.where)
+        from_share = (b.attributes() for o in self.share.overrides for b in o.where)
+        return frozenset(fields(self.name)).union(*from_where, *from_share, self.watched())
+
+    def watched(self) -> frozenset[str]:
+        """Every attribute name that the health of a device depends on in this entry."""
+        return frozenset().union(*(block.attributes() for block in self.healthy_while))
+
+    def condition(self, device: Device) -> Health:
+        """What ``healthyWhile`` says of a device, whatever its backend says of it."""
+        reason = shortfall(self.healthy_while, device.attributes, "healthyWhile")
+        return sound_health(unhealthy(reason)) if reason else HEALTHY
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """An ``optional`` entry that is not served, because the package of its backend is not installed.
+
+    ``hint`` says how to install it.
+    """
+
+    index: int
+    name: str
+    backend: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A whole configuration. ``backends`` maps a backend's name to its typed ``Options`` value.
+
+    ``skipped`` are the entries without an installed backend; they are not among ``resources``.
+
+    ``device_info_directory`` is ``None`` where no device-info files are wanted. The directory for
+    labels is known also where none are wanted: those of before are removed there.
+    """
+
+    resources: tuple[ResourceSettings, ...] = ()
+    backends: Mapping[str, object] = field(default_factory=dict)
+    backend_paths: tuple[Path, ...] = ()
+    cdi_directory: Path = CDI_DIRECTORY
+    device_info_directory: Path | None = DEVICE_INFO_DIRECTORY
+    label_directory: Path = LABEL_DIRECTORY
+    write_labels: bool = False
+    skipped: tuple[Skipped, ...] = ()
+
+    def backend_names(self) -> tuple[str, ...]:
+        """The backends that some resource needs, in file order."""
+        return tuple(dict.fromkeys(resource.backend for resource in self.resources))
+
+    def not_installed(self) -> Mapping[str, str]:
+        """The backends of skipped entries, in file order, and how to install each."""
+        return {entry.backend: entry.hint for entry in self.skipped}
+
+    def wanted(self, backend: str) -> frozenset[str]:
+        """Every attribute name that some resource of ``backend`` looks at."""
+        entries = (r.wanted() for r in self.resources if r.backend == backend)
+        return frozenset().union(*entries)
+
+    def said_to(self, backend: str) -> tuple[object, ...]:
+        """What the entries of ``backend`` say to it: the values of its ``ResourceOptions``, in file order."""
+        return tuple(r.options for r in self.resources if r.backend == backend and r.options is not None)

@@ -1,0 +1,88 @@
+"""A backend on a modelled machine, as it is when devhost has just started.
+
+::
+
+    @pytest.fixture
+    def looking():
+        with Looking(MyCard) as looking:
+            yield looking
+
+
+    def test_a_card_without_firmware_is_sick(looking, tmp_path):
+        backend = looking(tree(tmp_path))
+        assert by_id(backend)["A1"].health.reason == "it has no firmware"
+
+What devhost itself makes of the devices is asked of a :class:`devhost.testing.node.Node`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from devhost.backend import Backend, Device, Event
+from devhost.backend.base import CanNotice
+from devhost.discovery.runner import ServiceContext
+
+from .trees import Tree
+
+B = TypeVar("B", bound=Backend)
+
+
+class Looking(Generic[B]):
+    """Makes backends of one kind, and ends what they began when it is left.
+
+    Args:
+        kind: the class to make them of.
+    """
+
+    def __init__(self, kind: type[B]) -> None:
+        self._kind = kind
+        self._contexts: list[ServiceContext] = []
+
+    def __call__(
+        self,
+        machine: Tree | Path,
+        options: object = None,
+        wanted: Collection[str] = ("*",),
+        held: Callable[[], frozenset[str] | None] = frozenset,
+        kind: type[B] | None = None,
+        entries: Collection[object] = (),
+    ) -> B:
+        """A backend that has not looked yet.
+
+        Args:
+            machine: the tree, or the directory that stands for ``/``.
+            options: its ``Options``; those with all defaults if none are given.
+            wanted: the attributes that the configuration looks at, see ``Context.wanted``; all by default.
+            held: tells what containers use, see ``Context.held``; nothing by default.
+            kind: another class than usual, such as one of the test's own.
+            entries: what the entries of the file say, see ``Context.entries``.
+        """
+        made = kind or self._kind
+        root = machine if isinstance(machine, Path) else machine.root
+        self._contexts.append(ServiceContext(made.name, root, wanted, held, entries))
+        return made(made.Options() if options is None else options, self._contexts[-1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what its backends began. It may make more of them."""
+        while self._contexts:
+            self._contexts.pop().close()
+
+
+def by_id(backend: Backend, *events: Event) -> dict[str, Device]:
+    """Every device there is now, after the backend has heard of the events."""
+    for event in events:
+        if isinstance(backend, CanNotice):
+            backend.notice(event)
+    return {device.id: device for device in backend.discover()}

@@ -1,0 +1,240 @@
+"""A whole node in a test: devhost on a modelled machine, between its configuration and a kubelet.
+
+::
+
+    async def test_a_pod_finds_its_card(tmp_path):
+        async with Node(tmp_path, MyCard) as node:
+            tree(node.root)
+            node.configure("resources: [{name: example.com/card, backend: mycard}]")
+            async with node.served():
+                await node.offers({"example.com/card": 2})
+                started = await node.container({"example.com/card": 1})
+                assert [one.host_path for one in started.devices] == ["/dev/mycard0"]
+
+What runs is what runs on a node, in the test's own event loop: the file is read, devices are looked for
+below ``root``, each resource is served on a socket, and the kubelet simulator calls it as a kubelet would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from unittest import mock
+
+from devhost import config
+from devhost.allocation.cdi import spec
+from devhost.backend import Backend
+from devhost.backend.model import Device
+from devhost.config.loader import Loaded
+from devhost.discovery import catalog
+from devhost.discovery.catalog import Catalog, Installed
+from devhost.host.host import Host
+from devhost.kubelet.api import api_pb2 as pb
+
+from .kubelet import KubeletSimulator, Profile
+
+PATIENCE = 30.0
+"""Seconds to wait for something that should happen at once: a busy machine is no failure."""
+
+LEAVING = 30.0
+"""Seconds devhost has to end."""
+
+
+class Node:
+    """A machine with devhost and a kubelet on it; the kubelet runs while the node is entered.
+
+    Files stand for device nodes, which only root can make: specifications name them as if they were some.
+
+    Args:
+        place: an empty directory for everything.
+        backends: classes to have beside those that are installed; one of a name takes the place of that.
+        root: the directory that stands for ``/``; ``place/root`` if it is not given.
+        profile: whose behaviour the kubelet has, see :class:`KubeletSimulator`.
+
+    Attributes:
+        root: the directory that stands for ``/``. It is the test's to fill.
+        config: the configuration file.
+        cdi: where specifications go; :meth:`configure` says so to devhost.
+        infos: where device-info files go; the same.
+        kubelet: the simulator, with what it was told and what it allocated.
+    """
+
+    def __init__(
+        self, place: Path, *backends: type[Backend], root: Path | None = None, profile: Profile = "1.37"
+    ) -> None:
+        self.root = root or place / "root"
+        self.config = place / "devhost.yaml"
+        self.cdi = place / "cdi"
+        self.infos = place / "devinfo"
+        directory = place / "kubelet"
+        directory.mkdir(parents=True)
+        self.kubelet = KubeletSimulator(directory, profile, pod_resources=place / "pod-resources")
+        self._backends = {
+            kind.name: Installed(kind, "this test", "", (catalog.BACKENDS,)) for kind in backends
+        }
+        self._pods = itertools.count()
+        self._host: Host | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.kubelet.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.kubelet.running:
+            await self.kubelet.stop()
+
+    def configure(self, text: str) -> None:
+        """Makes the file say this: ``resources``, ``backends`` and what else there is, as YAML.
+
+        ``version`` is said already, and that specifications and device-info files stay in the test's place.
+        While devhost runs it notices within a second; :meth:`reload` waits until it has.
+        """
+        own = f"cdi: {{directory: {self.cdi}}}\ndeviceInfo: {{directory: {self.infos}}}\n"
+        self.config.write_text(f"version: 1\n{own}{text}\n", encoding="utf-8")
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[None]:
+        """devhost with what the file says, until left; it may be entered again, as after a restart.
+
+        Raises:
+            ConfigError: with everything that is wrong with the file.
+        """
+        host = Host(
+            self.config,
+            self._load(),
+            self._load,
+            self.kubelet.directory,
+            self.root,
+            pod_resources=self.kubelet.pod_resources,
+        )
+        running = asyncio.create_task(host.run())
+        self._host = host
+        try:
+            with mock.patch.object(spec, "host_node", _file_or_node):
+                yield
+        finally:
+            self._host = None
+            host.stop()
+            await asyncio.wait_for(running, LEAVING)
+
+    async def until(self, condition: Callable[[], object], patience: float = PATIENCE) -> None:
+        """Waits for what the kubelet is not told, looking again and again.
+
+        Raises:
+            TimeoutError: it did not come true within ``patience`` seconds.
+        """
+        async with asyncio.timeout(patience):
+            while not condition():  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.02)
+
+    async def offers(self, wanted: Mapping[str, int], *, only: bool = False) -> None:
+        """Waits until a pod can get so many of each of these resources: those that are healthy.
+
+        Args:
+            only: whether there may be no other resource.
+
+        Raises:
+            TimeoutError: it did not come true in time.
+        """
+
+        def there() -> bool:
+            found = self.kubelet.allocatable()
+            return found == wanted if only else wanted.items() <= found.items()
+
+        await self.kubelet.wait_for(there, PATIENCE)
+
+    async def container(
+        self, wanted: Mapping[str, int], *, keep: bool = False
+    ) -> pb.ContainerAllocateResponse:
+        """What the container of a new pod starts with that asks for so many of these resources.
+
+        The pod has ended when this returns, unless ``keep`` is said: then ``kubelet.release`` ends it,
+        under the name ``pod-0``, ``pod-1``, …, counted from the node's first.
+
+        Raises:
+            UnexpectedAdmissionError: the pod was refused.
+        """
+        pod = f"pod-{next(self._pods)}"
+        for resource, count in wanted.items():
+            await self.kubelet.admit(pod, "main", resource, count)
+        started = await self.kubelet.start_container(pod, "main")
+        if not keep:
+            self.kubelet.release(pod)
+        return started
+
+    def specified(self, names: Collection[str]) -> list[dict[str, Any]]:
+        """What CDI specifications say of these qualified names, one after the other: ``containerEdits``.
+
+        Raises:
+            KeyError: no file names it.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for file in self.cdi.glob("*.json"):
+            document = json.loads(file.read_text(encoding="utf-8"))
+            for device in document["devices"]:
+                found[f"{document['kind']}={device['name']}"] = device["containerEdits"]
+        return [found[name] for name in names]
+
+    def told(self) -> dict[str, Any]:
+        """The device-info files that network plugins read, by their names."""
+        files = self.infos.glob("*-device.json")
+        return {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+    def devices(self, backend: str) -> Mapping[str, Device]:
+        """What a backend has found, by id; nothing before it has looked."""
+        discovery = self.host.discoveries.get(backend)
+        return discovery.devices if discovery else {}
+
+    def look(self, *backends: str) -> None:
+        """Has these backends look and probe again, as after an event; all of them if none is named."""
+        for name, discovery in self.host.discoveries.items():
+            if name in backends or not backends:
+                discovery.recheck()
+
+    async def reload(self) -> Sequence[str]:
+        """Has the file read again, as SIGHUP does; gives what was wrong with it, nothing where it was good.
+
+        Raises:
+            TimeoutError: it was not read in time.
+        """
+        self.host.reload()
+        # its own reading, and none that the edit of the file may have begun by itself before
+        await self.until(lambda: "reload" not in self.host.tasks.named())
+        return self.host.last_reload.complaints
+
+    @property
+    def host(self) -> Host:
+        """devhost itself, while it is served."""
+        assert self._host is not None, "devhost does not run: ask within `async with node.served()`"
+        return self._host
+
+    def _load(self) -> Loaded:
+        made: list[Catalog] = []
+
+        def catalog_for(paths: Sequence[Path], wanted: Collection[str]) -> Catalog:
+            found = catalog.load(paths, set(wanted) - self._backends.keys())
+            made.append(Catalog({**found.installed, **self._backends}, found.refused, found.observers))
+            return made[-1]
+
+        settings = config.load(self.config, catalog_for)
+        return Loaded(settings, made[-1] if made else Catalog())
+
+
+_host_node = spec.host_node
+
+
+def _file_or_node(path: str, root: Path) -> spec.HostNode:
+    """A file of a tree as if it were the device node that it stands for."""
+    file = root / path.lstrip("/")
+    if not file.is_file():
+        return _host_node(path, root)
+    inside = f"/{file.resolve().relative_to(root.resolve())}"
+    return spec.HostNode(inside, 0o660, 0, 0)
