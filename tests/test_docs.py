@@ -165,11 +165,11 @@ def _api() -> Iterator[str]:
         yield from (member for member in vars(kind) if not member.startswith("_"))
     yield from backend.Backend.__annotations__
     for optional in (
-        backend.CanWatch,
-        backend.CanProbe,
-        backend.CanPrepare,
-        backend.CanLink,
-        backend.CanNotice,
+        base.CanWatch,
+        base.CanProbe,
+        base.CanPrepare,
+        base.CanLink,
+        base.CanNotice,
     ):
         yield from (member for member in vars(optional) if not member.startswith("_"))
 
