@@ -17,7 +17,7 @@ from devhost.testing.trees import Tree
 SCRIPT = """
 import sys
 from pathlib import Path
-from devhost.source import ServiceContext
+from devhost.discovery.runner import ServiceContext
 from devhost_fpga.backend import Fpga
 context = ServiceContext("fpga", Path(sys.argv[1]), ("*",))
 Fpga(Fpga.Options(), context).discover()

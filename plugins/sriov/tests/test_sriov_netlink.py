@@ -238,8 +238,8 @@ print(json.dumps([routes, sorted(found.addresses), len(switches), len(macs), imp
 _LISTEN = """
 import asyncio, subprocess
 from pathlib import Path
-from devhost.source import ServiceContext
-from devhost.sysfs import Sysfs
+from devhost.discovery.runner import ServiceContext
+from devhost.backend.sysfs import Sysfs
 from devhost_sriov.network import Network
 from devhost_sriov.watch import network_events
 
