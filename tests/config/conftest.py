@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
-from devhost.backend.errors import Complaint, ConfigError
+from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed, Refusal
 from devhost.planning.settings import Settings
@@ -104,7 +104,7 @@ CATALOG = Catalog(
 )
 
 Reader = Callable[[str], Settings]
-Complainer = Callable[[str], tuple[Complaint, ...]]
+Complainer = Callable[[str], tuple[Diagnostic, ...]]
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +122,7 @@ def read() -> Reader:
 def complaints(read: Reader) -> Complainer:
     """The complaints about a configuration; it must have some."""
 
-    def run(text: Any) -> tuple[Complaint, ...]:
+    def run(text: Any) -> tuple[Diagnostic, ...]:
         with pytest.raises(ConfigError) as caught:
             read(text)
         assert caught.value.exit_code == 2

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backend.errors import Complaint
+from devhost.backend.errors import Diagnostic
 from devhost.config.difference import difference
 from devhost.planning.settings import Settings
 
 Read = Callable[[str], Settings]
-Complain = Callable[[str], tuple[Complaint, ...]]
+Complain = Callable[[str], tuple[Diagnostic, ...]]
 
 USUAL = Path("/var/run/k8s.cni.cncf.io/devinfo/dp")
 

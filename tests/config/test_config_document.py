@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.backend.errors import Complaint, ConfigError
+from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import document, load, loads
 from devhost.config.diagnostics import MAX_COMPLAINTS
 from devhost.discovery.catalog import Catalog
@@ -20,7 +20,7 @@ from devhost.planning.settings import Settings
 GOOD = "version: 1\nresources: []\n"
 
 
-def refused(text: str | bytes) -> tuple[Complaint, ...]:
+def refused(text: str | bytes) -> tuple[Diagnostic, ...]:
     with pytest.raises(ConfigError) as caught:
         loads(text, "f.yaml", lambda _paths, _wanted: Catalog())
     return caught.value.complaints

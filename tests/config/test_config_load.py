@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.backend.errors import Complaint, ConfigError
+from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.backend.where import Block, Flag, Range, Term, Text
 from devhost.config import backend_paths, load, loads
 from devhost.discovery.catalog import Catalog
@@ -27,7 +27,7 @@ from devhost.planning.settings import (
 )
 
 Read = Callable[[str], Settings]
-Complain = Callable[[str], tuple[Complaint, ...]]
+Complain = Callable[[str], tuple[Diagnostic, ...]]
 
 
 def test_a_file_may_offer_nothing_yet(read: Read) -> None:

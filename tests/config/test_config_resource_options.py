@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
-from devhost.backend.errors import Complaint, ConfigError
+from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads
 from devhost.config.annotation import keys
 from devhost.config.difference import difference
@@ -98,7 +98,7 @@ def read(body: str, catalog: Catalog = CATALOG) -> Settings:
     return loads(f"version: 1\nresources:\n- name: a.b/c\n{lines}", "f.yaml", lambda _paths, _wanted: catalog)
 
 
-def refused(body: str, catalog: Catalog = CATALOG) -> tuple[Complaint, ...]:
+def refused(body: str, catalog: Catalog = CATALOG) -> tuple[Diagnostic, ...]:
     with pytest.raises(ConfigError) as caught:
         read(body, catalog)
     return caught.value.complaints

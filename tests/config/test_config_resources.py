@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.backend import Attribute, where
-from devhost.backend.errors import Complaint
+from devhost.backend.errors import Diagnostic
 from devhost.backend.where import Block, Flag, Range, Term, Text
-from devhost.config.diagnostics import Complaints, Place
+from devhost.config.diagnostics import Diagnostics, Place
 from devhost.config.document import parse
 from devhost.config.selection import declared, read_where
 from devhost.planning.settings import Inject, Of, Prefer, Settings, Share, WhenEmpty
 
 Read = Callable[[str], Settings]
-Complain = Callable[[str], tuple[Complaint, ...]]
+Complain = Callable[[str], tuple[Diagnostic, ...]]
 One = Callable[[str], str]
 
 
@@ -362,7 +362,7 @@ def _contains(span: str, number: int) -> bool:
 @given(st.lists(spans, min_size=1, max_size=5), numbers)
 def test_a_range_takes_exactly_the_numbers_it_names(written: list[str], number: int) -> None:
     text = '{numaNode: "' + ",".join(written) + '"}'
-    complaints = Complaints("f")
+    complaints = Diagnostics("f")
     attributes = {"numaNode": Attribute(int, "node", 0)}
     found = read_where(parse(text.encode(), complaints), "card", attributes, Place(complaints))
     assert complaints.found == []

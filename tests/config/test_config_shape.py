@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.backend import option
-from devhost.backend.errors import Complaint
+from devhost.backend.errors import Diagnostic
 from devhost.config.annotation import camel
-from devhost.config.diagnostics import Complaints, Place, one_line, suggest
+from devhost.config.diagnostics import Diagnostics, Place, one_line, suggest
 from devhost.config.document import parse
 from devhost.config.reader import read as read_node
 from devhost.config.scalar import WRONG
 from devhost.planning.settings import Settings
 
 Read = Callable[[str], Settings]
-Complain = Callable[[str], tuple[Complaint, ...]]
+Complain = Callable[[str], tuple[Diagnostic, ...]]
 
 
 def options(body: str) -> str:
@@ -137,8 +137,8 @@ class Level(Enum):
     HIGH = 2
 
 
-def _node(text: str, wanted: object) -> tuple[object, Complaints]:
-    complaints = Complaints("f")
+def _node(text: str, wanted: object) -> tuple[object, Diagnostics]:
+    complaints = Diagnostics("f")
     return read_node(parse(text.encode(), complaints), wanted, Place(complaints, "x")), complaints
 
 

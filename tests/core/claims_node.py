@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from devhost.allocation.inventory import GRACE, Inventory
-from devhost.allocation.ledger import Ledger
+from devhost.allocation.ledger import Allocations
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text
 from devhost.planning.held import APART, Listing
@@ -95,7 +95,7 @@ class Node:
 
     def start(self) -> None:
         """Starts devhost, which knows nothing, and tells it what the kubelet knows."""
-        self.ledger = Ledger(lambda: self.now, self.replan)
+        self.ledger = Allocations(lambda: self.now, self.replan)
         self.inventories = {}
         self.ledger.heard(self.listing())
         self.replan()

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, cast
 
 from devhost.backend import Attribute, Backend, Event
 from devhost.backend.model import Device, Health
-from devhost.discovery.runner import ServiceContext, Source
-from devhost.discovery.scanner import Discovery, State
+from devhost.discovery.runner import BackendRunner, ServiceContext
+from devhost.discovery.scanner import Scanner, State
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 LIMIT = 10_000
@@ -103,7 +103,7 @@ class Scene:
         self.metrics = Counts()
         self.found: list[tuple[float, float | None]] = []
         clock = asyncio.get_running_loop().time
-        self.discovery = Discovery(cast("Source", self.source), self.metrics, self._found, clock)
+        self.discovery = Scanner(cast("BackendRunner", self.source), self.metrics, self._found, clock)
 
     def _found(self, caused_at: float | None) -> None:
         self.found.append((now(), None if caused_at is None else caused_at - 1000.0))

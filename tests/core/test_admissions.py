@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from devhost.allocation.preferred.grouping import LONGEST, PATIENCE, PENDING, WINDOW, Admission, Admissions
+from devhost.allocation.preferred.grouping import (
+    LONGEST,
+    PATIENCE,
+    PENDING,
+    WINDOW,
+    Admission,
+    RequestGrouping,
+)
 from devhost.planning.affinity.topology import Level
 from devhost.telemetry.metrics import Guess
 
@@ -21,7 +28,7 @@ class Node:
         self.now = 100.0
         self.guesses: list[tuple[Guess, str, str]] = []
         self.holders: dict[str, str] = {}
-        self.admissions = Admissions(lambda: self.now, lambda *guess: self.guesses.append(guess))
+        self.admissions = RequestGrouping(lambda: self.now, lambda *guess: self.guesses.append(guess))
 
     def asks(self, who: str, resource: str, *, allocates: bool = True, prefers: bool = True) -> Admission:
         """One request from end to end; gives what was thought to belong to it."""

@@ -11,8 +11,8 @@ import pytest
 
 from devhost.backend import Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError
-from devhost.discovery.links import MOST, Linkage, Pair
-from devhost.discovery.runner import Source
+from devhost.discovery.links import MOST, LinkCache, Pair
+from devhost.discovery.runner import BackendRunner
 
 
 class Asked:
@@ -35,7 +35,7 @@ def devices(count: int) -> dict[str, Device]:
 
 async def test_each_pair_is_asked_for_once_while_its_devices_are_the_same() -> None:
     asked = Asked()
-    linkage = Linkage("toy", asked)
+    linkage = LinkCache("toy", asked)
     known = devices(3)
     linkage.see(known)
     assert await linkage.refresh()
@@ -54,7 +54,7 @@ async def test_each_pair_is_asked_for_once_while_its_devices_are_the_same() -> N
 
 async def test_a_failure_is_told_once_and_what_is_known_stays(caplog: pytest.LogCaptureFixture) -> None:
     asked = Asked()
-    linkage = Linkage("toy", asked)
+    linkage = LinkCache("toy", asked)
     known = devices(2)
     linkage.see(known)
     assert await linkage.refresh()
@@ -72,13 +72,13 @@ async def test_a_failure_is_told_once_and_what_is_known_stays(caplog: pytest.Log
 
 async def test_of_very_many_devices_none_is_asked_for() -> None:
     asked = Asked()
-    linkage = Linkage("toy", asked)
+    linkage = LinkCache("toy", asked)
     linkage.see(devices(MOST + 1))
     assert await linkage.refresh()
     assert (asked.pairs, linkage.links) == ([], {})
 
 
-def source(links: object, tmp_path: Path) -> Source:
+def source(links: object, tmp_path: Path) -> BackendRunner:
     class Toy(Backend):
         name = "toy"
         discover_deadline = 60.0
@@ -91,7 +91,7 @@ def source(links: object, tmp_path: Path) -> Source:
 
     if links is not None:
         Toy.links = links  # type: ignore[attr-defined]
-    return Source(Toy, NoOptions(), tmp_path)
+    return BackendRunner(Toy, NoOptions(), tmp_path)
 
 
 async def test_a_hung_backend_loses_its_links_and_nothing_else(tmp_path: Path, hang: threading.Event) -> None:
@@ -125,7 +125,7 @@ async def test_a_backend_without_links_has_none(tmp_path: Path) -> None:
 
 async def test_new_devices_are_asked_for_by_themselves() -> None:
     asked = Asked()
-    linkage = Linkage("toy", asked)
+    linkage = LinkCache("toy", asked)
     running = asyncio.create_task(linkage.run())
     linkage.see(devices(2))
     async with asyncio.timeout(60):

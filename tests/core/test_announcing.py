@@ -12,7 +12,7 @@ import pytest
 
 from devhost.allocation import device_info_files
 from devhost.allocation.device_info import Document
-from devhost.allocation.device_info_files import DeviceInfos
+from devhost.allocation.device_info_files import DeviceInfoFiles
 from devhost.backend import files
 from devhost.backend.errors import AllocationError
 from devhost.discovery import worker
@@ -33,8 +33,8 @@ class Desk:
         self.infos = self.fresh()
         self.task: asyncio.Task[None] | None = None
 
-    def fresh(self) -> DeviceInfos:
-        return DeviceInfos(self.directory, self._is_held)
+    def fresh(self) -> DeviceInfoFiles:
+        return DeviceInfoFiles(self.directory, self._is_held)
 
     def _is_held(self, resource: str, token: str) -> bool | None:
         self.asked += 1
@@ -190,7 +190,7 @@ async def test_a_directory_that_hangs_fails_the_pod_in_time(
 
 
 async def test_without_a_directory_nothing_is_written(tmp_path: Path) -> None:
-    infos = DeviceInfos(None, lambda resource, token: None)
+    infos = DeviceInfoFiles(None, lambda resource, token: None)
     assert not infos.wanted
     await infos.announce(NET, {"a": VF})
     assert list(tmp_path.iterdir()) == []

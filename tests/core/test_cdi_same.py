@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.allocator import Supply
+from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.files import SpecDirectory
-from devhost.allocation.cdi.injector import Injection
+from devhost.allocation.cdi.injector import CdiInjection
 from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.backend.model import HEALTHY
-from devhost.discovery.runner import Source
+from devhost.discovery.runner import BackendRunner
 from devhost.kubelet import messages
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
@@ -76,9 +76,9 @@ class Resource:
 
     def __init__(self, kind: type[Backend], ids: Sequence[str], replicas: int, of: Of) -> None:
         self.inventory = Inventory(lambda: 1e9, lambda: 100.0)
-        self.source = Source(kind, NoOptions(), Path("/"))
+        self.source = BackendRunner(kind, NoOptions(), Path("/"))
         self.offers = [Offer(Device(device), replicas) for device in sorted(ids)]
-        self.supply = Supply(
+        self.supply = Allocator(
             RESOURCE, self.inventory, self.source, Prefer.TOPOLOGY, lambda *args: None, lambda: None
         )
         self.inventory.update(units(of, self.offers), lambda device: HEALTHY, str)
@@ -93,7 +93,7 @@ async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[st
     with tempfile.TemporaryDirectory() as place:
         plain, named = Resource(kind, ids, replicas, of), Resource(kind, ids, replicas, of)
         directory = SpecDirectory(Path(place))
-        injection = Injection(named.supply, directory, lambda: None)
+        injection = CdiInjection(named.supply, directory, lambda: None)
         named.supply.inject = injection.inject
         running = asyncio.create_task(injection.run())
         await named.source.look([])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from devhost.allocation.inventory import GRACE, Inventory
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
-from devhost.discovery.health import Ward
-from devhost.planning.diff import NAMED, REASONS, Changes, Chronicle
+from devhost.discovery.health import HealthTracker
+from devhost.planning.diff import NAMED, REASONS, Changes, DeviceLog
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
@@ -28,7 +28,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.caplog.set_level(logging.INFO, "devhost")
-        chronicle = Chronicle("example.com/toy")
+        chronicle = DeviceLog("example.com/toy")
         self.inventory = Inventory(lambda: self.now, lambda: self.now, changed=chronicle.tell)
 
     def show(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
@@ -197,7 +197,7 @@ def test_as_many_changes_as_are_named_have_no_count(rig: Rig) -> None:
 
 
 def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
-    ward = Ward()
+    ward = HealthTracker()
     written = []
     for second in range(600):
         rig.now += 1.0

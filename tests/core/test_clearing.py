@@ -11,7 +11,7 @@ import pytest
 
 from devhost.allocation.cdi import garbage
 from devhost.allocation.cdi.files import SpecDirectory
-from devhost.allocation.cdi.garbage import Clearing
+from devhost.allocation.cdi.garbage import CdiGarbageCollector
 from devhost.backend.backoff import Backoff
 
 OLD, NEW = "example.com/old", "example.com/new"
@@ -37,8 +37,8 @@ class Scene:
         return self.held
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Clearing]:
-        made = Clearing(self.directory, lambda: [NEW], self._held, self.followed.append)
+    async def running(self) -> AsyncIterator[CdiGarbageCollector]:
+        made = CdiGarbageCollector(self.directory, lambda: [NEW], self._held, self.followed.append)
         task = asyncio.create_task(made.run())
         yield made
         task.cancel()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from devhost.host.departures import LONGEST, MOST, Departed, Departures
+from devhost.host.departures import LONGEST, MOST, Departed, RecentRemovals
 
 GONE = "the device is gone"
 
@@ -14,7 +14,7 @@ class Clock:
 
 
 def test_a_device_has_departed_once_it_is_in_the_list_no_more() -> None:
-    departures = Departures(clock := Clock())
+    departures = RecentRemovals(clock := Clock())
     departures.left({"a": GONE, "b": "entry 1 (x/y) already took it"})
     departures.settle(lambda: {"a", "b", "c"})
     assert departures.lately() == []
@@ -26,7 +26,7 @@ def test_a_device_has_departed_once_it_is_in_the_list_no_more() -> None:
 
 
 def test_the_newest_is_first_and_what_comes_back_or_is_old_is_forgotten() -> None:
-    departures = Departures(clock := Clock())
+    departures = RecentRemovals(clock := Clock())
     for device in ("a", "b", "c"):
         clock.now += 1
         departures.left({device: GONE})
@@ -42,7 +42,7 @@ def test_the_newest_is_first_and_what_comes_back_or_is_old_is_forgotten() -> Non
 
 
 def test_what_comes_back_before_the_list_is_without_it_never_left() -> None:
-    departures = Departures(Clock())
+    departures = RecentRemovals(Clock())
     departures.left({"a": GONE})
     departures.came(["a"])
     departures.settle(tuple)
@@ -50,13 +50,13 @@ def test_what_comes_back_before_the_list_is_without_it_never_left() -> None:
 
 
 def test_ten_thousand_devices_that_leave_are_no_more_than_the_log_names() -> None:
-    departures = Departures(Clock())
+    departures = RecentRemovals(Clock())
     departures.left({f"d{n}": GONE for n in range(10_000)})
     departures.settle(tuple)
     assert {one.device for one in departures.lately()} == {f"d{n}" for n in range(MOST)}
 
 
 def test_a_list_is_looked_at_only_while_some_device_leaves() -> None:
-    departures = Departures(Clock())
+    departures = RecentRemovals(Clock())
     departures.came(["a"])
     departures.settle(lambda: 1 / 0)  # type: ignore[arg-type, return-value]

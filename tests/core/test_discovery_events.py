@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from devhost.backend import Event
-from devhost.discovery.scanner import ANYTHING, Discovery
+from devhost.discovery.scanner import ANYTHING, Scanner
 from devhost.telemetry.metrics import Metrics
 
 
@@ -26,4 +26,4 @@ def test_only_events_of_its_subsystems_concern_a_backend(
     subsystems: tuple[str, ...], event: Event, concerned: bool
 ) -> None:
     source: Any = SimpleNamespace(kind=SimpleNamespace(subsystems=subsystems), probes=False)
-    assert Discovery(cast("Any", source), Metrics(), lambda at: None).concerns(event) is concerned
+    assert Scanner(cast("Any", source), Metrics(), lambda at: None).concerns(event) is concerned

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.backend.model import HEALTHY, MAX_REASON, NO_REASON, Device, Health, sound_health, unhealthy
-from devhost.discovery.health import LONGEST_HOLD, WINDOW, Ward, in_resource, worst
+from devhost.discovery.health import LONGEST_HOLD, WINDOW, HealthTracker, in_resource, worst
 
 GOOD = Device("d0")
 BAD = Device("d0", health=unhealthy("too hot"))
 
 
-def flap(ward: Ward, times: int, *, start: float = 0.0) -> float:
+def flap(ward: HealthTracker, times: int, *, start: float = 0.0) -> float:
     """Lets d0 fall and recover that often, a second apart each; the time of the last recovery."""
     now = start
     for _ in range(times):
@@ -25,7 +25,7 @@ def flap(ward: Ward, times: int, *, start: float = 0.0) -> float:
 
 @pytest.mark.parametrize("start", [0.0, 5.0, 1e9])
 def test_sickness_and_the_first_recoveries_show_at_once(start: float) -> None:
-    ward = Ward()
+    ward = HealthTracker()
     for now in (start, start + 2):
         assert ward.verdict(GOOD, now) == HEALTHY
         assert ward.verdict(BAD, now + 0.5) == unhealthy("too hot")
@@ -35,7 +35,7 @@ def test_sickness_and_the_first_recoveries_show_at_once(start: float) -> None:
 
 @pytest.mark.parametrize(("falls", "hold"), [(3, 2.0), (4, 4.0), (5, 8.0), (8, 60.0), (20, 60.0)])
 def test_a_flapping_device_is_held_longer_with_each_fall(falls: int, hold: float) -> None:
-    ward = Ward()
+    ward = HealthTracker()
     now = flap(ward, falls)
     held = ward.verdict(GOOD, now)
     assert held == unhealthy("it fails again and again, and must stay well a little longer: too hot")
@@ -46,7 +46,7 @@ def test_a_flapping_device_is_held_longer_with_each_fall(falls: int, hold: float
 
 
 def test_a_device_that_was_well_for_a_window_recovers_at_once_again() -> None:
-    ward = Ward()
+    ward = HealthTracker()
     now = flap(ward, 3)
     assert ward.verdict(GOOD, now + 2.0)
     assert flap(ward, 1, start=now + WINDOW)
@@ -54,7 +54,7 @@ def test_a_device_that_was_well_for_a_window_recovers_at_once_again() -> None:
 
 
 def test_a_fall_while_held_starts_the_hold_anew() -> None:
-    ward = Ward()
+    ward = HealthTracker()
     now = flap(ward, 3)
     assert ward.verdict(BAD, now + 1.0) == unhealthy("too hot")
     assert ward.next_change(now + 1.0, now + 1.0) is None
@@ -70,7 +70,7 @@ Steps = st.lists(st.tuples(st.integers(0, 40).map(lambda quarter: quarter / 4), 
 def test_a_verdict_is_never_rosier_than_the_device_and_changes_when_it_was_foretold(
     steps: list[tuple[float, bool]],
 ) -> None:
-    ward, now = Ward(), 0.0
+    ward, now = HealthTracker(), 0.0
     for wait, well in steps:
         now += wait
         device = GOOD if well else BAD
@@ -90,7 +90,7 @@ def test_a_verdict_is_never_rosier_than_the_device_and_changes_when_it_was_foret
 
 
 def test_the_next_change_is_that_of_the_first_device_released() -> None:
-    ward = Ward()
+    ward = HealthTracker()
     now = flap(ward, 4)
     other = Device("d1", health=unhealthy("loose"))
     for _ in range(3):
@@ -100,7 +100,7 @@ def test_the_next_change_is_that_of_the_first_device_released() -> None:
 
 
 def test_a_hold_that_is_over_is_waited_for_until_it_was_asked_about_and_no_longer() -> None:
-    ward = Ward()
+    ward = HealthTracker()
     now = flap(ward, 3)
     ward.verdict(GOOD, now)
     assert ward.next_change(now + 2.5, asked=now + 1.0) == 0.0
@@ -109,7 +109,7 @@ def test_a_hold_that_is_over_is_waited_for_until_it_was_asked_about_and_no_longe
 
 
 def test_a_probe_counts_beside_discover_and_says_whether_it_is_news() -> None:
-    ward = Ward()
+    ward = HealthTracker()
     assert not ward.probed({})
     assert not ward.probed({"d0": HEALTHY})
     assert ward.probed({"d0": unhealthy("link down"), "d1": HEALTHY})
@@ -121,7 +121,7 @@ def test_a_probe_counts_beside_discover_and_says_whether_it_is_news() -> None:
 
 
 def test_a_denied_device_is_sick_until_everything_it_lacked_is_back() -> None:
-    ward = Ward()
+    ward = HealthTracker()
     ward.deny("d0", ["/dev/a", "/dev/b"])
     assert ward.denied == {"d0": ("/dev/a", "/dev/b")}
     assert ward.verdict(GOOD, 1.0) == unhealthy("/dev/a, /dev/b does not exist on the node: a pod needed it")
@@ -133,7 +133,7 @@ def test_a_denied_device_is_sick_until_everything_it_lacked_is_back() -> None:
 
 
 def test_a_stale_backend_makes_all_its_devices_sick_and_its_first_answer_heals_them() -> None:
-    ward = Ward()
+    ward = HealthTracker()
     ward.stale = "it hangs"
     assert ward.verdict(GOOD, 1.0) == ward.verdict(BAD, 1.0) == unhealthy("it hangs")
     ward.stale = ""
@@ -141,7 +141,7 @@ def test_a_stale_backend_makes_all_its_devices_sick_and_its_first_answer_heals_t
 
 
 def test_what_is_forgotten_is_a_stranger_again() -> None:
-    ward = Ward()
+    ward = HealthTracker()
     ward.deny("d1", ["/dev/a"])
     now = flap(ward, 5)
     ward.forget({"d1"})

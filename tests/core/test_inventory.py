@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.account import Account
+from devhost.allocation.account import ResourceAllocations
 from devhost.allocation.inventory import GRACE, Inventory, Snapshot
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Health, Holder, unhealthy
 from devhost.kubelet import messages
@@ -32,7 +32,7 @@ class Rig:
     woken: int = 0
 
     def __post_init__(self) -> None:
-        account = Account("r", lambda: self.now)
+        account = ResourceAllocations("r", lambda: self.now)
         self.inventory = Inventory(
             lambda: 1e9 + self.now, lambda: self.now, self.wake, account=account, backend="b"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from devhost.allocation.account import Account
+from devhost.allocation.account import ResourceAllocations
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.planning.held import APART, UNNAMED, Listing
@@ -19,7 +19,7 @@ class Rig:
     now: float = 100.0
 
     def __post_init__(self) -> None:
-        account = Account("r", lambda: self.now)
+        account = ResourceAllocations("r", lambda: self.now)
         self.inventory = Inventory(lambda: self.now, lambda: self.now, account=account)
 
     def show(self, replicas: int, of: Of = Of.EACH) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.ledger import CALM, Ledger
+from devhost.allocation.ledger import CALM, Allocations
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.planning.held import APART, Listing
 from devhost.planning.plan import Plan, RefusalKind, units
@@ -33,7 +33,7 @@ class Rig:
     found: dict[str, dict[str, Device]] = field(default_factory=lambda: {"card": {}, "net": {}})
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(lambda: self.now, self.replan)
+        self.ledger = Allocations(lambda: self.now, self.replan)
 
     def replan(self) -> None:
         self.replans += 1

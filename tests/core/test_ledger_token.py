@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devhost.allocation.ledger import Ledger
+from devhost.allocation.ledger import Allocations
 from devhost.backend.model import Holder
 from devhost.planning.held import APART, RELAXED, Listing
 
@@ -14,7 +14,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.ledger = Ledger(lambda: self.now)
+        self.ledger = Allocations(lambda: self.now)
         self.released: list[tuple[str, tuple[str, ...]]] = []
         self.ledger.subscribe(lambda resource, tokens: self.released.append((resource, tokens)))
 

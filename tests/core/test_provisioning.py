@@ -14,9 +14,9 @@ from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import BackendError, NotYet
 from devhost.discovery import provisioning
 from devhost.discovery.provisioning import Provisioning, State
-from devhost.discovery.runner import Source
-from devhost.discovery.scanner import Discovery
-from devhost.discovery.worker import Lane
+from devhost.discovery.runner import BackendRunner
+from devhost.discovery.scanner import Scanner
+from devhost.discovery.worker import WorkerThread
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -39,7 +39,7 @@ class Toy:
     def look(self) -> None:
         self.looks += 1
 
-    async def provision(self, lane: Lane, deadline: float) -> None:
+    async def provision(self, lane: WorkerThread, deadline: float) -> None:
         self.calls.append(asyncio.get_running_loop().time())
         if self.hang:
             await lane.call(deadline, self._hang)
@@ -56,7 +56,7 @@ class Toy:
 
 def provisioned(toy: Toy, changed: Callable[[], None] = lambda: None) -> Provisioning:
     loop = asyncio.get_running_loop()
-    return Provisioning(cast("Discovery", toy), changed, loop.time)
+    return Provisioning(cast("Scanner", toy), changed, loop.time)
 
 
 def state_of(work: Provisioning) -> State:
@@ -173,7 +173,7 @@ def test_other_options_are_brought_at_once_also_after_a_failure(virtual: Virtual
         work = provisioned(old)
         task = asyncio.ensure_future(work.run())
         await asyncio.sleep(100)
-        work.follow(cast("Discovery", new))
+        work.follow(cast("Scanner", new))
         calls = len(old.calls)
         await asyncio.sleep(0.5)
         assert (len(old.calls), len(new.calls)) == (calls, 1)
@@ -195,7 +195,7 @@ async def test_while_a_call_hangs_there_is_no_second_one_whatever_options_come(
     task = asyncio.ensure_future(work.run())
     await until(lambda: state_of(work) is State.FAILED)
     assert "for more than" in work.condition.reason and work.hung
-    work.follow(cast("Discovery", new))
+    work.follow(cast("Scanner", new))
     work.wake()
     await asyncio.sleep(0.3)
     assert (len(old.calls), new.calls, old.running) == (1, [], 1)
@@ -218,7 +218,7 @@ async def test_a_backend_that_has_not_started_is_no_fault(tmp_path: Any) -> None
         def discover(self) -> Any:
             return []
 
-    source, lane = Source(Maker, NoOptions(), tmp_path), Lane("maker-provision")
+    source, lane = BackendRunner(Maker, NoOptions(), tmp_path), WorkerThread("maker-provision")
     assert source.provisions
     with pytest.raises(NotYet, match="has not started"):
         await source.provision(lane, 5)

@@ -15,7 +15,7 @@ import pytest
 from devhost.backend import AllocationError, Backend, Device, Edits, Event, Health, NoOptions, OptionError
 from devhost.backend.errors import BackendError, BackendTimeout, ConfigError, DevhostError, UsageError
 from devhost.backend.model import unhealthy
-from devhost.discovery.runner import Source, arguments
+from devhost.discovery.runner import BackendRunner, arguments
 
 
 class Card(Backend):
@@ -31,13 +31,13 @@ class Card(Backend):
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[Callable[..., Source]]:
+def source(tmp_path: Path) -> Iterator[Callable[..., BackendRunner]]:
     """Makes a source of a backend that has these methods."""
-    made: list[Source] = []
+    made: list[BackendRunner] = []
 
-    def make(**methods: Any) -> Source:
+    def make(**methods: Any) -> BackendRunner:
         kind = type("Scripted", (Card,), methods)
-        made.append(Source(kind, NoOptions(), tmp_path, {"model"}))
+        made.append(BackendRunner(kind, NoOptions(), tmp_path, {"model"}))
         return made[-1]
 
     yield make
@@ -299,7 +299,9 @@ async def test_container_starts_are_announced_unless_the_options_say_no(
     assert made.prepares(SimpleNamespace(prepares=False)) is False
 
 
-async def test_a_backend_that_is_left_lets_go_after_its_last_look(source: Callable[..., Source]) -> None:
+async def test_a_backend_that_is_left_lets_go_after_its_last_look(
+    source: Callable[..., BackendRunner],
+) -> None:
     looking, look, closed = threading.Event(), threading.Event(), threading.Event()
 
     def discover(self: Card) -> list[Device]:
@@ -321,7 +323,7 @@ async def test_a_backend_that_is_left_lets_go_after_its_last_look(source: Callab
 
 
 async def test_a_backend_that_fails_to_let_go_is_told_of_and_no_more(
-    source: Callable[..., Source], caplog: pytest.LogCaptureFixture
+    source: Callable[..., BackendRunner], caplog: pytest.LogCaptureFixture
 ) -> None:
     def close(self: Card) -> None:
         raise OSError("it is stuck")

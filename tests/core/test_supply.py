@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from devhost.allocation.allocator import Granted, MissingPath, SickDevice, Supply, UnknownDevice
+from devhost.allocation.allocator import Allocator, Granted, MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.edits import MAX_NODES
 from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.backend.model import unhealthy
-from devhost.discovery.runner import Source
+from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
 
@@ -52,12 +52,12 @@ class Rig:
         (root / "dev").mkdir()
         for name in "abc":
             (root / "dev" / name).touch()
-        self.source = Source(Card, NoOptions(), root)
+        self.source = BackendRunner(Card, NoOptions(), root)
         self.inventory = Inventory(lambda: 0.0, lambda: 0.0)
         sick = Device("sick", health=unhealthy("too hot"))
         offers = [*map(Offer, map(Device, "abc")), Offer(sick), Offer(Device("shared"), 2)]
         self.inventory.update(units(Of.EACH, offers), lambda device: device.health, lambda device: "gone")
-        self.supply = Supply(
+        self.supply = Allocator(
             "example.com/card", self.inventory, self.source, Prefer.TOPOLOGY, self._deny, self._look
         )
 
@@ -102,7 +102,7 @@ async def test_one_node_of_several_devices_is_given_once(rig: Rig) -> None:
         (["a", "b", "a"], UnknownDevice, "example.com/card: the request names 'a' more than once"),
         (["nobody"], UnknownDevice, "example.com/card: there is no device 'nobody'"),
         (["x\n" * 200], UnknownDevice, "example.com/card: there is no device 'x\\nx\\n"),
-        (["a", "sick"], SickDevice, "example.com/card: sick is unhealthy: too hot"),
+        (["a", "sick"], UnhealthyDevice, "example.com/card: sick is unhealthy: too hot"),
     ],
 )
 async def test_a_request_that_cannot_be_served_is_refused_in_one_line(

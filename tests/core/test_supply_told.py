@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from devhost.allocation.allocator import Supply
-from devhost.allocation.device_info_files import DeviceInfos
+from devhost.allocation.allocator import Allocator
+from devhost.allocation.device_info_files import DeviceInfoFiles
 from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocationError, Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError
-from devhost.discovery.runner import Source
+from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
 
@@ -48,15 +48,15 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.kind: Any = type("Card", (Card,), {})
-        self.source = Source(self.kind, NoOptions(), directory)
-        self.infos = DeviceInfos(directory / "dp", lambda resource, token: None)
+        self.source = BackendRunner(self.kind, NoOptions(), directory)
+        self.infos = DeviceInfoFiles(directory / "dp", lambda resource, token: None)
         self.inventories: list[Inventory] = []
 
-    def supply(self, name: str, *offers: Offer, of: Of = Of.EACH) -> Supply:
+    def supply(self, name: str, *offers: Offer, of: Of = Of.EACH) -> Allocator:
         inventory = Inventory(lambda: 0.0, lambda: 0.0)
         tokens = units(of, offers or [Offer(Device("a")), Offer(Device("b"))])
         inventory.update(tokens, lambda device: device.health, lambda device: "gone")
-        made = Supply(name, inventory, self.source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
+        made = Allocator(name, inventory, self.source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
         made.infos = self.infos
         return made
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.allocator import MissingPath, SickDevice, Supply
+from devhost.allocation.allocator import Allocator, MissingPath, UnhealthyDevice
 from devhost.allocation.inventory import GRACE, NAMED_ILL, Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Health, unhealthy
-from devhost.discovery.runner import Source
+from devhost.discovery.runner import BackendRunner
 from devhost.kubelet import messages
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
@@ -60,7 +60,7 @@ class Rig:
                 rig.prepared.append([device.id for device in devices])
 
         self.root = root
-        self.source = Source(Card, NoOptions(), root)
+        self.source = BackendRunner(Card, NoOptions(), root)
 
         def denied(device: str, missing: Sequence[str]) -> None:
             rig.denied[device] = list(missing)
@@ -68,7 +68,7 @@ class Rig:
         def look() -> None:
             rig.looks += 1
 
-        self.supply = Supply("example.com/hca", self.inventory, self.source, Prefer.TOPOLOGY, denied, look)
+        self.supply = Allocator("example.com/hca", self.inventory, self.source, Prefer.TOPOLOGY, denied, look)
 
     def plug(self, names: str) -> None:
         for name in names:
@@ -316,7 +316,7 @@ async def test_what_only_the_whole_set_cannot_have_refuses_the_pod(rig: Rig) -> 
 async def test_tokens_without_a_healthy_device_are_refused_with_the_reason(rig: Rig) -> None:
     rig.sick = {"a": "hot", "b": "hot"}
     rig.show("ab")
-    with pytest.raises(SickDevice, match=r"all::0 is unhealthy: none of its devices .*a: hot; b: hot"):
+    with pytest.raises(UnhealthyDevice, match=r"all::0 is unhealthy: none of its devices .*a: hot; b: hot"):
         await rig.allocate("all::0")
 
 

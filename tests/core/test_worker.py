@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from devhost.backend.errors import BackendTimeout
-from devhost.discovery.worker import MAX_ABANDONED, Lane
+from devhost.discovery.worker import MAX_ABANDONED, WorkerThread
 
 LONG = 60.0
 """Seconds no call of these tests really takes."""
@@ -21,20 +21,20 @@ SHORT = 0.05
 
 
 @pytest.fixture
-async def lane() -> AsyncIterator[Lane]:
-    lane = Lane("card-look", "backend card", "when looking for devices")
+async def lane() -> AsyncIterator[WorkerThread]:
+    lane = WorkerThread("card-look", "backend card", "when looking for devices")
     yield lane
     lane.close()
 
 
-async def test_a_call_gives_back_its_result_and_runs_off_the_loop(lane: Lane) -> None:
+async def test_a_call_gives_back_its_result_and_runs_off_the_loop(lane: WorkerThread) -> None:
     def where(first: int, *, second: int) -> tuple[int, str]:
         return first + second, threading.current_thread().name
 
     assert await lane.call(LONG, where, 1, second=2) == (3, "card-look")
 
 
-async def test_calls_run_one_after_another_in_order_on_one_thread(lane: Lane) -> None:
+async def test_calls_run_one_after_another_in_order_on_one_thread(lane: WorkerThread) -> None:
     order: list[tuple[int, int]] = []
 
     def note(number: int) -> None:
@@ -45,7 +45,7 @@ async def test_calls_run_one_after_another_in_order_on_one_thread(lane: Lane) ->
     assert len({thread for _, thread in order}) == 1
 
 
-async def test_an_exception_of_the_call_is_what_the_caller_gets(lane: Lane) -> None:
+async def test_an_exception_of_the_call_is_what_the_caller_gets(lane: WorkerThread) -> None:
     mine = LookupError("no such card")
 
     def fail() -> None:
@@ -56,7 +56,7 @@ async def test_an_exception_of_the_call_is_what_the_caller_gets(lane: Lane) -> N
     assert caught.value is mine
 
 
-async def test_a_timeout_error_raised_by_the_call_itself_is_not_a_hang(lane: Lane) -> None:
+async def test_a_timeout_error_raised_by_the_call_itself_is_not_a_hang(lane: WorkerThread) -> None:
     def fail() -> None:
         raise TimeoutError("the card did not answer")
 
@@ -82,7 +82,7 @@ class Panic(BaseException):
     ],
 )
 async def test_what_means_something_else_to_asyncio_is_an_ordinary_failure(
-    lane: Lane, raised: BaseException
+    lane: WorkerThread, raised: BaseException
 ) -> None:
     def fail() -> None:
         raise raised
@@ -93,7 +93,7 @@ async def test_what_means_something_else_to_asyncio_is_an_ordinary_failure(
 
 
 async def test_a_hung_call_ends_with_a_timeout_and_its_thread_is_counted(
-    lane: Lane, hang: threading.Event, until: Any
+    lane: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 0\.05 s when looking for devices$"
@@ -106,7 +106,7 @@ async def test_a_hung_call_ends_with_a_timeout_and_its_thread_is_counted(
     assert await lane.call(LONG, lambda: "and still") == "and still"
 
 
-async def test_calls_queued_behind_a_hung_one_are_served(lane: Lane, hang: threading.Event) -> None:
+async def test_calls_queued_behind_a_hung_one_are_served(lane: WorkerThread, hang: threading.Event) -> None:
     stuck = asyncio.create_task(lane.call(SHORT, hang.wait))
     queued = [asyncio.create_task(lane.call(LONG, int, text)) for text in "123"]
     with pytest.raises(BackendTimeout):
@@ -114,7 +114,9 @@ async def test_calls_queued_behind_a_hung_one_are_served(lane: Lane, hang: threa
     assert await asyncio.gather(*queued) == [1, 2, 3]
 
 
-async def test_a_queued_call_whose_deadline_passes_never_runs(lane: Lane, hang: threading.Event) -> None:
+async def test_a_queued_call_whose_deadline_passes_never_runs(
+    lane: WorkerThread, hang: threading.Event
+) -> None:
     ran: list[bool] = []
     stuck = asyncio.create_task(lane.call(LONG, hang.wait))
     await asyncio.sleep(0)  # it is in the queue now
@@ -125,7 +127,9 @@ async def test_a_queued_call_whose_deadline_passes_never_runs(lane: Lane, hang: 
     assert await lane.call(LONG, lambda: ran) == []
 
 
-async def test_hung_threads_are_bounded_and_the_lane_refuses_more(lane: Lane, hang: threading.Event) -> None:
+async def test_hung_threads_are_bounded_and_the_lane_refuses_more(
+    lane: WorkerThread, hang: threading.Event
+) -> None:
     for _ in range(MAX_ABANDONED):
         with pytest.raises(BackendTimeout, match="did not answer"):
             await lane.call(SHORT, hang.wait)
@@ -137,7 +141,7 @@ async def test_hung_threads_are_bounded_and_the_lane_refuses_more(lane: Lane, ha
 
 
 async def test_a_queue_of_calls_that_all_hang_costs_no_more_threads_than_the_bound(
-    lane: Lane, hang: threading.Event
+    lane: WorkerThread, hang: threading.Event
 ) -> None:
     calls = [lane.call(SHORT * (1 + number), hang.wait) for number in range(2 * MAX_ABANDONED)]
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -146,7 +150,7 @@ async def test_a_queue_of_calls_that_all_hang_costs_no_more_threads_than_the_bou
 
 
 async def test_a_lane_full_of_hung_threads_works_again_when_one_comes_back(
-    lane: Lane, hang: threading.Event, until: Any
+    lane: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     first = threading.Event()
     for event in (first, *[hang] * (MAX_ABANDONED - 1)):
@@ -158,7 +162,7 @@ async def test_a_lane_full_of_hung_threads_works_again_when_one_comes_back(
 
 
 async def test_a_call_queued_while_the_last_thread_hung_is_served_by_one_that_comes_back(
-    lane: Lane, hang: threading.Event
+    lane: WorkerThread, hang: threading.Event
 ) -> None:
     first = threading.Event()
     for event in (first, *[hang] * (MAX_ABANDONED - 2)):
@@ -173,7 +177,7 @@ async def test_a_call_queued_while_the_last_thread_hung_is_served_by_one_that_co
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_lane_usable(
-    lane: Lane, hang: threading.Event, until: Any
+    lane: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     began = threading.Event()
 
@@ -193,7 +197,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_lane_usable(
 
 
 async def test_an_exception_of_a_call_nobody_waits_for_any_more_is_dropped(
-    lane: Lane, hang: threading.Event, until: Any
+    lane: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     def fail() -> None:
         hang.wait()
@@ -207,7 +211,7 @@ async def test_an_exception_of_a_call_nobody_waits_for_any_more_is_dropped(
 
 
 async def test_an_answer_that_arrives_with_the_deadline_is_an_answer(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
+    lane: WorkerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, arrived = asyncio.get_running_loop(), threading.Event()
     arrive = loop.call_soon_threadsafe
@@ -228,7 +232,7 @@ async def test_an_answer_that_arrives_with_the_deadline_is_an_answer(
 async def test_a_closed_lane_finishes_what_runs_and_refuses_the_rest(
     hang: threading.Event, until: Any
 ) -> None:
-    lane, threads = Lane("closing"), set[threading.Thread]()
+    lane, threads = WorkerThread("closing"), set[threading.Thread]()
 
     def call() -> str:
         threads.add(threading.current_thread())
@@ -246,7 +250,7 @@ async def test_a_closed_lane_finishes_what_runs_and_refuses_the_rest(
 
 
 def test_a_loop_that_is_gone_when_a_call_returns_harms_nobody(hang: threading.Event) -> None:
-    lane, threads = Lane("late"), list[threading.Thread]()
+    lane, threads = WorkerThread("late"), list[threading.Thread]()
 
     def call() -> None:
         threads.append(threading.current_thread())
@@ -264,12 +268,12 @@ def test_a_loop_that_is_gone_when_a_call_returns_harms_nobody(hang: threading.Ev
         assert not thread.is_alive()
 
 
-async def test_threads_never_keep_the_process_from_ending(lane: Lane) -> None:
+async def test_threads_never_keep_the_process_from_ending(lane: WorkerThread) -> None:
     assert await lane.call(LONG, lambda: threading.current_thread().daemon)
 
 
 async def test_what_is_done_last_waits_for_the_call_under_way_and_is_done_once(
-    lane: Lane, hang: threading.Event
+    lane: WorkerThread, hang: threading.Event
 ) -> None:
     done = threading.Event()
     order: list[str] = []
@@ -292,20 +296,22 @@ async def test_what_is_done_last_waits_for_the_call_under_way_and_is_done_once(
     assert order == ["call", "last"]
 
 
-async def test_nothing_is_done_last_on_a_lane_that_did_nothing(lane: Lane) -> None:
+async def test_nothing_is_done_last_on_a_lane_that_did_nothing(lane: WorkerThread) -> None:
     before = threading.active_count()
     lane.close(lambda: pytest.fail("nothing was begun"))
     assert threading.active_count() == before
 
 
-async def test_a_lane_without_calls_keeps_no_thread_and_serves_the_next_call(lane: Lane, until: Any) -> None:
+async def test_a_lane_without_calls_keeps_no_thread_and_serves_the_next_call(
+    lane: WorkerThread, until: Any
+) -> None:
     runner = await lane.call(LONG, threading.current_thread)
     await until(lambda: not runner.is_alive())
     assert await lane.call(LONG, lambda: threading.current_thread().name) == "card-look"
 
 
 async def test_what_is_done_last_is_done_after_the_thread_of_a_quiet_lane_has_ended(
-    lane: Lane, until: Any
+    lane: WorkerThread, until: Any
 ) -> None:
     runner = await lane.call(LONG, threading.current_thread)
     await until(lambda: not runner.is_alive())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from devhost.allocation.allocator import SickDevice
+from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import Device
 from devhost.host.status import status
 from devhost.planning.tokens import stand_in
@@ -147,10 +147,10 @@ async def test_allocate_asks_the_kubelet_though_no_preference_was_asked_for(rig,
         (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
         await rig.until(lambda: rows(host)[token]["holder"])
         await kubelet.restart(forget=True)
-        with pytest.raises(SickDevice, match="which the kubelet no longer knows"):
+        with pytest.raises(UnhealthyDevice, match="which the kubelet no longer knows"):
             await host.services[TOY].supply.allocate([token])
         await kubelet.wait_for(lambda: listed(kubelet).get(stand_in(token)))
-        with pytest.raises(SickDevice, match=f"it stands in for {token}, held by default/train/main"):
+        with pytest.raises(UnhealthyDevice, match=f"it stands in for {token}, held by default/train/main"):
             await host.services[TOY].supply.allocate([stand_in(token)])
         kubelet.release("train")
         granted = await host.services[TOY].supply.allocate([stand_in(token)])

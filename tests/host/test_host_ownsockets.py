@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from devhost.kubelet import self_check
-from devhost.kubelet.self_check import MOST, OwnSockets
+from devhost.kubelet.self_check import MOST, SelfCheck
 from devhost.kubelet.server import CONNECTIONS
 from devhost.telemetry.http import probe
 
@@ -49,7 +49,7 @@ def standing(host):
 
 async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
     before, files = standing(host), host.serving()
-    sockets = OwnSockets(host.serving, clock=iter(range(0, 1000, 10)).__next__)
+    sockets = SelfCheck(host.serving, clock=iter(range(0, 1000, 10)).__next__)
     for _ in range(20):
         assert await sockets.answer() == (True, "")
     assert (standing(host), host.serving()) == (before, files)
@@ -61,17 +61,17 @@ async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
 )
 async def test_a_socket_that_is_not_ours_any_more_is_named_and_fails_the_probe(host, listening, reason):
     with put_in_place(host.serving()[TOY], listening=listening):
-        sockets = OwnSockets(lambda: {TOY: host.serving()[TOY]}, deadline=0.2)
+        sockets = SelfCheck(lambda: {TOY: host.serving()[TOY]}, deadline=0.2)
         answer = await probe(sockets.answer)()
         said = f"own socket does not answer: {TOY} ({reason})\n"
         assert (answer.status, answer.body.decode()) == (503, said)
-        assert await OwnSockets(lambda: {OTHER: host.serving()[OTHER]}).answer() == (True, "")
+        assert await SelfCheck(lambda: {OTHER: host.serving()[OTHER]}).answer() == (True, "")
         assert standing(host)[TOY][0] == 1
 
 
 async def test_a_socket_that_was_exchanged_while_it_was_asked_is_no_failure(host, tmp_path):
     answers = iter([{TOY: tmp_path / "old"}, {TOY: host.serving()[TOY]}])
-    assert await OwnSockets(lambda: next(answers)).answer() == (True, "")
+    assert await SelfCheck(lambda: next(answers)).answer() == (True, "")
 
 
 async def test_what_is_not_registered_is_not_asked(rig):
@@ -79,10 +79,10 @@ async def test_what_is_not_registered_is_not_asked(rig):
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services)
         assert host.serving() == {}
-        assert await OwnSockets(host.serving).answer() == (True, "")
+        assert await SelfCheck(host.serving).answer() == (True, "")
 
 
-class Counted(OwnSockets):
+class Counted(SelfCheck):
     """Keeps which sockets are asked; those whose name is in ``mute`` do not answer."""
 
     def __init__(self, count, clock=lambda: 0.0):
@@ -130,7 +130,7 @@ async def test_those_who_ask_at_one_time_or_soon_after_share_a_verdict():
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host):
     clock = iter(range(0, 100000, 10))
-    sockets = OwnSockets(host.serving, clock=lambda: next(clock))
+    sockets = SelfCheck(host.serving, clock=lambda: next(clock))
 
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -149,7 +149,7 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(
     asked = []
     said = []
 
-    class Mended(OwnSockets):
+    class Mended(SelfCheck):
         async def _call(self, path: Path) -> str:
             asked.append(path)
             return "nobody listens on it" if len(asked) <= 20 else ""
@@ -177,7 +177,7 @@ async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):
         for _ in range(2 * CONNECTIONS):
             peer = open_.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             await asyncio.to_thread(peer.connect, str(path))
-        answer = await probe(OwnSockets(lambda: {TOY: path}).answer)()
+        answer = await probe(SelfCheck(lambda: {TOY: path}).answer)()
         assert (answer.status, answer.body) == (200, b"ok\n")
     assert standing(host) == before
 
@@ -196,7 +196,7 @@ async def test_a_socket_of_another_process_that_takes_nobody_in_fails_the_probe(
     try:
         assert await other.stdout.readline() == b"listens\n"
         aside.rename(path)
-        ok, reason = await OwnSockets(lambda: {TOY: path}).answer()
+        ok, reason = await SelfCheck(lambda: {TOY: path}).answer()
     finally:
         other.kill()
         await other.wait()

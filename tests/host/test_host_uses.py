@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from devhost.allocation.allocator import SickDevice
+from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import Device, Edits, option
 from devhost.backend.model import MAX_REASON
 from devhost.host.problems import problems
@@ -69,7 +69,7 @@ async def test_only_resources_that_hand_the_use_out_show_the_device_unhealthy(
 async def test_allocate_refuses_the_device_only_through_such_a_resource(one_use: Any, kubelet: Any) -> None:
     async with one_use.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2, FAST: 1})
-        with pytest.raises(SickDevice, match=f"d0 is unhealthy: {WHY}"):
+        with pytest.raises(UnhealthyDevice, match=f"d0 is unhealthy: {WHY}"):
             await host.services[FAST].supply.allocate(["d0"])
         await host.services[PLAIN].supply.allocate(["d0"])
 

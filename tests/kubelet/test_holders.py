@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.ledger import Ledger
+from devhost.allocation.ledger import Allocations
 from devhost.backend.backoff import Backoff
 from devhost.backend.model import Holder
 from devhost.kubelet import poll_schedule
 from devhost.kubelet.podresources import PodResources, Unanswered
-from devhost.kubelet.podresources_poller import BELIEVED, Holders
+from devhost.kubelet.podresources_poller import BELIEVED, PodResourcesPoller
 from devhost.planning.held import Listing
 
 TOY = "example.com/toy"
@@ -48,11 +48,11 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def running(source: Scripted) -> AsyncIterator[tuple[Holders, Inventory]]:
+async def running(source: Scripted) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
     clock = asyncio.get_running_loop().time
-    ledger = Ledger(clock)
+    ledger = Allocations(clock)
     inventory = Inventory(lambda: 0.0, clock, lambda: holders.wake(), account=ledger.account(TOY))
-    holders = Holders(source, ledger, lambda: None)
+    holders = PodResourcesPoller(source, ledger, lambda: None)
     task = asyncio.create_task(holders.run())
     try:
         yield holders, inventory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.kubelet.poll_schedule import FIRST, GAP, Timetable
+from devhost.kubelet.poll_schedule import FIRST, GAP, PollSchedule
 from devhost.planning.held import PATIENCE, RELAXED
 
 OLD, NEW = (1, 1, 1), (1, 2, 2)
@@ -13,12 +13,12 @@ NEVER = float("-inf")
 
 
 def test_the_first_question_is_asked_at_once() -> None:
-    assert Timetable().due(None) == NEVER
-    assert Timetable().last == NEVER
+    assert PollSchedule().due(None) == NEVER
+    assert PollSchedule().last == NEVER
 
 
 def test_a_kubelet_just_met_is_asked_ever_more_slowly_and_then_left_alone() -> None:
-    table, now, times = Timetable(), 1000.0, []
+    table, now, times = PollSchedule(), 1000.0, []
     table.answered(now, OLD)
     while (due := table.due(None)) is not None:
         times.append(due - 1000.0)
@@ -29,7 +29,7 @@ def test_a_kubelet_just_met_is_asked_ever_more_slowly_and_then_left_alone() -> N
 
 
 def test_a_restarted_kubelet_is_met_anew() -> None:
-    table = Timetable()
+    table = PollSchedule()
     table.answered(0.0, OLD)
     table.answered(PATIENCE, OLD)
     assert table.due(None) is None
@@ -38,7 +38,7 @@ def test_a_restarted_kubelet_is_met_anew() -> None:
 
 
 def test_a_wish_is_met_but_never_within_the_gap() -> None:
-    table = Timetable()
+    table = PollSchedule()
     table.answered(0.0, OLD)
     table.answered(PATIENCE, OLD)
     assert table.due(PATIENCE + 7) == PATIENCE + 7
@@ -47,7 +47,7 @@ def test_a_wish_is_met_but_never_within_the_gap() -> None:
 
 
 def test_after_a_failure_nobodys_wish_shortens_the_back_off() -> None:
-    table, now, waits = Timetable(draw=lambda: 0.0), 0.0, []
+    table, now, waits = PollSchedule(draw=lambda: 0.0), 0.0, []
     for _ in range(9):
         table.failed(now, now)
         due = table.due(now)
@@ -61,7 +61,7 @@ def test_after_a_failure_nobodys_wish_shortens_the_back_off() -> None:
 
 
 def test_the_back_off_is_spread_so_that_a_cluster_of_nodes_does_not_ask_in_step() -> None:
-    early, late = Timetable(draw=lambda: 1.0), Timetable(draw=lambda: 0.0)
+    early, late = PollSchedule(draw=lambda: 1.0), PollSchedule(draw=lambda: 0.0)
     for table in (early, late):
         for _ in range(4):
             table.failed(0.0, 0.0)
@@ -69,7 +69,7 @@ def test_the_back_off_is_spread_so_that_a_cluster_of_nodes_does_not_ask_in_step(
 
 
 def test_another_kubelet_is_tried_soon_and_a_healthy_one_is_not_asked_for_it() -> None:
-    table = Timetable(draw=lambda: 0.0)
+    table = PollSchedule(draw=lambda: 0.0)
     for _ in range(9):
         table.failed(0.0, 0.0)
     table.restarted(10.0)
@@ -82,7 +82,7 @@ def test_another_kubelet_is_tried_soon_and_a_healthy_one_is_not_asked_for_it() -
 
 def test_another_kubelet_is_asked_soon_while_something_is_held() -> None:
     """A pod that it has never named is believed to be over only after minutes."""
-    table = Timetable()
+    table = PollSchedule()
     table.answered(0.0, OLD)
     table.answered(PATIENCE, OLD)
     wanted = PATIENCE + RELAXED
@@ -97,7 +97,7 @@ def test_another_kubelet_is_asked_soon_while_something_is_held() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["answer", "fail", "restart"]), st.floats(0, 100)), max_size=60))
 def test_no_two_questions_are_ever_closer_than_the_gap(history: list[tuple[str, float]]) -> None:
     """Two a second at the very most: a kubelet serves a hundred, to all who ask."""
-    table, now, last = Timetable(draw=lambda: 0.5), 0.0, NEVER
+    table, now, last = PollSchedule(draw=lambda: 0.5), 0.0, NEVER
     for what, wish in history:
         if what == "restart":
             table.restarted(now)

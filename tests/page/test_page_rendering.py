@@ -11,7 +11,7 @@ import pytest
 
 from devhost.allocation.inventory import forgotten
 from devhost.backend.model import Device, Holder
-from devhost.planning.claims import Hands
+from devhost.planning.claims import ClaimIndex
 from devhost.planning.held import Held
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.page import devices
@@ -293,7 +293,7 @@ def in_use(container: str) -> str:
     """What the plan says of a device that meets what a container has."""
     mine, other = (Device(id=name, attributes={}, claims=frozenset({"pci:x"})) for name in ("d1", "d2"))
     held = Held("a/b", "d1", "gpu", mine, True, Holder(*container.split("/")))
-    return Hands([held]).objection(("rdma", "d2"), other, "c/d", True)
+    return ClaimIndex([held]).objection(("rdma", "d2"), other, "c/d", True)
 
 
 def test_hidden_pods_are_nowhere() -> None:

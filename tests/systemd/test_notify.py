@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from servicemanager import Listener
 
-from devhost.telemetry.systemd import Notify, line
+from devhost.telemetry.systemd import SystemdNotifier, line
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -25,7 +25,7 @@ def listener(request, tmp_path: Path) -> Iterator[Listener]:
 
 
 class Service:
-    """What :class:`Notify` asks of a host."""
+    """What :class:`SystemdNotifier` asks of a host."""
 
     def __init__(self) -> None:
         self.planned = False
@@ -44,7 +44,7 @@ def logged(caplog) -> Callable[[str], list[str]]:
 
 
 @asynccontextmanager
-async def told(notify: Notify, service: Service) -> AsyncIterator[Service]:
+async def told(notify: SystemdNotifier, service: Service) -> AsyncIterator[Service]:
     task = asyncio.create_task(notify.run(lambda: service.planned, lambda: service.line, service.stopped))
     try:
         yield service
@@ -53,8 +53,8 @@ async def told(notify: Notify, service: Service) -> AsyncIterator[Service]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def notify(listener: Listener, **environment: str) -> Notify:
-    return Notify({"NOTIFY_SOCKET": listener.address, **environment})
+def notify(listener: Listener, **environment: str) -> SystemdNotifier:
+    return SystemdNotifier({"NOTIFY_SOCKET": listener.address, **environment})
 
 
 async def test_ready_is_said_once_the_first_plan_is_made_and_not_before(listener):
@@ -132,29 +132,29 @@ async def test_the_watchdog_hears_of_a_loop_that_turns(listener):
     ],
 )
 def test_a_beat_comes_at_half_of_what_the_watchdog_of_this_process_waits(environment, beat):
-    assert Notify({"NOTIFY_SOCKET": "/nowhere", **environment}).beat == beat
+    assert SystemdNotifier({"NOTIFY_SOCKET": "/nowhere", **environment}).beat == beat
 
 
 async def test_no_program_that_is_started_inherits_the_socket():
     environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "PATH": "/bin"}
-    Notify(environment)
+    SystemdNotifier(environment)
     assert environment == {"PATH": "/bin"}
 
 
 async def test_without_systemd_nothing_runs():
     async with asyncio.timeout(60):
-        await Notify({}).run(lambda: True, lambda: "never asked", Service().stopped)
+        await SystemdNotifier({}).run(lambda: True, lambda: "never asked", Service().stopped)
 
 
 @pytest.mark.parametrize("address", ["vsock:2:9999", "relative"])
 async def test_an_address_of_another_kind_is_said_and_left_alone(address, logged):
     async with asyncio.timeout(60):
-        await Notify({"NOTIFY_SOCKET": address}).run(lambda: True, lambda: "", Service().stopped)
+        await SystemdNotifier({"NOTIFY_SOCKET": address}).run(lambda: True, lambda: "", Service().stopped)
     assert logged("unknown kind of NOTIFY_SOCKET")
 
 
 async def test_a_socket_that_nobody_reads_is_complained_of_once(tmp_path, logged):
-    said = Notify({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "20000"})
+    said = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "20000"})
     async with told(said, Service()) as service:
         service.planned = True
         while not logged("cannot tell systemd"):
@@ -174,7 +174,7 @@ async def test_a_full_socket_holds_nothing_up_and_misses_nothing(tmp_path):
         with pytest.raises(BlockingIOError):
             for _ in range(100_000):
                 filler.sendto(b"FULL=1", listener.address)
-        async with told(Notify({"NOTIFY_SOCKET": listener.address}), Service()) as service:
+        async with told(SystemdNotifier({"NOTIFY_SOCKET": listener.address}), Service()) as service:
             service.planned = True
             await asyncio.sleep(0)  # the first message finds no room
             await listener.until(READY="1")

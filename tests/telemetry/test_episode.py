@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from devhost.backend.incident import MOST, Episode, Recurring
+from devhost.backend.incident import MOST, Incident, Recurring
 
 
 def test_each_reason_is_news_once_until_the_trouble_is_over_which_is_told_once() -> None:
-    episode = Episode()
+    episode = Incident()
     assert not episode and not episode.over()
     assert [episode.news(reason) for reason in ("a", "b", "a", "b")] == [True, True, False, False]
     assert episode
@@ -13,7 +13,7 @@ def test_each_reason_is_news_once_until_the_trouble_is_over_which_is_told_once()
 
 
 def test_a_trouble_whose_reason_is_another_each_time_does_not_fill_the_log() -> None:
-    episode = Episode()
+    episode = Incident()
     assert sum(episode.news(f"failed after {n} ms") for n in range(1000)) == MOST
     assert episode.over()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devhost.backend import Backend, Device, Edits, Event, option
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 from devhost.testing.trees import Tree
 
 
@@ -64,7 +64,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_a_backend_is_made_as_on_a_node_where_everything_is_wanted_and_nothing_held(tree: Tree) -> None:
-    with Looking(Cards) as looking:
+    with BackendFixture(Cards) as looking:
         for machine in (tree, tree.root):
             backend = looking(machine)
             assert list(by_id(backend)) == ["card-a"]
@@ -75,7 +75,7 @@ def test_a_backend_is_made_as_on_a_node_where_everything_is_wanted_and_nothing_h
 
 
 def test_each_call_makes_a_new_one_and_may_say_otherwise(tree: Tree) -> None:
-    with Looking(Cards) as looking:
+    with BackendFixture(Cards) as looking:
         first = looking(tree)
         other = looking(tree, Wishes("x"), ("serial",), lambda: None, kind=Others)
         assert list(by_id(other)) == ["x-a"]
@@ -85,16 +85,16 @@ def test_each_call_makes_a_new_one_and_may_say_otherwise(tree: Tree) -> None:
 
 
 def test_events_come_before_the_look_and_only_to_who_hears(tree: Tree) -> None:
-    with Looking(Cards) as looking:
+    with BackendFixture(Cards) as looking:
         backend = looking(tree)
         assert list(by_id(backend, Event(sys_path="/sys/x"), Event(sys_path="/sys/y"))) == ["card-a"]
         assert backend.heard == ["/sys/x", "/sys/y"]
-    with Looking(Deaf) as deaf:
+    with BackendFixture(Deaf) as deaf:
         assert list(by_id(deaf(tree), Event(sys_path="/sys/x"))) == ["only"]
 
 
 async def test_what_backends_began_has_ended_afterwards(tree: Tree) -> None:
-    with Looking(Cards) as looking:
+    with BackendFixture(Cards) as looking:
         thread = await looking(tree).context.run_blocking(threading.current_thread)
         assert thread is not threading.current_thread()
     thread.join(60)

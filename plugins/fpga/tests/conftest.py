@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from devhost_fpga.backend import Fpga
 
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def looking() -> Iterator[Looking[Fpga]]:
+def looking() -> Iterator[BackendFixture[Fpga]]:
     """Makes backends on a machine, and ends what they began."""
-    with Looking(Fpga) as looking:
+    with BackendFixture(Fpga) as looking:
         yield looking
 
 

@@ -15,7 +15,7 @@ from fpga_tree import NLB, FpgaTree
 
 from devhost.backend import AllocationError, Edits
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"
@@ -37,7 +37,7 @@ def paths(edits: Edits) -> list[str]:
     return [one.path for one in edits.nodes]
 
 
-def test_each_mode_has_its_nodes(looking: Looking, tree: FpgaTree) -> None:
+def test_each_mode_has_its_nodes(looking: BackendFixture, tree: FpgaTree) -> None:
     backend = looking(tree)
     ports = ["/dev/dfl-port.0", "/dev/dfl-port.1"]
     assert paths(given(backend, PORT1)) == ports[1:]
@@ -47,7 +47,7 @@ def test_each_mode_has_its_nodes(looking: Looking, tree: FpgaTree) -> None:
     assert all(one.required for one in given(backend, ENGINE).nodes)
 
 
-def test_variables_tell_the_container_what_it_has(looking: Looking, tree: FpgaTree) -> None:
+def test_variables_tell_the_container_what_it_has(looking: BackendFixture, tree: FpgaTree) -> None:
     env = given(looking(tree), PORT0).env
     assert env == {
         "FPGA_NODES_{RESOURCE}": "/dev/dfl-port.0",
@@ -57,29 +57,29 @@ def test_variables_tell_the_container_what_it_has(looking: Looking, tree: FpgaTr
     assert "FPGA_AFU_{RESOURCE}" not in given(looking(tree), ENGINE).env
 
 
-def test_nothing_is_left_for_a_runtime_to_program(looking: Looking, tree: FpgaTree) -> None:
+def test_nothing_is_left_for_a_runtime_to_program(looking: BackendFixture, tree: FpgaTree) -> None:
     """Intel's region mode sets an annotation for a hook of the runtime; here programming is the node's."""
     edits = given(looking(tree), ENGINE)
     assert edits.annotations == {}
     assert edits.cdi_devices == ()
 
 
-def test_the_order_of_the_devices_does_not_matter(looking: Looking, tree: FpgaTree) -> None:
+def test_the_order_of_the_devices_does_not_matter(looking: BackendFixture, tree: FpgaTree) -> None:
     backend = looking(tree)
     assert given(backend, PORT0, PORT1) == given(backend, PORT1, PORT0)
 
 
-def test_an_accelerator_function_comes_without_the_engine(looking: Looking, tree: FpgaTree) -> None:
+def test_an_accelerator_function_comes_without_the_engine(looking: BackendFixture, tree: FpgaTree) -> None:
     with pytest.raises(AllocationError, match=f"{PORT0}: development: true asks for .*use kind: region"):
         given(looking(tree), PORT0, use=DEVELOPMENT)
 
 
-def test_a_management_node_that_is_not_there_is_said(looking: Looking, tree: FpgaTree) -> None:
+def test_a_management_node_that_is_not_there_is_said(looking: BackendFixture, tree: FpgaTree) -> None:
     with pytest.raises(AllocationError, match="management: true asks for a management node; it has none"):
         given(looking(tree), ENGINE, use=FpgaUse(management=True))
 
 
-def test_a_device_that_is_gone_is_refused(looking: Looking, tree: FpgaTree) -> None:
+def test_a_device_that_is_gone_is_refused(looking: BackendFixture, tree: FpgaTree) -> None:
     backend = looking(tree)
     device = by_id(backend)[PORT0]
     card = next((tree.root / "sys/devices").rglob(CARD))
@@ -91,20 +91,20 @@ def test_a_device_that_is_gone_is_refused(looking: Looking, tree: FpgaTree) -> N
         backend.allocate([device])
 
 
-def test_a_missing_node_is_refused_by_name_and_number(looking: Looking, tree: FpgaTree) -> None:
+def test_a_missing_node_is_refused_by_name_and_number(looking: BackendFixture, tree: FpgaTree) -> None:
     (tree.root / "dev/dfl-port.0").unlink()
     with pytest.raises(AllocationError, match=r"/dev/dfl-port.0 does not exist; it should be c244:1"):
         given(looking(tree), PORT0)
 
 
-def test_a_foreign_node_is_refused(looking: Looking, tree: FpgaTree) -> None:
+def test_a_foreign_node_is_refused(looking: BackendFixture, tree: FpgaTree) -> None:
     """Minors are given anew when a driver is loaded again, and a name may be left behind."""
     (tree.root / "dev/dfl-port.0").write_text("c10:229\n")
     with pytest.raises(AllocationError, match=r"/dev/dfl-port.0 is c10:229, and not c244:1"):
         given(looking(tree), PORT0)
 
 
-def test_a_node_under_another_name_is_found_by_its_number(looking: Looking, tree: FpgaTree) -> None:
+def test_a_node_under_another_name_is_found_by_its_number(looking: BackendFixture, tree: FpgaTree) -> None:
     (tree.root / "dev/dfl-port.0").write_text("c10:229\n")
     (tree.root / "dev/fpga").mkdir()
     (tree.root / "dev/fpga/first").write_text("c244:1\n")
@@ -113,7 +113,7 @@ def test_a_node_under_another_name_is_found_by_its_number(looking: Looking, tree
     assert paths(given(looking(tree), PORT0)) == ["/dev/fpga/first"]
 
 
-def test_a_link_out_of_dev_is_not_followed(looking: Looking, tree: FpgaTree) -> None:
+def test_a_link_out_of_dev_is_not_followed(looking: BackendFixture, tree: FpgaTree) -> None:
     (tree.root / "dev/dfl-port.0").unlink()
     (tree.root / "dev/char").mkdir()
     (tree.root / "etc").mkdir()
@@ -133,19 +133,21 @@ def test_a_plain_file_is_no_node_on_a_live_machine(tree: FpgaTree) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "244", "1:2:3", "c244:1", "x:y"])
-def test_a_device_without_a_number_has_no_node(looking: Looking, tree: FpgaTree, text: str) -> None:
+def test_a_device_without_a_number_has_no_node(looking: BackendFixture, tree: FpgaTree, text: str) -> None:
     next((tree.root / "sys/devices").rglob("dfl-port.0/dev")).write_text(text)
     with pytest.raises(AllocationError, match=r"the kernel made no device node for dfl-port\.0"):
         given(looking(tree), PORT0)
 
 
-def test_a_name_that_leads_out_of_dev_is_not_believed(looking: Looking, tree: FpgaTree) -> None:
+def test_a_name_that_leads_out_of_dev_is_not_believed(looking: BackendFixture, tree: FpgaTree) -> None:
     uevent = next((tree.root / "sys/devices").rglob("dfl-port.0/uevent"))
     uevent.write_text("DEVNAME=../etc/passwd\nMAJOR=244\nMINOR=1\n")
     assert paths(given(looking(tree), PORT0)) == ["/dev/dfl-port.0"]
 
 
-def test_no_node_is_ever_opened(looking: Looking, tree: FpgaTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_node_is_ever_opened(
+    looking: BackendFixture, tree: FpgaTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They open for one program at a time, and one that is held while its card goes can crash the kernel."""
     real = os.open
     opened: list[str] = []
@@ -183,7 +185,7 @@ def test_what_changes_the_card_cannot_be_shared(use: FpgaUse, alone: bool) -> No
 
 
 def test_a_device_whose_node_is_missing_or_foreign_is_unhealthy_until_it_is_back(
-    looking: Looking, tree: FpgaTree
+    looking: BackendFixture, tree: FpgaTree
 ) -> None:
     backend = looking(tree)
     (tree.root / "dev/dfl-port.0").unlink()
@@ -193,7 +195,7 @@ def test_a_device_whose_node_is_missing_or_foreign_is_unhealthy_until_it_is_back
     assert ill(backend) == {}
 
 
-def test_a_port_of_unknown_number_is_never_programmed(looking: Looking, tree: FpgaTree) -> None:
+def test_a_port_of_unknown_number_is_never_programmed(looking: BackendFixture, tree: FpgaTree) -> None:
     next((tree.root / "sys/devices").rglob("dfl-port.1/id")).unlink()
     backend = looking(tree)
     backend.discover()

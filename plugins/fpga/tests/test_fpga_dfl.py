@@ -11,7 +11,7 @@ import pytest
 from fpga_desk import Faults, ill
 from fpga_tree import ARRIA, NLB, ONES, OTHER, STRATIX, FpgaTree
 
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"
@@ -23,7 +23,7 @@ def tree(tmp_path: Path) -> FpgaTree:
 
 
 def test_a_card_has_one_device_for_each_port_and_one_for_all_of_them(
-    looking: Looking, tree: FpgaTree
+    looking: BackendFixture, tree: FpgaTree
 ) -> None:
     devices = by_id(looking(tree))
     assert list(devices) == [PORT0, PORT1, ENGINE]
@@ -43,7 +43,7 @@ def test_a_card_has_one_device_for_each_port_and_one_for_all_of_them(
         assert device.pcie_path == ("0000:3a:00.0", "0000:3b:00.0", "0000:3c:09.0", CARD)
 
 
-def test_a_region_and_its_ports_never_go_to_two_pods(looking: Looking, tree: FpgaTree) -> None:
+def test_a_region_and_its_ports_never_go_to_two_pods(looking: BackendFixture, tree: FpgaTree) -> None:
     devices = by_id(looking(tree))
     assert devices[PORT0].claims & devices[ENGINE].claims
     assert devices[PORT1].claims & devices[ENGINE].claims
@@ -51,7 +51,9 @@ def test_a_region_and_its_ports_never_go_to_two_pods(looking: Looking, tree: Fpg
     assert all(f"pci:{CARD}" in device.part_of for device in devices.values())
 
 
-def test_the_second_port_of_an_engine_is_not_lost_from_its_region(looking: Looking, tree: FpgaTree) -> None:
+def test_the_second_port_of_an_engine_is_not_lost_from_its_region(
+    looking: BackendFixture, tree: FpgaTree
+) -> None:
     """Intel's plugin keeps the ports in a copy of the region that it throws away."""
     backend = looking(tree)
     given = backend.allocate([by_id(backend)[ENGINE]])
@@ -59,7 +61,7 @@ def test_the_second_port_of_an_engine_is_not_lost_from_its_region(looking: Looki
 
 
 def test_several_regions_of_one_engine_are_one_region_with_one_interface(
-    looking: Looking, tree: FpgaTree
+    looking: BackendFixture, tree: FpgaTree
 ) -> None:
     """Intel's plugin ends when it finds two ``compat_id`` below an engine: there is one for each port."""
     assert len(list(tree.root.glob("sys/devices/**/compat_id"))) == 2
@@ -67,7 +69,7 @@ def test_several_regions_of_one_engine_are_one_region_with_one_interface(
 
 
 def test_a_port_is_named_by_its_number_on_the_card_and_not_by_the_kernels_index(
-    looking: Looking, tmp_path: Path
+    looking: BackendFixture, tmp_path: Path
 ) -> None:
     tree = FpgaTree(tmp_path)
     tree.port(tree.container(tree.function("0000:10:00.0")), 0)  # takes dfl-port.0
@@ -81,7 +83,7 @@ def test_a_port_is_named_by_its_number_on_the_card_and_not_by_the_kernels_index(
 
 
 def test_two_identical_cards_are_two_devices_with_nodes_of_their_own(
-    looking: Looking, tmp_path: Path
+    looking: BackendFixture, tmp_path: Path
 ) -> None:
     """Intel's hook notes "already used" in a copy, so that two equal regions can become one port."""
     backend = looking(cards.twins(tmp_path))
@@ -98,7 +100,7 @@ def test_two_identical_cards_are_two_devices_with_nodes_of_their_own(
     assert not devices["0000:af:00.0-fme"].claims & devices["0000:d8:00.0-fme"].claims
 
 
-def test_the_pci_class_says_nothing(looking: Looking, tmp_path: Path) -> None:
+def test_the_pci_class_says_nothing(looking: BackendFixture, tmp_path: Path) -> None:
     """Intel's plugin ends at a card with another class than 1200."""
     devices = by_id(looking(cards.twins(tmp_path)))
     assert devices["0000:d8:00.0-port0"].attributes["vendorID"] == "1c2c"
@@ -106,7 +108,7 @@ def test_the_pci_class_says_nothing(looking: Looking, tmp_path: Path) -> None:
 
 
 def test_a_port_of_a_virtual_function_belongs_to_the_engine_of_the_physical_one(
-    looking: Looking, tmp_path: Path
+    looking: BackendFixture, tmp_path: Path
 ) -> None:
     devices = by_id(looking(cards.virtual(tmp_path)))
     port, engine = devices["0000:05:00.1-port0"], devices["0000:05:00.0-fme"]
@@ -117,7 +119,7 @@ def test_a_port_of_a_virtual_function_belongs_to_the_engine_of_the_physical_one(
     assert port.part_of == {"pci:0000:05:00.0", "pci:0000:05:00.1"}
 
 
-def test_a_port_whose_engine_is_out_of_sight_can_be_used(looking: Looking, tmp_path: Path) -> None:
+def test_a_port_whose_engine_is_out_of_sight_can_be_used(looking: BackendFixture, tmp_path: Path) -> None:
     """As in a virtual machine that has nothing but the virtual function."""
     tree = FpgaTree(tmp_path)
     tree.port(tree.container(tree.function("0000:00:05.0", cards.PAC_VF)), 0)
@@ -130,7 +132,7 @@ def test_a_port_whose_engine_is_out_of_sight_can_be_used(looking: Looking, tmp_p
     assert backend.allocate([device]).nodes
 
 
-def test_an_engine_without_ports_says_where_they_are(looking: Looking, tmp_path: Path) -> None:
+def test_an_engine_without_ports_says_where_they_are(looking: BackendFixture, tmp_path: Path) -> None:
     tree = FpgaTree(tmp_path)
     tree.engine(tree.container(tree.function(CARD)), ports=2)
     assert ill(looking(tree)) == {
@@ -138,7 +140,7 @@ def test_an_engine_without_ports_says_where_they_are(looking: Looking, tmp_path:
     }
 
 
-def test_cards_that_are_on_no_pci_bus_are_found(looking: Looking, tmp_path: Path) -> None:
+def test_cards_that_are_on_no_pci_bus_are_found(looking: BackendFixture, tmp_path: Path) -> None:
     backend = looking(cards.soc(tmp_path))
     devices = by_id(backend)
     assert list(devices) == ["c000000.fpga-dfl-port0", "c000000.fpga-dfl-fme"]
@@ -148,7 +150,7 @@ def test_cards_that_are_on_no_pci_bus_are_found(looking: Looking, tmp_path: Path
     assert backend.allocate(list(devices.values()))
 
 
-def test_modules_may_come_later_and_cards_may_go(looking: Looking, tmp_path: Path) -> None:
+def test_modules_may_come_later_and_cards_may_go(looking: BackendFixture, tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     backend = looking(tmp_path)
     assert backend.discover() == []
@@ -161,7 +163,7 @@ def test_modules_may_come_later_and_cards_may_go(looking: Looking, tmp_path: Pat
     assert list(by_id(backend)) == ["0000:05:00.0-port0", "0000:05:00.0-fme"]
 
 
-def test_a_port_without_its_driver_names_the_module(looking: Looking, tree: FpgaTree) -> None:
+def test_a_port_without_its_driver_names_the_module(looking: BackendFixture, tree: FpgaTree) -> None:
     port = next((tree.root / "sys/devices").rglob("dfl-port.0"))
     for name in ("id", "afu_id", "power_state"):
         (port / name).unlink()
@@ -169,7 +171,7 @@ def test_a_port_without_its_driver_names_the_module(looking: Looking, tree: Fpga
     assert reasons == {f"{CARD}-dfl-port.0": "its driver shows nothing of it: is module dfl_afu loaded?"}
 
 
-def test_what_did_not_change_is_the_same_object(looking: Looking, tree: FpgaTree) -> None:
+def test_what_did_not_change_is_the_same_object(looking: BackendFixture, tree: FpgaTree) -> None:
     backend = looking(tree)
     before = by_id(backend)
     assert all(before[name] is device for name, device in by_id(backend).items())
@@ -183,7 +185,9 @@ def test_what_did_not_change_is_the_same_object(looking: Looking, tree: FpgaTree
 
 
 @pytest.mark.parametrize("text", ["", "\n", "0", "69528db6", "not an id", "z" * 32, "9" * 5000])
-def test_an_odd_interface_id_is_a_reason_and_no_name(looking: Looking, tree: FpgaTree, text: str) -> None:
+def test_an_odd_interface_id_is_a_reason_and_no_name(
+    looking: BackendFixture, tree: FpgaTree, text: str
+) -> None:
     """Issue 667 of intel-device-plugins: an empty id became the resource ``region-``, and that the end."""
     for file in (tree.root / "sys/devices").rglob("compat_id"):
         file.write_text(text)
@@ -196,7 +200,7 @@ def test_an_odd_interface_id_is_a_reason_and_no_name(looking: Looking, tree: Fpg
 
 
 def test_a_card_that_cannot_be_programmed_has_no_interface_id_and_works(
-    looking: Looking, tmp_path: Path
+    looking: BackendFixture, tmp_path: Path
 ) -> None:
     tree = FpgaTree(tmp_path)
     container = tree.container(tree.function(CARD))
@@ -209,7 +213,7 @@ def test_a_card_that_cannot_be_programmed_has_no_interface_id_and_works(
 
 
 def test_an_interface_id_that_the_driver_does_not_have_is_none(
-    looking: Looking, tree: FpgaTree, faults: Faults
+    looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     faults.set("compat_id", errno.ENOENT)
     devices = by_id(looking(tree))
@@ -217,7 +221,7 @@ def test_an_interface_id_that_the_driver_does_not_have_is_none(
 
 
 @pytest.mark.parametrize("text", ["d8", "d84", "", "d8424dc4a4a3c413f89e433683f9040", "d8424dc4-a4a3"])
-def test_a_short_afu_id_is_a_reason(looking: Looking, tree: FpgaTree, text: str) -> None:
+def test_a_short_afu_id_is_a_reason(looking: BackendFixture, tree: FpgaTree, text: str) -> None:
     """Intel's plugin takes three digits of an id without looking whether it has them."""
     next((tree.root / "sys/devices").rglob("dfl-port.0/afu_id")).write_text(text)
     backend = looking(tree)
@@ -226,7 +230,7 @@ def test_a_short_afu_id_is_a_reason(looking: Looking, tree: FpgaTree, text: str)
     assert "intelName" not in by_id(backend)[PORT0].attributes
 
 
-def test_ids_are_taken_as_others_write_them(looking: Looking, tree: FpgaTree) -> None:
+def test_ids_are_taken_as_others_write_them(looking: BackendFixture, tree: FpgaTree) -> None:
     file = next((tree.root / "sys/devices").rglob("dfl-port.0/afu_id"))
     file.write_text("D8424DC4-A4A3-C413-F89E-433683F9040B\n")
     assert by_id(looking(tree))[PORT0].attributes["afuId"] == NLB
@@ -234,7 +238,7 @@ def test_ids_are_taken_as_others_write_them(looking: Looking, tree: FpgaTree) ->
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENXIO])
 def test_one_unreadable_port_hides_no_other(
-    looking: Looking, tmp_path: Path, faults: Faults, number: int
+    looking: BackendFixture, tmp_path: Path, faults: Faults, number: int
 ) -> None:
     """Intel's plugin ends its whole look, and itself, at the first file it cannot read."""
     backend = looking(cards.mixed(tmp_path))
@@ -245,7 +249,7 @@ def test_one_unreadable_port_hides_no_other(
     assert len(backend.discover()) == 5
 
 
-def test_an_id_that_is_a_directory_is_a_reason(looking: Looking, tree: FpgaTree) -> None:
+def test_an_id_that_is_a_directory_is_a_reason(looking: BackendFixture, tree: FpgaTree) -> None:
     file = next((tree.root / "sys/devices").rglob("dfl-port.0/afu_id"))
     file.unlink()
     file.mkdir()
@@ -253,19 +257,19 @@ def test_an_id_that_is_a_directory_is_a_reason(looking: Looking, tree: FpgaTree)
 
 
 def test_regions_of_one_engine_with_different_interfaces_are_no_region(
-    looking: Looking, tree: FpgaTree
+    looking: BackendFixture, tree: FpgaTree
 ) -> None:
     next((tree.root / "sys/devices").rglob("compat_id")).write_text(f"{STRATIX}\n")
     assert "different interface ids" in ill(looking(tree))[ENGINE]
 
 
-def test_two_ports_with_one_number_are_two_devices(looking: Looking, tree: FpgaTree) -> None:
+def test_two_ports_with_one_number_are_two_devices(looking: BackendFixture, tree: FpgaTree) -> None:
     next((tree.root / "sys/devices").rglob("dfl-port.1/id")).write_text("0\n")
     assert list(by_id(looking(tree))) == [PORT0, f"{CARD}-dfl-port.1", ENGINE]
 
 
 def test_a_class_that_cannot_be_listed_is_an_error_and_empties_nothing(
-    looking: Looking, tmp_path: Path
+    looking: BackendFixture, tmp_path: Path
 ) -> None:
     backend = looking(cards.mixed(tmp_path))
     before = by_id(backend)

@@ -13,7 +13,7 @@ from devhost_fpga.options import FpgaUse
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import make_plan
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/fpga.md").read_text()
@@ -29,7 +29,9 @@ def test_the_page_has_each_variable(variable: str) -> None:
     assert f"`{variable.replace('{RESOURCE}', '<RESOURCE>')}`" in PAGE
 
 
-def test_the_ready_configuration_offers_every_port_and_no_region(looking: Looking, tmp_path: Path) -> None:
+def test_the_ready_configuration_offers_every_port_and_no_region(
+    looking: BackendFixture, tmp_path: Path
+) -> None:
     example = ROOT / "config/examples/fpga.yaml"
     assert example.read_text().startswith("# ")
     settings = load(example, catalog.load)

@@ -10,14 +10,14 @@ from devhost_fpga.embedded import Embedded
 from devhost_fpga.unit import Interface
 
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 NAME = "axi:zyxclmm_drm"
 ZOCL = f"/sys/devices/platform/axi/{NAME}"
 PCAP = "/sys/devices/platform/firmware:zynqmp-firmware/firmware:zynqmp-firmware:pcap/fpga_manager/fpga0"
 
 
-def test_a_kria_is_one_card_with_the_render_node_of_zocl(tmp_path: Path, looking: Looking) -> None:
+def test_a_kria_is_one_card_with_the_render_node_of_zocl(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(fpga_kernel.kria_kv260(tmp_path))
     devices = by_id(backend)
     assert list(devices) == [NAME], "neither its manager nor its region a second time, nor the display"
@@ -42,7 +42,9 @@ def test_its_manager_can_be_programmed_where_the_kernel_has_a_file_for_it(tmp_pa
     assert unit.slots == ()
 
 
-def test_without_zocl_the_kernels_own_region_is_listed_instead(tmp_path: Path, looking: Looking) -> None:
+def test_without_zocl_the_kernels_own_region_is_listed_instead(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = fpga_kernel.kria_kv260(tmp_path)
     backend = looking(tree)
     assert list(by_id(backend)) == [NAME]
@@ -50,7 +52,7 @@ def test_without_zocl_the_kernels_own_region_is_listed_instead(tmp_path: Path, l
     assert list(by_id(backend)) == ["fpga-full-region"]
 
 
-def test_the_module_may_be_loaded_later(tmp_path: Path, looking: Looking) -> None:
+def test_the_module_may_be_loaded_later(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_kernel.kria_kv260(tmp_path)
     tree.remove(f"{ZOCL}/drm/renderD128")
     (tmp_path / ZOCL.lstrip("/") / "driver").unlink()

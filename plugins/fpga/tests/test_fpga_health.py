@@ -14,7 +14,7 @@ from fpga_desk import Faults, ill
 from fpga_tree import ARRIA, NLB, ONES, OTHER, FpgaTree
 
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"
@@ -66,7 +66,7 @@ def write(tree: FpgaTree, name: str, text: str) -> None:
     ],
 )
 def test_what_makes_ill_makes_ill_and_passes(
-    looking: Looking, tree: FpgaTree, file: str, text: str, sick: list[str], reason: str
+    looking: BackendFixture, tree: FpgaTree, file: str, text: str, sick: list[str], reason: str
 ) -> None:
     backend = looking(tree)
     before = at(tree, file).read_text()
@@ -89,7 +89,12 @@ def test_what_makes_ill_makes_ill_and_passes(
     ],
 )
 def test_what_only_slows_down_is_said_once_and_makes_nobody_ill(
-    looking: Looking, tree: FpgaTree, caplog: pytest.LogCaptureFixture, file: str, text: str, warning: str
+    looking: BackendFixture,
+    tree: FpgaTree,
+    caplog: pytest.LogCaptureFixture,
+    file: str,
+    text: str,
+    warning: str,
 ) -> None:
     backend = looking(tree)
     with caplog.at_level(logging.WARNING):
@@ -104,14 +109,16 @@ def test_what_only_slows_down_is_said_once_and_makes_nobody_ill(
 
 
 @pytest.mark.parametrize("state", ["unknown", "power off", "operating", "some state of a later kernel", ""])
-def test_other_states_of_a_manager_say_nothing(looking: Looking, tree: FpgaTree, state: str) -> None:
+def test_other_states_of_a_manager_say_nothing(looking: BackendFixture, tree: FpgaTree, state: str) -> None:
     write(tree, "fpga_manager/fpga0/state", state)
     backend = looking(tree)
     assert ill(backend) == {}
     assert by_id(backend)[ENGINE].attributes.get("managerState", "") == state
 
 
-def test_of_a_card_with_one_port_a_failed_programming_is_that_ports(looking: Looking, tmp_path: Path) -> None:
+def test_of_a_card_with_one_port_a_failed_programming_is_that_ports(
+    looking: BackendFixture, tmp_path: Path
+) -> None:
     tree = cards.d5005(tmp_path)
     write(tree, "fpga_manager/fpga0/state", "write complete error")
     backend = looking(tree)
@@ -119,20 +126,22 @@ def test_of_a_card_with_one_port_a_failed_programming_is_that_ports(looking: Loo
     assert by_id(backend)["0000:86:00.0-fme"].attributes["regionState"] == "failed"
 
 
-def test_the_message_says_what_came_first(looking: Looking, tree: FpgaTree) -> None:
+def test_the_message_says_what_came_first(looking: BackendFixture, tree: FpgaTree) -> None:
     write(tree, "dfl-port.0/errors/errors", "0x11")
     write(tree, "dfl-port.0/errors/first_error", "0x10")
     assert ill(looking(tree))[PORT0] == "errors/errors is 0x11, first_error is 0x10"
 
 
-def test_what_came_first_is_no_illness_once_the_errors_are_cleared(looking: Looking, tree: FpgaTree) -> None:
+def test_what_came_first_is_no_illness_once_the_errors_are_cleared(
+    looking: BackendFixture, tree: FpgaTree
+) -> None:
     write(tree, "dfl-port.0/errors/first_error", "0x10")
     write(tree, "dfl-fme.0/errors/first_error", "0x10")
     assert ill(looking(tree)) == {}
 
 
 def test_registers_under_the_lock_of_programming_are_left_alone_by_looks_and_while_it_goes_on(
-    looking: Looking, tree: FpgaTree, faults: Faults
+    looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     """``fme_pr`` in drivers/fpga/dfl-fme-pr.c holds the lock of the engine all the time."""
     write(tree, "dfl-fme.0/errors/fme_errors", "0x2")
@@ -150,7 +159,9 @@ def test_registers_under_the_lock_of_programming_are_left_alone_by_looks_and_whi
 # A link that was lost
 
 
-def test_a_card_that_lost_its_link_keeps_its_names_and_says_so(looking: Looking, tmp_path: Path) -> None:
+def test_a_card_that_lost_its_link_keeps_its_names_and_says_so(
+    looking: BackendFixture, tmp_path: Path
+) -> None:
     tree = cards.mixed(tmp_path)
     backend = looking(tree)
     before = by_id(backend)
@@ -173,7 +184,9 @@ def test_a_card_that_lost_its_link_keeps_its_names_and_says_so(looking: Looking,
     assert by_id(backend) == before
 
 
-def test_a_card_that_was_never_seen_with_its_link_hides_no_other(looking: Looking, tmp_path: Path) -> None:
+def test_a_card_that_was_never_seen_with_its_link_hides_no_other(
+    looking: BackendFixture, tmp_path: Path
+) -> None:
     tree = cards.mixed(tmp_path)
     function = next((tmp_path / "sys/devices").rglob(CARD))
     tree.kill(f"/{function.relative_to(tmp_path)}")
@@ -188,7 +201,7 @@ def test_a_card_that_was_never_seen_with_its_link_hides_no_other(looking: Lookin
 
 @pytest.mark.parametrize(("file", "sick"), [("dfl-port.0/afu_id", [PORT0]), ("compat_id", EVERY)])
 def test_an_id_of_ones_is_ill_and_keeps_the_last_one(
-    looking: Looking, tree: FpgaTree, file: str, sick: list[str]
+    looking: BackendFixture, tree: FpgaTree, file: str, sick: list[str]
 ) -> None:
     backend = looking(tree)
     before = by_id(backend)
@@ -201,7 +214,7 @@ def test_an_id_of_ones_is_ill_and_keeps_the_last_one(
     assert all(by_id(backend)[name].attributes == device.attributes for name, device in before.items())
 
 
-def test_an_id_of_ones_does_not_change_the_name_of_a_port(looking: Looking, tree: FpgaTree) -> None:
+def test_an_id_of_ones_does_not_change_the_name_of_a_port(looking: BackendFixture, tree: FpgaTree) -> None:
     write(tree, "dfl-port.0/afu_id", ONES)
     assert list(by_id(looking(tree))) == EVERY
 
@@ -210,7 +223,7 @@ def test_an_id_of_ones_does_not_change_the_name_of_a_port(looking: Looking, tree
 
 
 def test_a_port_that_is_being_programmed_stays_what_it_was(
-    looking: Looking, tree: FpgaTree, faults: Faults
+    looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     """Intel's plugin ends itself here: ``afu_id`` gives EBUSY while the port is in reset."""
     backend = looking(tree)
@@ -230,7 +243,7 @@ def test_a_port_that_is_being_programmed_stays_what_it_was(
 
 
 def test_a_port_that_was_never_read_says_that_it_is_being_reconfigured(
-    looking: Looking, tree: FpgaTree, faults: Faults
+    looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     faults.set("dfl-port.0/afu_id", errno.EBUSY)
     backend = looking(tree)
@@ -241,7 +254,7 @@ def test_a_port_that_was_never_read_says_that_it_is_being_reconfigured(
 
 
 def test_a_port_whose_programming_failed_is_ill_and_not_busy_for_ever(
-    looking: Looking, tree: FpgaTree, faults: Faults
+    looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     """The driver leaves such a port in reset: its ``afu_id`` gives EBUSY until the card is bound anew."""
     backend = looking(tree)
@@ -291,7 +304,7 @@ def test_a_port_that_stays_busy_longer_than_any_programming_is_ill(tree: FpgaTre
     "state", ["firmware request", "parse header", "write init", "write", "write complete"]
 )
 def test_a_manager_between_two_images_is_busy_and_not_ill(
-    looking: Looking, tree: FpgaTree, state: str
+    looking: BackendFixture, tree: FpgaTree, state: str
 ) -> None:
     backend = looking(tree)
     backend.discover()
@@ -301,7 +314,9 @@ def test_a_manager_between_two_images_is_busy_and_not_ill(
     assert by_id(backend)[ENGINE].attributes["regionState"] == "reconfiguring"
 
 
-def test_what_is_known_of_a_card_goes_with_it(looking: Looking, tmp_path: Path, faults: Faults) -> None:
+def test_what_is_known_of_a_card_goes_with_it(
+    looking: BackendFixture, tmp_path: Path, faults: Faults
+) -> None:
     """Another card in the same slot must not inherit the ids of the one before."""
     tree = cards.d5005(tmp_path)
     backend = looking(tree)
@@ -315,7 +330,7 @@ def test_what_is_known_of_a_card_goes_with_it(looking: Looking, tmp_path: Path, 
 
 
 def test_a_card_that_was_replaced_between_two_looks_inherits_nothing(
-    looking: Looking, tmp_path: Path, faults: Faults
+    looking: BackendFixture, tmp_path: Path, faults: Faults
 ) -> None:
     """The kernel gives another inode to each directory in sysfs, also under the same name."""
     tree = cards.d5005(tmp_path / "root")
@@ -328,7 +343,7 @@ def test_a_card_that_was_replaced_between_two_looks_inherits_nothing(
     assert "afuId" not in by_id(backend)["0000:86:00.0-port0"].attributes
 
 
-def test_names_and_claims_do_not_depend_on_what_is_ill(looking: Looking, tree: FpgaTree) -> None:
+def test_names_and_claims_do_not_depend_on_what_is_ill(looking: BackendFixture, tree: FpgaTree) -> None:
     before = by_id(looking(tree))
     write(tree, "dfl-fme.0/errors/catfatal_errors", "0x1")
     after = by_id(looking(tree))

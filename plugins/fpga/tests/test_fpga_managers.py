@@ -16,7 +16,7 @@ from fpga_kernel import KernelTree
 
 from devhost.backend import AllocationError
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 DEVCFG = "/sys/devices/platform/axi/f8007000.devcfg/fpga_manager/fpga0"
 BRIDGE = "/sys/devices/platform/43c10000.decoupler/fpga_bridge/br0"
@@ -26,7 +26,7 @@ TRANSITIONS = ("firmware request", "parse header", "write init", "write", "write
 
 
 def test_a_region_is_one_device_with_the_nodes_of_what_is_programmed_in_it(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(fpga_kernel.zynq(tmp_path))
     devices = by_id(backend)
@@ -45,7 +45,9 @@ def test_a_region_is_one_device_with_the_nodes_of_what_is_programmed_in_it(
     assert [node.path for node in backend.allocate([device]).nodes] == ["/dev/uio0", "/dev/uio1"]
 
 
-def test_a_region_without_any_device_node_is_listed_and_withheld(tmp_path: Path, looking: Looking) -> None:
+def test_a_region_without_any_device_node_is_listed_and_withheld(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     for name in ("43c00000.filter", "43c40000.scaler"):
         tree.remove(f"/sys/devices/platform/fpga-region/{name}")
@@ -53,7 +55,9 @@ def test_a_region_without_any_device_node_is_listed_and_withheld(tmp_path: Path,
     assert "no device node" in device.withheld and device.health.healthy
 
 
-def test_an_overlay_that_is_applied_later_makes_a_region_usable(tmp_path: Path, looking: Looking) -> None:
+def test_an_overlay_that_is_applied_later_makes_a_region_usable(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     for name in ("43c00000.filter", "43c40000.scaler"):
         tree.remove(f"/sys/devices/platform/fpga-region/{name}")
@@ -73,7 +77,7 @@ def test_a_manager_with_a_firmware_file_gives_a_slot_to_program(tmp_path: Path) 
 
 
 def test_an_empty_chip_that_can_be_programmed_is_offered_without_nodes(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = fpga_kernel.zynq(tmp_path, firmware=True)
     for name in ("43c00000.filter", "43c40000.scaler"):
@@ -190,7 +194,9 @@ def test_a_bridge_of_another_region_says_nothing_of_this_one(tmp_path: Path) -> 
 # Who belongs to whom
 
 
-def test_regions_in_a_region_are_parts_of_it_with_their_own_nodes(tmp_path: Path, looking: Looking) -> None:
+def test_regions_in_a_region_are_parts_of_it_with_their_own_nodes(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     backend = looking(fpga_kernel.nested(tmp_path))
     devices = by_id(backend)
     outer, first, second = "soc:base-region-region", "c0000000.pr-region", "c0010000.pr-region"
@@ -215,7 +221,7 @@ def test_a_region_without_a_manager_of_its_own_has_that_of_the_region_around_it(
     assert not units["spi0.0"].health.healthy
 
 
-def test_ids_do_not_depend_on_the_kernels_numbers(tmp_path: Path, looking: Looking) -> None:
+def test_ids_do_not_depend_on_the_kernels_numbers(tmp_path: Path, looking: BackendFixture) -> None:
     first = by_id(looking(fpga_kernel.zynq(tmp_path / "first")))
     tree = KernelTree(tmp_path / "second")
     tree.device("platform/axi/f8007000.devcfg", "platform", DRIVER="zynq_fpga")
@@ -226,7 +232,9 @@ def test_ids_do_not_depend_on_the_kernels_numbers(tmp_path: Path, looking: Looki
     assert list(by_id(looking(tree))) == list(first)
 
 
-def test_a_chip_without_region_is_a_card_with_what_hangs_on_it(tmp_path: Path, looking: Looking) -> None:
+def test_a_chip_without_region_is_a_card_with_what_hangs_on_it(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     backend = looking(fpga_kernel.ice40(tmp_path))
     devices = by_id(backend)
     assert list(devices) == ["spi0.0", "spi1.0"]
@@ -237,7 +245,9 @@ def test_a_chip_without_region_is_a_card_with_what_hangs_on_it(tmp_path: Path, l
     assert [node.path for node in backend.allocate([devices["spi1.0"]]).nodes] == ["/dev/mychip0"]
 
 
-def test_a_chip_on_pci_knows_its_place_and_dies_with_its_link(tmp_path: Path, looking: Looking) -> None:
+def test_a_chip_on_pci_knows_its_place_and_dies_with_its_link(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = fpga_kernel.cvp(tmp_path)
     backend = looking(tree)
     device = by_id(backend)["0000:65:00.0"]
@@ -276,7 +286,7 @@ def test_an_interface_id_is_kept_while_it_cannot_be_read(tmp_path: Path, faults:
     assert "compat_id reads as ones" in unit.device.health.reason
 
 
-def test_what_another_family_lists_is_not_listed_again(tmp_path: Path, looking: Looking) -> None:
+def test_what_another_family_lists_is_not_listed_again(tmp_path: Path, looking: BackendFixture) -> None:
     """xclmgmt makes an fpga_manager of each card (subdev/fmgr.c of XRT)."""
     tree = fpga_kernel.zynq(tmp_path)
     path = tree.function("0000:3b:00.0", fpga_xrt.U250_MANAGEMENT, "xclmgmt")
@@ -288,7 +298,7 @@ def test_what_another_family_lists_is_not_listed_again(tmp_path: Path, looking: 
     assert list(Managers(Sysfs(tmp_path)).scan(["/sys/devices/platform", "/sys/devices/pci0000:3b"])) == []
 
 
-def test_a_flash_and_the_node_for_mode_setting_are_not_given(tmp_path: Path, looking: Looking) -> None:
+def test_a_flash_and_the_node_for_mode_setting_are_not_given(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     base = "platform/fpga-region/44000000.gpu"
     tree.device(base, "platform", DRIVER="gpu")
@@ -325,7 +335,7 @@ def test_a_long_or_odd_name_still_makes_a_legal_id(tmp_path: Path) -> None:
 
 
 def test_regions_that_only_the_kernels_numbers_tell_apart_are_withheld(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = fpga_kernel.zynq(tmp_path)
     tree.fpga_region("platform/fpga-region", 7)

@@ -13,7 +13,7 @@ from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning import naming
 from devhost.planning.plan import make_plan
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 INTERFACE, AFU = "ce48969398f05f33946d560708be108a", "d8424dc4a4a3c413f89e433683f9040b"
 
@@ -64,7 +64,7 @@ def test_readings_are_ids_or_say_why_not(text: str) -> None:
 
 
 def test_the_template_gives_each_card_the_resources_that_intels_plugin_gave_it(
-    looking: Looking, tmp_path: Path
+    looking: BackendFixture, tmp_path: Path
 ) -> None:
     config = tmp_path / "devhost.yaml"
     config.write_text("""

@@ -9,7 +9,7 @@ import pytest
 from fpga_desk import Faults, ill
 from fpga_tree import ARRIA, NLB, FpgaTree
 
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 PORT, ENGINE = "0000:05:00.0-port0", "0000:05:00.0-fme"
 
@@ -19,7 +19,9 @@ def tree(tmp_path: Path) -> FpgaTree:
     return cards.arria10(tmp_path)
 
 
-def test_a_card_has_a_device_for_its_port_and_one_for_its_region(looking: Looking, tree: FpgaTree) -> None:
+def test_a_card_has_a_device_for_its_port_and_one_for_its_region(
+    looking: BackendFixture, tree: FpgaTree
+) -> None:
     backend = looking(tree)
     devices = by_id(backend)
     assert list(devices) == [PORT, ENGINE]
@@ -44,14 +46,14 @@ def test_a_card_has_a_device_for_its_port_and_one_for_its_region(looking: Lookin
     ],
 )
 def test_its_registers_have_names_of_their_own(
-    looking: Looking, tree: FpgaTree, file: str, text: str, sick: list[str]
+    looking: BackendFixture, tree: FpgaTree, file: str, text: str, sick: list[str]
 ) -> None:
     next((tree.root / "sys/devices").rglob(file)).write_text(f"{text}\n")
     assert list(ill(looking(tree))) == sick
 
 
 def test_a_port_that_is_being_programmed_stays_what_it_was(
-    looking: Looking, tree: FpgaTree, faults: Faults
+    looking: BackendFixture, tree: FpgaTree, faults: Faults
 ) -> None:
     backend = looking(tree)
     before = by_id(backend)
@@ -60,7 +62,7 @@ def test_a_port_that_is_being_programmed_stays_what_it_was(
     assert by_id(backend)[PORT].attributes["afuId"] == before[PORT].attributes["afuId"]
 
 
-def test_both_drivers_are_served_at_once(looking: Looking, tmp_path: Path) -> None:
+def test_both_drivers_are_served_at_once(looking: BackendFixture, tmp_path: Path) -> None:
     """Intel's plugin takes one of them, at its start and for ever."""
     devices = by_id(looking(cards.mixed(tmp_path)))
     assert {str(device.attributes["driver"]) for device in devices.values()} == {"dfl-pci", "intel-fpga-pci"}

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from devhost_fpga.backend import Fpga
 
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 from devhost.testing.trees import Tree
 
 AT = "0000:d8:00.0"
 
 
 def lacks(tree: Tree) -> list[tuple[str, str]]:
-    with Looking(Fpga) as looking:
+    with BackendFixture(Fpga) as looking:
         backend = looking(tree)
         backend.discover()
         assert all("driver" not in one.attributes for one in backend.missing_drivers())

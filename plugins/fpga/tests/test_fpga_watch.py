@@ -19,7 +19,7 @@ from devhost.backend import Device
 from devhost.backend.errors import BackendTimeout
 from devhost.backend.sysfs import Sysfs
 from devhost.discovery.runner import ServiceContext
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 PLACE = "/sys/devices/card/port"
 
@@ -194,7 +194,7 @@ async def test_following_without_a_loop_harms_nobody(context: ServiceContext, cl
 
 
 def test_every_id_register_and_state_is_watched_and_none_that_is_read_under_the_lock(
-    looking: Looking, tmp_path: Path
+    looking: BackendFixture, tmp_path: Path
 ) -> None:
     tree: FpgaTree = cards.two_ports(tmp_path)
     backend = looking(tree)

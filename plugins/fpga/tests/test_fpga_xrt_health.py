@@ -13,13 +13,13 @@ from devhost_fpga.xrt import Xrt
 from fpga_xrt import XrtTree
 
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 USER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1"
 MANAGER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
 
 
-def reason(tree: XrtTree, looking: Looking, name: str = "0000:3b:00.1") -> str:
+def reason(tree: XrtTree, looking: BackendFixture, name: str = "0000:3b:00.1") -> str:
     return by_id(looking(tree))[name].health.reason
 
 
@@ -31,7 +31,7 @@ def part(tree: XrtTree, path: str, name: str) -> str:
 # Order of arrival
 
 
-def test_a_card_without_drivers_says_which_module_to_load(tmp_path: Path, looking: Looking) -> None:
+def test_a_card_without_drivers_says_which_module_to_load(tmp_path: Path, looking: BackendFixture) -> None:
     tree = XrtTree(tmp_path)
     tree.function("0000:3b:00.0", fpga_xrt.U250_MANAGEMENT)
     tree.function("0000:3b:00.1", fpga_xrt.U250)
@@ -43,7 +43,7 @@ def test_a_card_without_drivers_says_which_module_to_load(tmp_path: Path, lookin
 
 
 def test_a_module_that_is_loaded_later_makes_the_card_well_without_a_restart(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = XrtTree(tmp_path)
     user = tree.function("0000:3b:00.1", fpga_xrt.U250)
@@ -61,7 +61,7 @@ def test_a_module_that_is_loaded_later_makes_the_card_well_without_a_restart(
 
 
 def test_a_management_function_that_comes_after_its_user_function_joins_it(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = XrtTree(tmp_path)
     tree.user(tree.function("0000:3b:00.1", fpga_xrt.U250, "xocl"))
@@ -78,7 +78,7 @@ def test_a_management_function_that_comes_after_its_user_function_joins_it(
     [("xclmgmt", "not shown the user"), ("", "no driver"), ("vfio-pci", "vfio-pci has it")],
 )
 def test_a_management_function_alone_is_shown_with_the_reason(
-    tmp_path: Path, looking: Looking, driver: str, said: str
+    tmp_path: Path, looking: BackendFixture, driver: str, said: str
 ) -> None:
     tree = XrtTree(tmp_path)
     path = tree.function("0000:3b:00.0", fpga_xrt.U250_MANAGEMENT, driver)
@@ -91,7 +91,9 @@ def test_a_management_function_alone_is_shown_with_the_reason(
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "xdma"])
-def test_a_card_that_another_driver_has_is_withheld(tmp_path: Path, looking: Looking, driver: str) -> None:
+def test_a_card_that_another_driver_has_is_withheld(
+    tmp_path: Path, looking: BackendFixture, driver: str
+) -> None:
     tree = XrtTree(tmp_path)
     tree.function("0000:3b:00.1", fpga_xrt.U250, driver)
     device = by_id(looking(tree))["0000:3b:00.1"]
@@ -142,7 +144,7 @@ def no_shell(tree: XrtTree, value: str) -> None:
     ],
 )
 def test_what_the_drivers_say_makes_ill_and_well_again(
-    tmp_path: Path, looking: Looking, turn: Callable[[XrtTree, str], None], said: str
+    tmp_path: Path, looking: BackendFixture, turn: Callable[[XrtTree, str], None], said: str
 ) -> None:
     tree = fpga_xrt.alveo_u250(tmp_path)
     backend = looking(tree)
@@ -154,7 +156,7 @@ def test_what_the_drivers_say_makes_ill_and_well_again(
     assert by_id(backend)["0000:3b:00.1"] == before
 
 
-def test_a_card_with_a_dead_link_leaves_the_other_one_alone(tmp_path: Path, looking: Looking) -> None:
+def test_a_card_with_a_dead_link_leaves_the_other_one_alone(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_xrt.alveo_u280(tmp_path)
     backend = looking(tree)
     other = by_id(backend)["0000:af:00.1"]
@@ -210,7 +212,7 @@ def test_the_serial_number_is_asked_for_once_in_the_life_of_a_card(
 
 
 def test_a_reset_in_a_pod_makes_one_card_ill_for_a_while_and_touches_no_other(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     """`xbutil reset` in a pod took all cards of a node from Xilinx's plugin until it was restarted."""
     tree = fpga_xrt.alveo_u280(tmp_path)
@@ -230,7 +232,7 @@ def test_a_reset_in_a_pod_makes_one_card_ill_for_a_while_and_touches_no_other(
 
 
 def test_a_reset_that_takes_the_functions_away_brings_the_same_device_back(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = fpga_xrt.alveo_u280(tmp_path)
     backend = looking(tree)
@@ -249,7 +251,9 @@ def test_a_reset_that_takes_the_functions_away_brings_the_same_device_back(
     assert after["0000:d8:00.1"] == before["0000:d8:00.1"]
 
 
-def test_cards_of_old_drivers_that_have_no_file_ready_are_well(tmp_path: Path, looking: Looking) -> None:
+def test_cards_of_old_drivers_that_have_no_file_ready_are_well(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = fpga_xrt.alveo_u250(tmp_path)
     (tmp_path / USER.lstrip("/") / "ready").unlink()
     assert by_id(looking(tree))["0000:3b:00.1"].health.healthy
@@ -275,7 +279,7 @@ def test_another_card_in_the_same_slot_is_not_taken_for_the_old_one(
 
 
 def test_a_card_that_vanishes_during_a_look_harms_nothing(
-    tmp_path: Path, looking: Looking, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, looking: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = fpga_xrt.alveo_u280(tmp_path)
     backend = looking(tree)

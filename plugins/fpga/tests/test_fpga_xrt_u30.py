@@ -14,7 +14,7 @@ from devhost_fpga.options import FpgaOptions, FpgaUse
 from fpga_xrt import XrtTree, u30_fpga
 
 from devhost.testing.contract import BackendContract
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 CARD = "u30-XFL1YV0M20E0"
 FIRST, SECOND = "0000:21:00", "0000:22:00"
@@ -30,7 +30,7 @@ def remove(tree: XrtTree, slot: str, *functions: str) -> None:
 
 
 def test_a_card_is_one_device_with_the_nodes_and_claims_of_both_fpgas(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(fpga_xrt.alveo_u30(tmp_path))
     devices = by_id(backend)
@@ -52,7 +52,7 @@ def test_a_card_is_one_device_with_the_nodes_and_claims_of_both_fpgas(
     assert managed - {node.path for node in edits.nodes} == {"/dev/xclmgmt8448", "/dev/xclmgmt8704"}
 
 
-def test_two_cards_are_never_mixed_however_their_fpgas_lie(tmp_path: Path, looking: Looking) -> None:
+def test_two_cards_are_never_mixed_however_their_fpgas_lie(tmp_path: Path, looking: BackendFixture) -> None:
     tree = XrtTree(tmp_path)
     for bus, serial in (("21", "ONE"), ("22", "TWO"), ("23", "ONE"), ("24", "TWO")):
         u30_fpga(tree, bus, serial)
@@ -66,7 +66,7 @@ def test_two_cards_are_never_mixed_however_their_fpgas_lie(tmp_path: Path, looki
 
 @pytest.mark.parametrize("slot", [FIRST, SECOND])
 def test_a_card_is_as_healthy_as_its_worse_fpga_and_says_which(
-    tmp_path: Path, looking: Looking, slot: str
+    tmp_path: Path, looking: BackendFixture, slot: str
 ) -> None:
     tree = fpga_xrt.alveo_u30(tmp_path)
     backend = looking(tree)
@@ -82,7 +82,7 @@ def test_a_card_is_as_healthy_as_its_worse_fpga_and_says_which(
 @pytest.mark.parametrize("slot", [FIRST, SECOND])
 @pytest.mark.parametrize("functions", ["10", "1"], ids=["both functions", "user function"])
 def test_a_card_stays_the_same_device_when_one_fpga_disappears(
-    tmp_path: Path, looking: Looking, slot: str, functions: str
+    tmp_path: Path, looking: BackendFixture, slot: str, functions: str
 ) -> None:
     tree = fpga_xrt.alveo_u30(tmp_path)
     backend = looking(tree)
@@ -103,7 +103,7 @@ def test_a_card_stays_the_same_device_when_one_fpga_disappears(
     assert after[CARD].attributes == before.attributes
 
 
-def test_a_card_whose_fpgas_are_both_gone_is_gone(tmp_path: Path, looking: Looking) -> None:
+def test_a_card_whose_fpgas_are_both_gone_is_gone(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_xrt.alveo_u30(tmp_path)
     backend = looking(tree)
     assert by_id(backend)
@@ -113,7 +113,7 @@ def test_a_card_whose_fpgas_are_both_gone_is_gone(tmp_path: Path, looking: Looki
 
 
 def test_an_fpga_of_another_card_in_a_known_slot_leaves_the_first_card_incomplete(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = fpga_xrt.alveo_u30(tmp_path)
     backend = looking(tree)
@@ -128,7 +128,7 @@ def test_an_fpga_of_another_card_in_a_known_slot_leaves_the_first_card_incomplet
     }
 
 
-def test_an_fpga_without_serial_number_is_never_given_away(tmp_path: Path, looking: Looking) -> None:
+def test_an_fpga_without_serial_number_is_never_given_away(tmp_path: Path, looking: BackendFixture) -> None:
     """Xilinx's plugin does not list it."""
     tree = XrtTree(tmp_path)
     u30_fpga(tree, "21", "")
@@ -139,7 +139,7 @@ def test_an_fpga_without_serial_number_is_never_given_away(tmp_path: Path, looki
     }
 
 
-def test_a_serial_number_that_three_fpgas_have_names_no_card(tmp_path: Path, looking: Looking) -> None:
+def test_a_serial_number_that_three_fpgas_have_names_no_card(tmp_path: Path, looking: BackendFixture) -> None:
     tree = fpga_xrt.alveo_u30(tmp_path)
     u30_fpga(tree, "23", "XFL1YV0M20E0")
     devices = by_id(looking(tree))
@@ -147,7 +147,9 @@ def test_a_serial_number_that_three_fpgas_have_names_no_card(tmp_path: Path, loo
     assert all("3 FPGAs have the serial number" in one.health.reason for one in devices.values())
 
 
-def test_other_cards_with_one_serial_number_stay_single_devices(tmp_path: Path, looking: Looking) -> None:
+def test_other_cards_with_one_serial_number_stay_single_devices(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = XrtTree(tmp_path)
     for bus in ("21", "22"):
         tree.user(tree.function(f"0000:{bus}:00.1", fpga_xrt.U250, "xocl"), serial="SAME")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from devhost_gpu import Gpu
 
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def looking() -> Iterator[Looking[Gpu]]:
+def looking() -> Iterator[BackendFixture[Gpu]]:
     """Makes backends on a machine, and ends what they began."""
-    with Looking(Gpu) as looking:
+    with BackendFixture(Gpu) as looking:
         yield looking
 
 

@@ -12,19 +12,19 @@ from devhost_sriov import Sriov
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import Plan, make_plan
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 GPU = "{name: example.com/gpu, backend: gpu, where: {vendor: intel}}"
 FUNCTION = '{name: example.com/vf, backend: sriov, where: {pciClass: "03*", kind: vf}}'
 
 
-def planned(looking: Looking, root: Path, *entries: str) -> Plan:
+def planned(looking: BackendFixture, root: Path, *entries: str) -> Plan:
     """The plan for a Flex with virtual functions, known to two backends."""
     gpu_intel.flex(root)
     file = root / "devhost.yaml"
     file.write_text("version: 1\nresources:\n" + "".join(f"  - {entry}\n" for entry in entries))
     settings = load(file, catalog.load)
-    with Looking(Sriov) as other:
+    with BackendFixture(Sriov) as other:
         functions = other(root).discover()
     return make_plan({"gpu": looking(root).discover(), "sriov": functions}, settings)
 
@@ -35,7 +35,7 @@ def names(plan: Plan, resource: str) -> list[str]:
 
 @pytest.mark.parametrize("first", ["gpu", "sriov"])
 def test_a_virtual_function_goes_to_whoever_comes_first(
-    looking: Looking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+    looking: BackendFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     monkeypatch.setattr("devhost_sriov.settling.QUIET", 0.0)
     entries = (GPU, FUNCTION) if first == "gpu" else (FUNCTION, GPU)
@@ -47,7 +47,7 @@ def test_a_virtual_function_goes_to_whoever_comes_first(
     assert "0000:b4:00.3" in names(plan, "example.com/vf"), "one for a virtual machine is never a GPU's"
 
 
-def test_every_partition_has_claims_of_its_own(looking: Looking, tmp_path: Path) -> None:
+def test_every_partition_has_claims_of_its_own(looking: BackendFixture, tmp_path: Path) -> None:
     devices = looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4")).discover()
     claims = [claim for device in devices for claim in device.claims]
     assert len(claims) == len(set(claims)) == 64 * 3

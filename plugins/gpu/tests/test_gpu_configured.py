@@ -14,13 +14,13 @@ from gpu_tree import GpuTree
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import Plan, make_plan
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 Planned = Callable[..., Plan]
 
 
 @pytest.fixture
-def planned(looking: Looking, tmp_path: Path) -> Planned:
+def planned(looking: BackendFixture, tmp_path: Path) -> Planned:
     """Makes the plan of a machine for entries of ``resources`` without their backend."""
 
     def plan(machine: Callable[[Path], GpuTree], *entries: str) -> Plan:

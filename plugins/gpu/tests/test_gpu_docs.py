@@ -17,7 +17,7 @@ from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import make_plan
 from devhost.planning.settings import Settings
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/gpu.md").read_text()
@@ -46,7 +46,7 @@ def test_the_page_names_each_vendor_and_kind(word: str) -> None:
     ],
 )
 def test_the_ready_configuration_offers_what_there_is(
-    looking: Looking, tmp_path: Path, machine: Callable[[Path], GpuTree], expected: dict[str, int]
+    looking: BackendFixture, tmp_path: Path, machine: Callable[[Path], GpuTree], expected: dict[str, int]
 ) -> None:
     assert EXAMPLE.read_text().startswith("# ")
     assert offered(looking, machine(tmp_path), load(EXAMPLE, catalog.load)) == expected
@@ -56,7 +56,7 @@ def test_the_ready_configuration_offers_what_there_is(
     "file", [EXAMPLE, *OVERLAYS, *PROFILES], ids=lambda file: f"{file.parts[-2]}/{file.name}"
 )
 def test_partitions_are_plain_amd_gpus_in_every_file_that_is_shipped(
-    looking: Looking, tmp_path: Path, file: Path
+    looking: BackendFixture, tmp_path: Path, file: Path
 ) -> None:
     """ROCm's plugin names them so unless it is started with ``-resource_naming_strategy mixed``."""
     text = file.read_text()
@@ -68,7 +68,9 @@ def test_partitions_are_plain_amd_gpus_in_every_file_that_is_shipped(
     assert offered(looking, machine, load(config, catalog.load)) == {"amd.com/gpu": 64}
 
 
-def test_the_example_keeps_the_names_by_partition_mode_as_a_comment(looking: Looking, tmp_path: Path) -> None:
+def test_the_example_keeps_the_names_by_partition_mode_as_a_comment(
+    looking: BackendFixture, tmp_path: Path
+) -> None:
     """What the comment gives is what ROCm's plugin calls them with ``-resource_naming_strategy mixed``."""
     text = EXAMPLE.read_text()
     mixed = "".join(line.replace("# ", "", 1) for line in text.splitlines(True) if line.startswith("  # "))
@@ -78,7 +80,7 @@ def test_the_example_keeps_the_names_by_partition_mode_as_a_comment(looking: Loo
     assert offered(looking, machine, load(config, catalog.load)) == {"amd.com/cpx_nps1": 64}
 
 
-def offered(looking: Looking, machine: GpuTree, settings: Settings) -> dict[str, int]:
+def offered(looking: BackendFixture, machine: GpuTree, settings: Settings) -> dict[str, int]:
     """How many devices each resource of backend gpu has on a machine."""
     backend = looking(machine, settings.backends["gpu"], tuple(settings.wanted("gpu")))
     plan = make_plan({"gpu": backend.discover()}, settings)

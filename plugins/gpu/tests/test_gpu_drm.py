@@ -15,7 +15,7 @@ from devhost_gpu import drm
 from devhost_gpu.asking import Asking
 
 from devhost.backend import Event
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 ARC = "0000:03:00.0"
 ARC_PATH = f"/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/{ARC}"
@@ -87,7 +87,7 @@ def wedged(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def test_a_wedged_card_is_found_by_a_probe_and_heals(
-    tmp_path: Path, looking: Looking, wedged: set[str]
+    tmp_path: Path, looking: BackendFixture, wedged: set[str]
 ) -> None:
     backend = looking(gpu_intel.arc(tmp_path))
     devices = backend.discover()
@@ -98,7 +98,7 @@ def test_a_wedged_card_is_found_by_a_probe_and_heals(
 
 
 def test_a_card_whose_driver_cries_for_help_is_asked_at_once_and_until_it_is_well(
-    tmp_path: Path, looking: Looking, wedged: set[str]
+    tmp_path: Path, looking: BackendFixture, wedged: set[str]
 ) -> None:
     backend = looking(gpu_intel.arc(tmp_path))
     assert by_id(backend)[ARC].health.healthy
@@ -113,7 +113,7 @@ def test_a_card_whose_driver_cries_for_help_is_asked_at_once_and_until_it_is_wel
 
 
 def test_a_wedged_gpu_takes_its_partitions_with_it(
-    tmp_path: Path, looking: Looking, wedged: set[str]
+    tmp_path: Path, looking: BackendFixture, wedged: set[str]
 ) -> None:
     backend = looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2))
     devices = by_id(backend)
@@ -123,7 +123,9 @@ def test_a_wedged_gpu_takes_its_partitions_with_it(
     assert sum(not device.health.healthy for device in devices.values()) == 8
 
 
-def test_a_card_that_sleeps_is_not_woken_up(tmp_path: Path, looking: Looking, wedged: set[str]) -> None:
+def test_a_card_that_sleeps_is_not_woken_up(
+    tmp_path: Path, looking: BackendFixture, wedged: set[str]
+) -> None:
     tree = gpu_intel.arc(tmp_path)
     tree.file(f"{ARC_PATH}/power/runtime_status", "suspended")
     wedged.add("renderD129")

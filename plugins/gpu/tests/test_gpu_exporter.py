@@ -12,7 +12,7 @@ import grpc
 import pytest
 from devhost_gpu import exporter
 
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 
 def field(number: int, text: str) -> bytes:
@@ -49,7 +49,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def test_what_it_says_counts_and_recovers(tmp_path: Path, looking: Looking, short: Path) -> None:
+def test_what_it_says_counts_and_recovers(tmp_path: Path, looking: BackendFixture, short: Path) -> None:
     backend = looking(gpu_amd.mi210(tmp_path))
     devices = backend.discover()
     ill = state("0000:63:00.0", "UNHEALTHY") + state("0000:43:00.0", "healthy") + state("0000:e3:00.0", "?")
@@ -66,7 +66,7 @@ def test_without_an_exporter_nobody_is_asked(tmp_path: Path) -> None:
 
 
 def test_one_that_answers_nonsense_or_not_at_all_is_told_of_once_and_harms_no_card(
-    tmp_path: Path, looking: Looking, short: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, looking: BackendFixture, short: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = looking(gpu_amd.mi210(tmp_path))
     devices = backend.discover()

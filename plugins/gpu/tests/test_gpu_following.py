@@ -14,7 +14,7 @@ from devhost_gpu.card import Card
 from devhost_gpu.following import Following
 
 from devhost.backend import Event, Health
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 
 class Quiet:
@@ -120,7 +120,7 @@ async def test_a_stream_that_is_closed_leaves_nothing_running() -> None:
 
 
 async def test_whoever_stops_listening_to_the_backend_has_ended_every_source(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(tmp_path)
     family = Heard("drm")

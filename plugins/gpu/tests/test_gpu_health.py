@@ -13,7 +13,7 @@ from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
 
 from devhost.backend import OptionError
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 MI210 = "0000:63:00.0"
 
@@ -24,7 +24,7 @@ def reasons(backend: Gpu) -> dict[str, str]:
 
 
 def test_uncorrectable_errors_make_only_their_card_unhealthy_until_they_are_gone(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi210(tmp_path)
     backend = looking(tree)
@@ -38,14 +38,16 @@ def test_uncorrectable_errors_make_only_their_card_unhealthy_until_they_are_gone
 
 @pytest.mark.parametrize(("limit", "ill"), [(0, False), (2, True), (3, False)])
 def test_how_many_errors_are_too_many_can_be_said(
-    tmp_path: Path, looking: Looking, limit: int, ill: bool
+    tmp_path: Path, looking: BackendFixture, limit: int, ill: bool
 ) -> None:
     tree = gpu_amd.mi210(tmp_path)
     tree.file(f"/sys/bus/pci/devices/{MI210}/ras/umc_err_count", "ue: 2\nce: 14")
     assert bool(reasons(looking(tree, GpuOptions(uncorrectable_errors=limit)))) is ill
 
 
-def test_what_ails_a_gpu_ails_all_of_its_partitions_and_no_others(tmp_path: Path, looking: Looking) -> None:
+def test_what_ails_a_gpu_ails_all_of_its_partitions_and_no_others(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2)
     backend = looking(tree)
     tree.file("/sys/bus/pci/devices/0000:1c:00.0/ras/gfx_err_count", "ue: 1\nce: 0")
@@ -53,7 +55,7 @@ def test_what_ails_a_gpu_ails_all_of_its_partitions_and_no_others(tmp_path: Path
 
 
 def test_a_card_of_which_the_configuration_space_reads_as_ones_is_dead(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi210(tmp_path)
     backend = looking(tree)
@@ -64,7 +66,7 @@ def test_a_card_of_which_the_configuration_space_reads_as_ones_is_dead(
     assert reasons(backend) == {}
 
 
-def test_a_sleeping_card_is_not_dead(tmp_path: Path, looking: Looking) -> None:
+def test_a_sleeping_card_is_not_dead(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_intel.arc(tmp_path)
     place = "sys/bus/pci/devices/0000:03:00.0"
     (tmp_path / place / "config").write_bytes(b"\xff" * 64)
@@ -73,7 +75,7 @@ def test_a_sleeping_card_is_not_dead(tmp_path: Path, looking: Looking) -> None:
 
 
 def test_a_card_for_computing_that_the_topology_does_not_have_is_unhealthy(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi210(tmp_path)
     backend = looking(tree)
@@ -83,7 +85,9 @@ def test_a_card_for_computing_that_the_topology_does_not_have_is_unhealthy(
     assert sum(device.health.healthy for device in devices.values()) == 3
 
 
-def test_a_card_for_computing_is_unhealthy_on_a_kernel_that_cannot(tmp_path: Path, looking: Looking) -> None:
+def test_a_card_for_computing_is_unhealthy_on_a_kernel_that_cannot(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = gpu_amd.mi210(tmp_path)
     shutil.rmtree(tmp_path / "sys/devices/virtual/kfd")
     assert not any(device.health.healthy for device in by_id(looking(tree)).values())
@@ -96,7 +100,7 @@ def hide(root: Path) -> None:
 
 
 def test_whole_gpus_need_no_topology_that_is_hidden_from_a_container(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi210(tmp_path)
     hide(tmp_path)
@@ -107,7 +111,9 @@ def test_whole_gpus_need_no_topology_that_is_hidden_from_a_container(
     assert "/dev/kfd" in {node.path for node in backend.allocate([devices[MI210]]).nodes}
 
 
-def test_partitions_that_are_hidden_from_a_container_are_told(tmp_path: Path, looking: Looking) -> None:
+def test_partitions_that_are_hidden_from_a_container_are_told(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=1)
     hide(tmp_path)
     (device,) = by_id(looking(tree)).values()
@@ -115,7 +121,7 @@ def test_partitions_that_are_hidden_from_a_container_are_told(tmp_path: Path, lo
 
 
 def test_a_consumer_card_that_cannot_compute_is_well_and_needs_no_kfd(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.radeon(tmp_path)
     shutil.rmtree(tmp_path / "sys/class/kfd/kfd/topology/nodes/1")
@@ -127,13 +133,13 @@ def test_a_consumer_card_that_cannot_compute_is_well_and_needs_no_kfd(
 
 
 @pytest.mark.parametrize("node", ["dri/renderD128", "dri/card0", "kfd"])
-def test_a_missing_node_is_named(tmp_path: Path, looking: Looking, node: str) -> None:
+def test_a_missing_node_is_named(tmp_path: Path, looking: BackendFixture, node: str) -> None:
     tree = gpu_amd.mi210(tmp_path)
     (tmp_path / "dev" / node).unlink()
     assert by_id(looking(tree))[MI210].health.reason == f"/dev/{node} does not exist"
 
 
-def test_a_hot_card_is_unhealthy_where_a_limit_is_set(tmp_path: Path, looking: Looking) -> None:
+def test_a_hot_card_is_unhealthy_where_a_limit_is_set(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi210(tmp_path)
     tree.hwmon(f"/sys/devices/pci0000:60/0000:60:03.1/0000:61:00.0/0000:62:00.0/{MI210}", 0, mem=101)
     assert reasons(looking(tree)) == {}
@@ -146,7 +152,7 @@ def test_limits_are_not_negative() -> None:
         GpuOptions(temperature_limit=-1)
 
 
-def test_a_probe_of_cards_that_are_gone_says_nothing_of_them(tmp_path: Path, looking: Looking) -> None:
+def test_a_probe_of_cards_that_are_gone_says_nothing_of_them(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_others.virtual_machine(tmp_path))
     devices = backend.discover()
     (tmp_path / "empty").mkdir()

@@ -16,10 +16,12 @@ from devhost_gpu.card import Card
 from gpu_tree import DISPLAY
 
 from devhost.backend import AllocationError, Event
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 
-def test_a_card_that_is_plugged_in_appears_with_its_vendors_code(tmp_path: Path, looking: Looking) -> None:
+def test_a_card_that_is_plugged_in_appears_with_its_vendors_code(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = gpu_others.virtual_machine(tmp_path)
     backend = looking(tree)
     assert len(by_id(backend)) == 3
@@ -30,7 +32,9 @@ def test_a_card_that_is_plugged_in_appears_with_its_vendors_code(tmp_path: Path,
     assert devices["0000:09:00.0"].health.healthy
 
 
-def test_a_card_that_is_pulled_out_is_gone_and_cannot_be_allocated(tmp_path: Path, looking: Looking) -> None:
+def test_a_card_that_is_pulled_out_is_gone_and_cannot_be_allocated(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = gpu_intel.arc(tmp_path)
     backend = looking(tree)
     card = by_id(backend)["0000:03:00.0"]
@@ -40,7 +44,7 @@ def test_a_card_that_is_pulled_out_is_gone_and_cannot_be_allocated(tmp_path: Pat
         backend.allocate([card])
 
 
-def test_a_vendor_whose_last_card_went_has_none(tmp_path: Path, looking: Looking) -> None:
+def test_a_vendor_whose_last_card_went_has_none(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_others.server_console(tmp_path)
     backend = looking(tree)
     assert len(by_id(backend)) == 1
@@ -49,7 +53,7 @@ def test_a_vendor_whose_last_card_went_has_none(tmp_path: Path, looking: Looking
 
 
 def test_unbinding_makes_only_that_card_unhealthy_and_binding_heals_it(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi210(tmp_path)
     backend = looking(tree)
@@ -69,7 +73,7 @@ def test_unbinding_makes_only_that_card_unhealthy_and_binding_heals_it(
     assert by_id(backend, Event("pci", "bind", path)) == before
 
 
-def test_a_card_without_its_driver_is_still_what_it_was(tmp_path: Path, looking: Looking) -> None:
+def test_a_card_without_its_driver_is_still_what_it_was(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_intel.arc(tmp_path)
     backend = looking(tree)
     before = by_id(backend)["0000:03:00.0"]
@@ -87,7 +91,7 @@ def test_a_card_without_its_driver_is_still_what_it_was(tmp_path: Path, looking:
         backend.allocate([card])
 
 
-def test_changing_the_partition_mode_changes_the_cards(tmp_path: Path, looking: Looking) -> None:
+def test_changing_the_partition_mode_changes_the_cards(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, count=2)
     backend = looking(tree)
     assert list(by_id(backend)) == ["0000:0c:00.0", "0000:1c:00.0"]
@@ -99,7 +103,7 @@ def test_changing_the_partition_mode_changes_the_cards(tmp_path: Path, looking: 
     assert list(by_id(backend)) == ["0000:0c:00.0", "0000:1c:00.0"]
 
 
-def test_links_follow_a_changed_topology(tmp_path: Path, looking: Looking) -> None:
+def test_links_follow_a_changed_topology(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, count=2)
     backend = looking(tree)
     first, second = by_id(backend).values()
@@ -112,7 +116,7 @@ def test_links_follow_a_changed_topology(tmp_path: Path, looking: Looking) -> No
 
 
 async def test_a_changed_topology_is_noticed_without_a_uevent(
-    tmp_path: Path, looking: Looking, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, looking: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(amd, "WATCH_PERIOD", 0.01)
     tree = gpu_amd.mi300x(tmp_path, count=1)
@@ -127,7 +131,9 @@ async def test_a_changed_topology_is_noticed_without_a_uevent(
     assert waiting.result() == Event("kfd", "change", kfd.TOPOLOGY)
 
 
-def test_what_hangs_on_a_virtual_function_comes_and_goes_with_it(tmp_path: Path, looking: Looking) -> None:
+def test_what_hangs_on_a_virtual_function_comes_and_goes_with_it(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = gpu_intel.flex(tmp_path)
     backend = looking(tree)
     assert by_id(backend)["0000:b4:00.0"].withheld
@@ -140,7 +146,7 @@ def test_what_hangs_on_a_virtual_function_comes_and_goes_with_it(tmp_path: Path,
 
 
 def test_code_of_one_vendor_that_fails_keeps_its_cards_as_ill_and_touches_no_other(
-    tmp_path: Path, looking: Looking, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, looking: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = gpu_others.virtual_machine(tmp_path)
     tree.drm(tree.function("0000:0a:00.0", gpu_intel.FLEX_170, "i915", pci_class=DISPLAY))
@@ -162,7 +168,7 @@ def test_code_of_one_vendor_that_fails_keeps_its_cards_as_ill_and_touches_no_oth
 
 
 def test_where_nothing_works_the_backend_says_so(
-    tmp_path: Path, looking: Looking, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, looking: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = looking(gpu_others.virtual_machine(tmp_path))
 

@@ -13,7 +13,7 @@ from devhost_gpu.nvml.facts import Shape
 
 from devhost.backend import AttributeValue, Device
 from devhost.host.node_label_files import sorted_out
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 A100, T4 = "NVIDIA A100-SXM4-40GB", "Tesla T4"
 SHAPE = Shape(1, 1, 14, 1, 0, 0, 0, 0)
@@ -218,7 +218,9 @@ def test_a_very_long_name_still_makes_legal_labels_of_its_own() -> None:
     assert len({name for name in found if name.endswith(".sharing-strategy")}) == 4
 
 
-def test_amd_cards_of_one_kind_have_values_and_others_have_counts(tmp_path: Path, looking: Looking) -> None:
+def test_amd_cards_of_one_kind_have_values_and_others_have_counts(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     backend = looking(gpu_amd.mi210(tmp_path))
     found = checked(backend.labels(list(by_id(backend).values()), {}))
     assert found["amd.com/gpu.device-id"] == found["beta.amd.com/gpu.device-id"] == "740f"
@@ -229,7 +231,7 @@ def test_amd_cards_of_one_kind_have_values_and_others_have_counts(tmp_path: Path
     assert found["amd.com/gpu.cu-count"] == "104"
 
 
-def test_amd_partitions_say_their_mode(tmp_path: Path, looking: Looking) -> None:
+def test_amd_partitions_say_their_mode(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", 2)
     backend = looking(tree)
     found = checked(backend.labels(list(by_id(backend).values()), {}))
@@ -238,7 +240,9 @@ def test_amd_partitions_say_their_mode(tmp_path: Path, looking: Looking) -> None
     assert found["amd.com/memory-partitioning-supported"] == "true"
 
 
-def test_intel_cards_are_counted_by_id_and_named_where_intel_does(tmp_path: Path, looking: Looking) -> None:
+def test_intel_cards_are_counted_by_id_and_named_where_intel_does(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     backend = looking(gpu_intel.max1550(tmp_path))
     devices = list(by_id(backend).values())
     found = checked(backend.labels(devices, {}))

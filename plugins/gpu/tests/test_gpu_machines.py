@@ -10,14 +10,14 @@ import gpu_others
 import pytest
 
 from devhost.backend import Device
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 
 def healthy(devices: dict[str, Device]) -> list[str]:
     return [name for name, device in devices.items() if device.health.healthy and not device.withheld]
 
 
-def test_an_mi210_says_everything_that_sysfs_knows_of_it(tmp_path: Path, looking: Looking) -> None:
+def test_an_mi210_says_everything_that_sysfs_knows_of_it(tmp_path: Path, looking: BackendFixture) -> None:
     device = by_id(looking(gpu_amd.mi210(tmp_path)))["0000:63:00.0"]
     assert device.attributes == {
         "vendor": "amd",
@@ -47,27 +47,29 @@ def test_an_mi210_says_everything_that_sysfs_knows_of_it(tmp_path: Path, looking
     assert device.health.healthy
 
 
-def test_cards_of_amd_are_numbered_by_their_address(tmp_path: Path, looking: Looking) -> None:
+def test_cards_of_amd_are_numbered_by_their_address(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_amd.mi210(tmp_path)))
     order = sorted(devices, key=lambda name: int(str(devices[name].attributes["index"])))
     assert order == sorted(devices) == ["0000:43:00.0", "0000:63:00.0", "0000:c3:00.0", "0000:e3:00.0"]
 
 
-def test_an_amd_card_brings_the_node_for_compute_and_its_own(tmp_path: Path, looking: Looking) -> None:
+def test_an_amd_card_brings_the_node_for_compute_and_its_own(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_amd.mi210(tmp_path))
     device = by_id(backend)["0000:63:00.0"]
     paths = {node.path for node in backend.allocate([device]).nodes}
     assert paths == {"/dev/kfd", "/dev/dri/card0", "/dev/dri/renderD128"}
 
 
-def test_xgmi_joins_the_cards_on_one_bridge_and_no_others(tmp_path: Path, looking: Looking) -> None:
+def test_xgmi_joins_the_cards_on_one_bridge_and_no_others(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_amd.mi210(tmp_path))
     cards = by_id(backend)
     joined = {(a, b) for a in cards for b in cards if a < b and backend.links(cards[a], cards[b]) > 0}
     assert joined == {("0000:43:00.0", "0000:63:00.0"), ("0000:c3:00.0", "0000:e3:00.0")}
 
 
-def test_a_whole_mi300x_is_one_gpu_whatever_devices_its_driver_made(tmp_path: Path, looking: Looking) -> None:
+def test_a_whole_mi300x_is_one_gpu_whatever_devices_its_driver_made(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     devices = by_id(looking(gpu_amd.mi300x(tmp_path)))
     assert len(devices) == 8
     device = devices["0000:0c:00.0"]
@@ -78,7 +80,7 @@ def test_a_whole_mi300x_is_one_gpu_whatever_devices_its_driver_made(tmp_path: Pa
     assert device.claims > {"pci:0000:0c:00.0"}
 
 
-def test_a_partitioned_mi300x_is_its_partitions(tmp_path: Path, looking: Looking) -> None:
+def test_a_partitioned_mi300x_is_its_partitions(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4")))
     assert len(healthy(devices)) == 64
     assert {device.attributes["kind"] for device in devices.values()} == {"partition"}
@@ -100,7 +102,7 @@ def test_a_partitioned_mi300x_is_its_partitions(tmp_path: Path, looking: Looking
 
 
 def test_partitions_are_found_whatever_their_driver_makes_of_the_location(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     (tmp_path / "early").mkdir()
     now = by_id(looking(gpu_amd.mi300x(tmp_path, "QPX", "NPS1", count=2)))
@@ -109,7 +111,7 @@ def test_partitions_are_found_whatever_their_driver_makes_of_the_location(
     assert early == now
 
 
-def test_partitions_of_one_gpu_are_closer_than_those_of_two(tmp_path: Path, looking: Looking) -> None:
+def test_partitions_of_one_gpu_are_closer_than_those_of_two(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_amd.mi300x(tmp_path, "DPX", "NPS1", count=2))
     cards = by_id(backend)
     same = backend.links(cards["0000:0c:00.0"], cards["amdgpu_xcp_0"])
@@ -118,7 +120,7 @@ def test_partitions_of_one_gpu_are_closer_than_those_of_two(tmp_path: Path, look
 
 
 def test_partitions_of_the_first_drivers_are_found_by_the_names_they_had(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     devices = by_id(looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2, separator=".")))
     assert len(healthy(devices)) == 16
@@ -126,7 +128,7 @@ def test_partitions_of_the_first_drivers_are_found_by_the_names_they_had(
     assert devices["amdgpu_xcp.7"].attributes["parent"] == "0000:1c:00.0"
 
 
-def test_a_partition_without_its_node_ails_alone(tmp_path: Path, looking: Looking) -> None:
+def test_a_partition_without_its_node_ails_alone(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, "DPX", "NPS1", count=2)
     (tmp_path / "dev/dri/renderD128").unlink()  # that of the first GPU, and of its first partition
     devices = by_id(looking(tree))
@@ -134,14 +136,14 @@ def test_a_partition_without_its_node_ails_alone(tmp_path: Path, looking: Lookin
     assert set(healthy(devices)) == devices.keys() - {"0000:0c:00.0"}
 
 
-def test_gpus_that_more_links_join_are_closer(tmp_path: Path, looking: Looking) -> None:
+def test_gpus_that_more_links_join_are_closer(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_amd.mi250x(tmp_path))
     first, second, third, fourth = by_id(backend).values()
     assert backend.links(first, second) == backend.links(fourth, third) == 4 * backend.links(first, third)
     assert backend.links(second, fourth) > backend.links(first, fourth) == 0
 
 
-def test_consumer_cards_of_amd_have_no_name_but_all_else(tmp_path: Path, looking: Looking) -> None:
+def test_consumer_cards_of_amd_have_no_name_but_all_else(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_amd.radeon(tmp_path)))
     card, integrated = devices["0000:03:00.0"], devices["0000:0e:00.0"]
     assert "product" not in card.attributes
@@ -153,7 +155,9 @@ def test_consumer_cards_of_amd_have_no_name_but_all_else(tmp_path: Path, looking
     assert healthy(devices) == ["0000:03:00.0", "0000:0e:00.0"]
 
 
-def test_an_arc_and_the_processors_gpu_are_two_cards_of_intel(tmp_path: Path, looking: Looking) -> None:
+def test_an_arc_and_the_processors_gpu_are_two_cards_of_intel(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     backend = looking(gpu_intel.arc(tmp_path))
     devices = by_id(backend)
     card = devices["0000:03:00.0"]
@@ -176,7 +180,7 @@ def test_an_arc_and_the_processors_gpu_are_two_cards_of_intel(tmp_path: Path, lo
 
 
 def test_a_flex_with_virtual_functions_is_withheld_and_they_are_offered(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     devices = by_id(looking(gpu_intel.flex(tmp_path)))
     physical = devices["0000:b4:00.0"]
@@ -191,7 +195,7 @@ def test_a_flex_with_virtual_functions_is_withheld_and_they_are_offered(
 
 
 def test_a_virtual_function_for_a_virtual_machine_is_withheld_and_an_unbound_one_ill(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     devices = by_id(looking(gpu_intel.flex(tmp_path)))
     assert "vfio-pci" in devices["0000:b4:00.3"].withheld
@@ -199,14 +203,14 @@ def test_a_virtual_function_for_a_virtual_machine_is_withheld_and_an_unbound_one
     assert devices["0000:b4:00.4"].health.reason == "no driver is bound to it"
 
 
-def test_memory_of_tiles_is_added_up(tmp_path: Path, looking: Looking) -> None:
+def test_memory_of_tiles_is_added_up(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_intel.max1550(tmp_path)))
     assert [device.attributes["memory"] for device in devices.values()] == [131072] * 4
     assert [device.numa_nodes for device in devices.values()] == [(0,), (0,), (1,), (1,)]
 
 
 def test_intels_driver_for_data_centers_tells_the_memory_of_one_tile(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_intel.flex(tmp_path)
     card = "/sys/class/drm/card0"
@@ -216,7 +220,7 @@ def test_intels_driver_for_data_centers_tells_the_memory_of_one_tile(
     assert by_id(looking(tree))["0000:4d:00.0"].attributes["memory"] == 131072
 
 
-def test_every_drm_device_of_a_virtual_machine_is_found(tmp_path: Path, looking: Looking) -> None:
+def test_every_drm_device_of_a_virtual_machine_is_found(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_others.virtual_machine(tmp_path))
     devices = by_id(backend)
     assert healthy(devices) == ["0000:00:02.0", "0000:00:05.0", "vgem"]
@@ -234,7 +238,7 @@ def test_every_drm_device_of_a_virtual_machine_is_found(tmp_path: Path, looking:
     }
 
 
-def test_virtio_is_one_card_on_older_kernels_too(tmp_path: Path, looking: Looking) -> None:
+def test_virtio_is_one_card_on_older_kernels_too(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_others.older_virtual_machine(tmp_path)))
     assert list(devices) == ["0000:00:05.0"]
     assert devices["0000:00:05.0"].attributes["driver"] == "virtio_gpu"
@@ -242,7 +246,7 @@ def test_virtio_is_one_card_on_older_kernels_too(tmp_path: Path, looking: Lookin
 
 
 def test_gpus_of_a_board_have_the_names_of_their_devices_and_claim_no_usb_adapter(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     devices = by_id(looking(gpu_others.board(tmp_path)))
     assert healthy(devices) == ["1-2:1.0", "display-subsystem", "fde60000.gpu"]
@@ -252,7 +256,7 @@ def test_gpus_of_a_board_have_the_names_of_their_devices_and_claim_no_usb_adapte
 
 
 def test_the_console_of_the_firmware_and_of_a_bmc_are_not_the_gpus_beside_them(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.radeon(tmp_path)
     card = "pci0000:00/0000:00:01.1/0000:01:00.0/0000:02:00.0/0000:03:00.0"
@@ -271,14 +275,14 @@ def test_the_console_of_the_firmware_and_of_a_bmc_are_not_the_gpus_beside_them(
     assert devices["0000:03:00.0"].attributes["cardNode"] == "/dev/dri/card0"
 
 
-def test_the_graphics_of_a_bmc_have_only_a_card_node(tmp_path: Path, looking: Looking) -> None:
+def test_the_graphics_of_a_bmc_have_only_a_card_node(tmp_path: Path, looking: BackendFixture) -> None:
     device = by_id(looking(gpu_others.server_console(tmp_path)))["0000:04:00.0"]
     assert device.attributes["driver"] == "ast"
     assert device.attributes["cardNode"] == "/dev/dri/card0"
     assert "renderNode" not in device.attributes
 
 
-def test_cards_that_cannot_be_used_say_why_and_hide_no_other(tmp_path: Path, looking: Looking) -> None:
+def test_cards_that_cannot_be_used_say_why_and_hide_no_other(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_others.troubled(tmp_path)))
     assert healthy(devices) == ["0000:23:00.0"]
     assert devices["0000:43:00.0"].health.reason == "no driver is bound to it"
@@ -287,7 +291,7 @@ def test_cards_that_cannot_be_used_say_why_and_hide_no_other(tmp_path: Path, loo
     assert devices["0000:a3:00.0"].health.reason == "no driver is bound to it"
 
 
-def test_a_recording_of_what_amds_own_plugin_reads_is_enough(tmp_path: Path, looking: Looking) -> None:
+def test_a_recording_of_what_amds_own_plugin_reads_is_enough(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=1)
     # a tree of plain directories, copied along links: neither buses nor classes but one
     place = tmp_path / "copy"
@@ -318,7 +322,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("driver", ["nouveau", ""])
-def test_cards_of_nvidia_are_left_to_the_code_for_them(tmp_path: Path, looking: Looking, driver: str) -> None:
+def test_cards_of_nvidia_are_left_to_the_code_for_them(
+    tmp_path: Path, looking: BackendFixture, driver: str
+) -> None:
     tree = gpu_others.server_console(tmp_path)
     path = tree.function("0000:41:00.0", gpu_others.NVIDIA_H100, driver, below="0000:40:01.0")
     if driver:
@@ -329,7 +335,7 @@ def test_cards_of_nvidia_are_left_to_the_code_for_them(tmp_path: Path, looking: 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")], ids=" then ".join)
 def test_adapters_of_one_name_on_two_buses_are_known_by_their_buses_and_not_by_their_numbers(
-    tmp_path: Path, looking: Looking, order: tuple[str, str]
+    tmp_path: Path, looking: BackendFixture, order: tuple[str, str]
 ) -> None:
     tree = gpu_others.GpuTree(tmp_path)
     for number, bus in enumerate(order):

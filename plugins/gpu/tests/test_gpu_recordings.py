@@ -10,11 +10,11 @@ import gpu_intel
 import gpu_recorded
 import pytest
 
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 
 def test_a_recording_without_dev_shows_every_card_and_which_node_it_lacks(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     devices = by_id(looking(gpu_recorded.amd(tmp_path, *["CPX"] * 8, nps="NPS4")))
     assert len(devices) == 64
@@ -24,14 +24,14 @@ def test_a_recording_without_dev_shows_every_card_and_which_node_it_lacks(
     assert devices["amdgpu_xcp_55"].attributes["parent"] == "0000:e5:00.0"
 
 
-def test_cards_of_such_a_recording_keep_their_numa_nodes(tmp_path: Path, looking: Looking) -> None:
+def test_cards_of_such_a_recording_keep_their_numa_nodes(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_recorded.amd(tmp_path, "CPX", "CPX")))
     assert devices["0000:05:00.0"].numa_nodes == devices["amdgpu_xcp_6"].numa_nodes == (0,)
     assert devices["0000:26:00.0"].numa_nodes == devices["amdgpu_xcp_7"].numa_nodes == (1,)
     assert devices["amdgpu_xcp_7"].attributes["numaNode"] == 1
 
 
-def test_gpus_in_different_modes_are_told_apart(tmp_path: Path, looking: Looking) -> None:
+def test_gpus_in_different_modes_are_told_apart(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_recorded.amd(tmp_path, "SPX", "CPX", "QPX", "DPX")))
     kinds: dict[str, list[str]] = {}
     for name, device in devices.items():
@@ -47,7 +47,7 @@ def test_gpus_in_different_modes_are_told_apart(tmp_path: Path, looking: Looking
 
 
 def test_a_partition_has_its_share_of_memory_where_nothing_else_is_told(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     devices = by_id(looking(gpu_recorded.amd(tmp_path, "SPX", "CPX", "DPX")))
     whole = gpu_amd.MI300X_MEMORY >> 20
@@ -56,7 +56,7 @@ def test_a_partition_has_its_share_of_memory_where_nothing_else_is_told(
     assert devices["amdgpu_xcp_14"].attributes["memory"] == whole // 2
 
 
-def test_partitions_of_joined_gpus_are_one_hop_apart(tmp_path: Path, looking: Looking) -> None:
+def test_partitions_of_joined_gpus_are_one_hop_apart(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_recorded.amd(tmp_path, "CPX", "CPX"))
     devices = by_id(backend)
     other = backend.links(devices["amdgpu_xcp_0"], devices["amdgpu_xcp_7"])
@@ -65,7 +65,7 @@ def test_partitions_of_joined_gpus_are_one_hop_apart(tmp_path: Path, looking: Lo
 
 
 def test_partitions_are_found_where_the_class_of_drm_devices_was_not_recorded(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2)
     before = by_id(looking(tree))
@@ -76,7 +76,7 @@ def test_partitions_are_found_where_the_class_of_drm_devices_was_not_recorded(
 
 @pytest.mark.parametrize("is_linked", [True, False])
 def test_a_recording_of_what_intels_own_plugin_reads_is_enough(
-    tmp_path: Path, looking: Looking, *, is_linked: bool
+    tmp_path: Path, looking: BackendFixture, *, is_linked: bool
 ) -> None:
     backend = looking(gpu_recorded.intel(tmp_path, is_linked=is_linked))
     devices = by_id(backend)
@@ -94,7 +94,9 @@ def test_a_recording_of_what_intels_own_plugin_reads_is_enough(
     }
 
 
-def test_a_recording_with_plain_directories_on_the_bus_is_read(tmp_path: Path, looking: Looking) -> None:
+def test_a_recording_with_plain_directories_on_the_bus_is_read(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     place = tmp_path / "sys/bus/pci/devices/0000:63:00.0"
     facts = {"vendor": "0x1002", "device": "0x740f", "class": "0x038000", "numa_node": "1"}
     gpu_recorded.write(place, **facts, uevent="DRIVER=amdgpu\nPCI_SLOT_NAME=0000:63:00.0")
@@ -108,7 +110,7 @@ def test_a_recording_with_plain_directories_on_the_bus_is_read(tmp_path: Path, l
 
 
 def test_a_card_with_nodes_has_a_driver_whatever_a_recording_left_out(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_intel.arc(tmp_path)
     for address in ("0000:00:02.0", "0000:03:00.0"):

@@ -14,7 +14,7 @@ from gpu_ctk import install
 from gpu_nvidia import DGX, NvidiaMachine
 
 from devhost.kubelet.api import api_pb2
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 from devhost.testing.node import Node
 
 NVIDIA, MIG, AMD, INTEL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/xe"
@@ -250,7 +250,9 @@ async def test_distinct_means_different_physical_gpus_for_mig_instances_and_repl
         assert parents == {nvidia.uuids[DGX[2]], nvidia.uuids[DGX[3]]}
 
 
-async def test_distinct_means_different_physical_gpus_for_partitions(node: GpuNode, looking: Looking) -> None:
+async def test_distinct_means_different_physical_gpus_for_partitions(
+    node: GpuNode, looking: BackendFixture
+) -> None:
     gpu_amd.mi300x(node.root, "DPX", "NPS1", count=4)
     known = by_id(looking(node.root))
     async with node.serving("{}", entry(AMD, "vendor: amd", ", prefer: distinct")):

@@ -9,14 +9,14 @@ import pytest
 from devhost_gpu import Gpu
 
 from devhost.backend import MissingDriver
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 from devhost.testing.trees import Tree
 
 AT = "0000:3b:00.0"
 
 
 @pytest.fixture
-def lacks(looking: Looking[Gpu], tmp_path: Path) -> Callable[..., list[MissingDriver]]:
+def lacks(looking: BackendFixture[Gpu], tmp_path: Path) -> Callable[..., list[MissingDriver]]:
     """What is said of a machine with one function."""
 
     def look(ids: str, driver: str = "", pci_class: str = "0x030200", **files: str) -> list[MissingDriver]:
@@ -70,7 +70,7 @@ def test_what_somebody_chose_does_not_lack_a_driver(
     assert lacks(ids, driver, **files) == []
 
 
-def test_a_virtual_function_may_be_without_a_driver(looking: Looking[Gpu], tmp_path: Path) -> None:
+def test_a_virtual_function_may_be_without_a_driver(looking: BackendFixture[Gpu], tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root")
     physical = tree.function(AT, "8086:56c0", "i915", pci_class="0x038000")
     virtual = tree.function("0000:3b:00.1", "8086:56c0", pci_class="0x038000")
@@ -80,7 +80,7 @@ def test_a_virtual_function_may_be_without_a_driver(looking: Looking[Gpu], tmp_p
     assert list(backend.missing_drivers()) == []
 
 
-def test_a_driver_that_is_loaded_ends_it(looking: Looking[Gpu], tmp_path: Path) -> None:
+def test_a_driver_that_is_loaded_ends_it(looking: BackendFixture[Gpu], tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root")
     tree.function(AT, "1002:740f", pci_class="0x038000")
     backend = looking(tree)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from devhost_rdma import Rdma
 
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 
 
 @pytest.fixture
-def looking() -> Iterator[Looking[Rdma]]:
+def looking() -> Iterator[BackendFixture[Rdma]]:
     """Makes backends on a machine, and ends what they began."""
-    with Looking(Rdma) as looking:
+    with BackendFixture(Rdma) as looking:
         yield looking

@@ -10,13 +10,13 @@ from rdma_tree import ACTIVE, DISABLED, EDR, RdmaTree, roce
 
 from devhost.backend import Device, Event
 from devhost.backend.errors import AllocationError
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 
 
 @pytest.fixture
-def starting(monkeypatch: pytest.MonkeyPatch, looking: Looking[Rdma]) -> Looking[Rdma]:
+def starting(monkeypatch: pytest.MonkeyPatch, looking: BackendFixture[Rdma]) -> BackendFixture[Rdma]:
     """A backend that has just started, on a kernel with ``rdma system set netns exclusive``."""
     monkeypatch.setattr(Rdma, "_ask_netns_mode", lambda _: "exclusive")
     return looking

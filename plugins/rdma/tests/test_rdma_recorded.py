@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from devhost.backend import Device
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 from devhost.testing.trees import unpack
 
 MACHINES = Path(__file__).with_name("recorded")
 
 
 @pytest.fixture
-def software(tmp_path: Path, looking: Looking) -> dict[str, Device]:
+def software(tmp_path: Path, looking: BackendFixture) -> dict[str, Device]:
     """Linux 6.12.107, Debian 13: rxe0 on an interface that is up, siw0 on one that is down."""
     unpack(MACHINES / "linux-6.12-rxe-siw.tar.xz", tmp_path)
     return by_id(looking(tmp_path))

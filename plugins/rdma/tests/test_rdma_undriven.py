@@ -9,7 +9,7 @@ import pytest
 from devhost_rdma import Rdma
 
 from devhost.backend import Event, MissingDriver
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 from devhost.testing.trees import Tree
 
 AT = "0000:5e:00.0"
@@ -23,7 +23,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 @pytest.fixture
-def lacks(looking: Looking[Rdma], tree: Tree) -> Callable[..., list[MissingDriver]]:
+def lacks(looking: BackendFixture[Rdma], tree: Tree) -> Callable[..., list[MissingDriver]]:
     """What is said of a machine with one function."""
 
     def look(ids: str, driver: str = "", pci_class: str = IB, **files: str) -> list[MissingDriver]:
@@ -84,7 +84,7 @@ def test_an_adapter_whose_rdma_device_is_elsewhere_lacks_nothing(
     assert lacks("15b3:1021", "mlx5_core", ETHERNET) == []
 
 
-def test_a_virtual_function_may_be_without_a_driver(looking: Looking[Rdma], tree: Tree) -> None:
+def test_a_virtual_function_may_be_without_a_driver(looking: BackendFixture[Rdma], tree: Tree) -> None:
     tree.file("/sys/module/mlx5_ib/initstate", "live")
     physical = tree.function(AT, "15b3:1021", "mlx5_core")
     tree.virtual_functions(physical, tree.function("0000:5e:00.1", "15b3:101e"))
@@ -93,7 +93,7 @@ def test_a_virtual_function_may_be_without_a_driver(looking: Looking[Rdma], tree
     assert list(backend.missing_drivers()) == []
 
 
-def test_a_driver_that_is_bound_ends_it(looking: Looking[Rdma], tree: Tree) -> None:
+def test_a_driver_that_is_bound_ends_it(looking: BackendFixture[Rdma], tree: Tree) -> None:
     place = tree.function(AT, "15b3:1021")
     backend = looking(tree)
     backend.discover()

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from devhost_sriov import Sriov
 
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 sys.path.append(str(Path(__file__).parent / "machines"))
 
 
 @pytest.fixture
-def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looking[Sriov]]:
+def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendFixture[Sriov]]:
     """Makes backends on a machine, and ends what they began. Trees change at once: nothing is waited for."""
     monkeypatch.setattr("devhost_sriov.settling.QUIET", 0.0)
-    with Looking(Sriov) as looking:
+    with BackendFixture(Sriov) as looking:
         yield looking

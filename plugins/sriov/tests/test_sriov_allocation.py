@@ -14,7 +14,7 @@ from devhost_sriov.options import PLAIN, SriovUse
 from sriov_tree import SriovTree
 
 from devhost.backend import AllocationError, DeviceNode, Edits
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 if TYPE_CHECKING:
     from devhost_sriov import Sriov
@@ -53,14 +53,14 @@ VF = "0000:3b:02.0"
 PATH = f"pci0000:3a/0000:3a:00.0/{VF}"
 
 
-def test_an_interface_is_left_to_the_network_plugin(tmp_path: Path, looking: Looking) -> None:
+def test_an_interface_is_left_to_the_network_plugin(tmp_path: Path, looking: BackendFixture) -> None:
     edits = given(looking(network.igb(tmp_path)), "0000:02:10.0")
     assert (edits.nodes, edits.mounts, edits.annotations, edits.cdi_devices) == ((), (), {}, ())
     assert told(edits, "0000:02:10.0") == {"generic": {"deviceID": "0000:02:10.0"}}
 
 
 def test_functions_are_named_in_one_order_whatever_the_kubelet_chose(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(network.igb(tmp_path))
     ids = ["0000:02:10.6", "0000:02:10.0", "0000:02:10.2"]
@@ -70,14 +70,16 @@ def test_functions_are_named_in_one_order_whatever_the_kubelet_chose(
     assert given(backend, *reversed(ids)) == edits
 
 
-def test_both_names_that_pods_may_look_for_are_there(tmp_path: Path, looking: Looking) -> None:
+def test_both_names_that_pods_may_look_for_are_there(tmp_path: Path, looking: BackendFixture) -> None:
     env = given(looking(network.igb(tmp_path)), "0000:02:10.0").env
     assert env[IDS] == env["PCIDEVICE_{RESOURCE-}"] == "0000:02:10.0"
     assert env[INFO] == env["PCIDEVICE_{RESOURCE-}_INFO"]
     assert len(env) == 4
 
 
-def test_vfio_gives_the_container_the_group_and_the_device_itself(tmp_path: Path, looking: Looking) -> None:
+def test_vfio_gives_the_container_the_group_and_the_device_itself(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = others.qat(tmp_path)
     tree.node(IOMMU, "10:125")
     edits = given(looking(tree), "0000:6b:00.4")
@@ -94,25 +96,29 @@ def test_vfio_gives_the_container_the_group_and_the_device_itself(tmp_path: Path
     }
 
 
-def test_a_kernel_without_devices_of_their_own_gives_only_the_group(tmp_path: Path, looking: Looking) -> None:
+def test_a_kernel_without_devices_of_their_own_gives_only_the_group(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     edits = given(looking(others.qat(tmp_path)), "0000:6b:00.3")
     assert edits.nodes == (DeviceNode("/dev/vfio/vfio"), DeviceNode("/dev/vfio/82"))
 
 
-def test_a_kernel_without_groups_gives_only_the_device_itself(tmp_path: Path, looking: Looking) -> None:
+def test_a_kernel_without_groups_gives_only_the_device_itself(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = others.qat(tmp_path)
     (tmp_path / "dev/vfio/83").unlink()
     edits = given(looking(tree), "0000:6b:00.4")
     assert edits.nodes == (DeviceNode("/dev/vfio/devices/vfio0"), DeviceNode("/dev/iommu"))
 
 
-def test_a_vendors_own_vfio_driver_counts_as_vfio(tmp_path: Path, looking: Looking) -> None:
+def test_a_vendors_own_vfio_driver_counts_as_vfio(tmp_path: Path, looking: BackendFixture) -> None:
     edits = given(looking(others.gpu(tmp_path)), "0000:4d:00.1")
     assert DeviceNode("/dev/vfio/91") in edits.nodes
 
 
 def test_without_an_iommu_the_node_has_both_names_that_programs_open(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = single(tmp_path, "vfio-pci", group=7)
     tree.file("/sys/kernel/iommu_groups/7/name", "vfio-noiommu")
@@ -125,13 +131,15 @@ def test_without_an_iommu_the_node_has_both_names_that_programs_open(
     assert told(edits, VF)["vfio"] == {"mount": CONTAINER, "dev-mount": "/dev/vfio/7"}
 
 
-def test_two_functions_of_one_group_get_its_node_once_from_the_core(tmp_path: Path, looking: Looking) -> None:
+def test_two_functions_of_one_group_get_its_node_once_from_the_core(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     edits = Edits.merge([given(looking(network.i40e_with_vfio(tmp_path)), "0000:5e:02.2", "0000:5e:02.3")])
     assert [node.path for node in edits.nodes if node.path.startswith("/dev/vfio/6")] == ["/dev/vfio/62"]
 
 
 def test_a_group_of_which_the_host_uses_a_member_is_refused_with_its_name(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = network.i40e_with_vfio(tmp_path)
     neighbour = "pci0000:5d/0000:5d:00.0/0000:5e:00.1"
@@ -146,20 +154,22 @@ def test_a_group_of_which_the_host_uses_a_member_is_refused_with_its_name(
 
 @pytest.mark.parametrize("driver", ["", "pcieport", "pci-stub", "vfio-pci", "mlx5_vfio_pci"])
 def test_a_member_that_leaves_the_group_usable_is_no_obstacle(
-    tmp_path: Path, looking: Looking, driver: str
+    tmp_path: Path, looking: BackendFixture, driver: str
 ) -> None:
     tree = network.i40e_with_vfio(tmp_path)
     tree.pci("pci0000:5d/0000:5d:00.0/0000:5e:00.1", driver=driver, iommu_group=62)
     assert DeviceNode("/dev/vfio/62") in given(looking(tree), "0000:5e:02.2").nodes
 
 
-def test_vfio_without_a_group_says_that_the_iommu_may_be_off(tmp_path: Path, looking: Looking) -> None:
+def test_vfio_without_a_group_says_that_the_iommu_may_be_off(tmp_path: Path, looking: BackendFixture) -> None:
     with pytest.raises(AllocationError, match=f"^{VF} has no IOMMU group: is the IOMMU switched on"):
         given(looking(single(tmp_path, "vfio-pci")), VF)
 
 
 @pytest.mark.parametrize("driver", ["uio_pci_generic", "igb_uio"])
-def test_uio_gives_the_node_that_the_driver_made(tmp_path: Path, looking: Looking, driver: str) -> None:
+def test_uio_gives_the_node_that_the_driver_made(
+    tmp_path: Path, looking: BackendFixture, driver: str
+) -> None:
     tree = single(tmp_path, driver)
     tree.device(f"{PATH}/uio/uio5", "uio", "uio5", "245:5")
     edits = given(looking(tree), VF)
@@ -167,12 +177,14 @@ def test_uio_gives_the_node_that_the_driver_made(tmp_path: Path, looking: Lookin
     assert told(edits, VF)["uio"] == {"mount": "/dev/uio5"}
 
 
-def test_a_uio_driver_that_made_no_device_is_named(tmp_path: Path, looking: Looking) -> None:
+def test_a_uio_driver_that_made_no_device_is_named(tmp_path: Path, looking: BackendFixture) -> None:
     with pytest.raises(AllocationError, match=f"^{VF}: its driver igb_uio has made no uio device$"):
         given(looking(single(tmp_path, "igb_uio")), VF)
 
 
-def test_the_rdma_nodes_of_a_function_come_with_it_and_no_others(tmp_path: Path, looking: Looking) -> None:
+def test_the_rdma_nodes_of_a_function_come_with_it_and_no_others(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     tree = network.mlx5_switchdev(tmp_path)
     vf = "pci0000:3a/0000:3a:00.0/0000:3b:00.2"
     for name, number in (("umad2", 2), ("issm2", 66)):
@@ -194,13 +206,15 @@ def test_the_rdma_nodes_of_a_function_come_with_it_and_no_others(tmp_path: Path,
     }
 
 
-def test_a_scalable_function_brings_its_own_rdma_device(tmp_path: Path, looking: Looking) -> None:
+def test_a_scalable_function_brings_its_own_rdma_device(tmp_path: Path, looking: BackendFixture) -> None:
     edits = given(looking(network.mlx5_switchdev(tmp_path)), "mlx5_core.sf.2", use=RDMA)
     assert edits.env[IDS] == "mlx5_core.sf.2"
     assert told(edits, "mlx5_core.sf.2")["rdma"]["rdma_dev"] == "mlx5_10"
 
 
-def test_an_entry_that_does_not_ask_for_rdma_gets_no_rdma_node(tmp_path: Path, looking: Looking) -> None:
+def test_an_entry_that_does_not_ask_for_rdma_gets_no_rdma_node(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     """As in sriov-network-device-plugin, where only ``isRdma: true`` gives them."""
     edits = given(looking(network.mlx5_switchdev(tmp_path)), "0000:3b:00.2")
     assert edits.nodes == ()
@@ -220,7 +234,7 @@ def companion(tree: SriovTree, function: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["smi1", "a_smi"])
 def test_the_one_rdma_device_that_is_named_is_the_one_with_verbs(
-    tmp_path: Path, looking: Looking, name: str
+    tmp_path: Path, looking: BackendFixture, name: str
 ) -> None:
     """sriov-network-device-plugin names one too, so that ``ib_write_bw -d`` takes it; the rest are nodes."""
     tree = network.mlx5_switchdev(tmp_path)
@@ -237,7 +251,7 @@ def test_the_one_rdma_device_that_is_named_is_the_one_with_verbs(
 
 
 def test_of_several_devices_with_verbs_the_first_is_named_with_its_own_node(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = network.mlx5_switchdev(tmp_path)
     path = "pci0000:3a/0000:3a:00.0/0000:3b:00.2"
@@ -253,7 +267,7 @@ def test_of_several_devices_with_verbs_the_first_is_named_with_its_own_node(
     assert f"/dev/infiniband/{uverbs}" in {node.path for node in edits.nodes}
 
 
-def test_an_rdma_device_that_cannot_be_opened_is_refused(tmp_path: Path, looking: Looking) -> None:
+def test_an_rdma_device_that_cannot_be_opened_is_refused(tmp_path: Path, looking: BackendFixture) -> None:
     tree = network.mlx5_switchdev(tmp_path)
     backend = looking(tree)
     devices = by_id(backend)
@@ -264,7 +278,7 @@ def test_an_rdma_device_that_cannot_be_opened_is_refused(tmp_path: Path, looking
 
 
 def test_an_rdma_device_in_the_network_namespace_of_a_pod_is_refused(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = network.mlx5_switchdev(tmp_path)
     backend = looking(tree)
@@ -275,7 +289,7 @@ def test_an_rdma_device_in_the_network_namespace_of_a_pod_is_refused(
 
 
 def test_a_companion_that_stayed_behind_is_not_given_for_the_rdma_device_in_a_pod(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = network.mlx5_switchdev(tmp_path)
     companion(tree, "0000:3b:00.2", "smi1")
@@ -285,7 +299,7 @@ def test_a_companion_that_stayed_behind_is_not_given_for_the_rdma_device_in_a_po
 
 
 def test_vhost_net_comes_with_network_functions_where_it_is_asked_for(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     use = SriovUse(vhost_net=True)
     edits = given(looking(network.igb(tmp_path / "nic")), "0000:02:10.0", use=use)
@@ -298,7 +312,7 @@ def test_vhost_net_comes_with_network_functions_where_it_is_asked_for(
 
 
 def test_a_vdpa_device_for_programs_gives_its_node_and_one_for_the_kernel_none(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(network.vdpa(tmp_path))
     edits = given(backend, "0000:3b:00.2")
@@ -307,7 +321,7 @@ def test_a_vdpa_device_for_programs_gives_its_node_and_one_for_the_kernel_none(
     assert given(backend, "0000:3b:00.3").nodes == ()
 
 
-def test_what_was_configured_is_said_of_each_function(tmp_path: Path, looking: Looking) -> None:
+def test_what_was_configured_is_said_of_each_function(tmp_path: Path, looking: BackendFixture) -> None:
     info = {"*": {"token": "abc", "zone": "1"}, "0000:02:10.2": {"token": "def"}}
     use = SriovUse(info=info)
     edits = given(looking(network.igb(tmp_path)), "0000:02:10.0", "0000:02:10.2", use=use)
@@ -316,7 +330,7 @@ def test_what_was_configured_is_said_of_each_function(tmp_path: Path, looking: L
 
 
 def test_kubevirt_finds_functions_bound_to_vfio_by_the_name_it_looks_for(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend, use = looking(others.qat(tmp_path)), SriovUse(kubevirt=True)
     env = given(backend, "0000:6b:00.4", "0000:6b:00.3", "0000:6b:00.1", use=use).env
@@ -325,7 +339,7 @@ def test_kubevirt_finds_functions_bound_to_vfio_by_the_name_it_looks_for(
 
 
 def test_kubevirt_gets_the_nodes_of_vfio_with_the_permissions_of_its_own_plugin(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     """KubeVirt gives ``/dev/vfio/vfio`` and the group with ``mrw``; other entries give ``rw``."""
     backend = looking(others.qat(tmp_path))
@@ -335,7 +349,7 @@ def test_kubevirt_gets_the_nodes_of_vfio_with_the_permissions_of_its_own_plugin(
     assert {node.permissions for node in given(backend, "0000:6b:00.4").nodes} == {"rw"}
 
 
-def test_numbers_are_those_of_the_moment_a_container_starts(tmp_path: Path, looking: Looking) -> None:
+def test_numbers_are_those_of_the_moment_a_container_starts(tmp_path: Path, looking: BackendFixture) -> None:
     tree = single(tmp_path, "uio_pci_generic")
     tree.device(f"{PATH}/uio/uio0", "uio", "uio0", "245:0")
     backend = looking(tree)
@@ -346,7 +360,7 @@ def test_numbers_are_those_of_the_moment_a_container_starts(tmp_path: Path, look
 
 
 def test_a_function_that_was_bound_to_another_driver_meanwhile_is_refused(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = single(tmp_path, "vfio-pci", group=9)
     backend = looking(tree)
@@ -360,7 +374,7 @@ def test_a_function_that_was_bound_to_another_driver_meanwhile_is_refused(
 
 
 def test_a_function_that_is_gone_is_refused_before_and_after_the_next_look(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = single(tmp_path, "iavf")
     backend = looking(tree)

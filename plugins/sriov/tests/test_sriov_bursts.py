@@ -17,8 +17,8 @@ from devhost_sriov.traffic import DefaultRoute, Traffic
 from sriov_tree import SriovTree
 
 from devhost.backend import Event
-from devhost.discovery.runner import Source
-from devhost.discovery.scanner import Discovery
+from devhost.discovery.runner import BackendRunner
+from devhost.discovery.scanner import Scanner
 from devhost.telemetry.metrics import Metrics
 
 BUS = "pci0000:00/0000:00:05.0"
@@ -47,8 +47,8 @@ class Node:
         monkeypatch.setattr(watch, "is_live", lambda root: False)
         monkeypatch.setattr(settling, "QUIET", 0.001)
         monkeypatch.setattr(network, "Kernel", lambda: self)
-        self.source = Source(Sriov, SriovOptions(), tree.root, ("mac",))
-        self.discovery = Discovery(self.source, Metrics(), self._found)
+        self.source = BackendRunner(Sriov, SriovOptions(), tree.root, ("mac",))
+        self.discovery = Scanner(self.source, Metrics(), self._found)
 
     def tell(self, *events: Event) -> None:
         for event in events:

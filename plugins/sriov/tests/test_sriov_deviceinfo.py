@@ -12,12 +12,12 @@ import sriov_others as others
 from devhost_sriov import Sriov
 from devhost_sriov.options import PLAIN, SriovOptions, SriovUse
 
-from devhost.allocation.allocator import MissingPath, Supply, Terms
+from devhost.allocation.allocator import Allocator, MissingPath, Terms
 from devhost.allocation.device_info import flaw
 from devhost.allocation.inventory import Inventory
-from devhost.discovery.runner import Source
+from devhost.discovery.runner import BackendRunner
 from devhost.planning.settings import Prefer
-from devhost.testing.fixtures import Looking, by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 
 def told(backend: Sriov, name: str, use: SriovUse = PLAIN) -> Mapping[str, Any] | None:
@@ -27,7 +27,9 @@ def told(backend: Sriov, name: str, use: SriovUse = PLAIN) -> Mapping[str, Any] 
     return document
 
 
-def test_a_virtual_function_is_told_with_the_physical_one_it_is_of(tmp_path: Path, looking: Looking) -> None:
+def test_a_virtual_function_is_told_with_the_physical_one_it_is_of(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     assert told(looking(network.igb(tmp_path)), "0000:02:10.0") == {
         "type": "pci",
         "version": "1.1.0",
@@ -36,7 +38,7 @@ def test_a_virtual_function_is_told_with_the_physical_one_it_is_of(tmp_path: Pat
 
 
 def test_in_switchdev_mode_it_is_told_with_its_representor_and_rdma_device(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     assert told(looking(network.mlx5_switchdev(tmp_path)), "0000:3b:00.3", SriovUse(rdma=True)) == {
         "type": "pci",
@@ -50,7 +52,7 @@ def test_in_switchdev_mode_it_is_told_with_its_representor_and_rdma_device(
     }
 
 
-def test_it_says_what_the_container_gets(tmp_path: Path, looking: Looking) -> None:
+def test_it_says_what_the_container_gets(tmp_path: Path, looking: BackendFixture) -> None:
     backend, use = looking(network.mlx5_switchdev(tmp_path)), SriovUse(vhost_net=True)
     document = told(backend, "0000:3b:00.2", use)
     assert document is not None
@@ -58,14 +60,14 @@ def test_it_says_what_the_container_gets(tmp_path: Path, looking: Looking) -> No
     assert document["pci"]["vhost-net"] == "/dev/vhost-net"
 
 
-def test_a_function_bound_to_vfio_is_told_too(tmp_path: Path, looking: Looking) -> None:
+def test_a_function_bound_to_vfio_is_told_too(tmp_path: Path, looking: BackendFixture) -> None:
     document = told(looking(network.i40e_with_vfio(tmp_path)), "0000:5e:02.2")
     assert document is not None
     assert document["pci"] == {"pci-address": "0000:5e:02.2", "pf-pci-address": "0000:5e:00.0"}
 
 
 def test_a_vdpa_device_is_told_as_one_with_the_path_that_its_driver_gives_it(
-    tmp_path: Path, looking: Looking
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = network.vdpa(tmp_path)
     tree.device("pci0000:3a/0000:3a:00.0/0000:3b:00.3/vdpa1/virtio5", "virtio", DRIVER="virtio_net")
@@ -93,17 +95,21 @@ def test_a_vdpa_device_is_told_as_one_with_the_path_that_its_driver_gives_it(
     }
 
 
-def test_a_vdpa_device_that_nothing_drives_leaves_a_pci_function(tmp_path: Path, looking: Looking) -> None:
+def test_a_vdpa_device_that_nothing_drives_leaves_a_pci_function(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     document = told(looking(network.vdpa(tmp_path)), "0000:3b:00.4")
     assert document is not None
     assert document["type"] == "pci"
 
 
-def test_what_is_no_network_function_is_none_of_their_business(tmp_path: Path, looking: Looking) -> None:
+def test_what_is_no_network_function_is_none_of_their_business(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     assert told(looking(others.qat(tmp_path)), "0000:6b:00.1") is None
 
 
-def test_a_scalable_function_has_no_address_to_be_told_by(tmp_path: Path, looking: Looking) -> None:
+def test_a_scalable_function_has_no_address_to_be_told_by(tmp_path: Path, looking: BackendFixture) -> None:
     assert told(looking(network.mlx5_switchdev(tmp_path)), "mlx5_core.sf.2") is None
 
 
@@ -121,10 +127,10 @@ async def test_a_missing_node_is_named_and_nothing_is_handed_out(
     tmp_path: Path, machine: Any, function: str, node: str
 ) -> None:
     machine(tmp_path)
-    source = Source(Sriov, SriovOptions(), tmp_path, {"*"})
+    source = BackendRunner(Sriov, SriovOptions(), tmp_path, {"*"})
     devices = {device.id: device for device in await source.look([])}
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
-    supply = Supply("a.b/c", inventory, source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
+    supply = Allocator("a.b/c", inventory, source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
     terms = Terms(SriovUse(rdma=True))
     assert supply.ask([devices[function]], terms).edits.env["PCIDEVICE_A_B_C"] == function
     (tmp_path / node.lstrip("/")).unlink()

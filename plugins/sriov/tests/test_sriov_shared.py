@@ -11,7 +11,7 @@ from sriov_tree import SriovTree
 from devhost.backend import Backend, Device
 from devhost.planning.plan import RefusalKind, make_plan
 from devhost.planning.settings import ResourceSettings, Settings
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 
 @pytest.mark.parametrize("first", ["sriov", "rdma"])
@@ -19,7 +19,7 @@ from devhost.testing.fixtures import Looking
 def test_a_function_and_its_rdma_devices_go_to_one_resource(looking, tmp_path, first, device):
     tree = network.mlx5_switchdev(tmp_path)
     tree.file("/sys/devices/virtual/misc/rdma_cm/uevent", "DEVNAME=infiniband/rdma_cm")
-    with Looking(Rdma) as other:
+    with BackendFixture(Rdma) as other:
         found = {
             "sriov": [one for one in looking(tree).discover() if one.id == device],
             "rdma": [one for one in other(tree).discover() if one.id == device],
@@ -59,7 +59,7 @@ def device(backend: Backend, **wanted: str) -> Device:
 
 
 def node(tree: SriovTree, path: str) -> Device:
-    with Looking(Udev) as other:
+    with BackendFixture(Udev) as other:
         return device(other(tree), devNode=path)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import Event
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 from .conftest import Machine
 
@@ -180,7 +180,7 @@ def test_an_id_never_moves_from_one_device_to_another(
     meant: dict[str, str] = {}
     called: dict[str, str] = {}
     options = UdevOptions(shared_serials=(SHARED,))
-    with tempfile.TemporaryDirectory() as directory, Looking(Udev) as looking:
+    with tempfile.TemporaryDirectory() as directory, BackendFixture(Udev) as looking:
         root = Path(directory)
         backend = None
         for members, numbers, ports, restarts in several:
@@ -202,7 +202,7 @@ def test_an_id_does_not_depend_on_what_else_is_there(
 ) -> None:
     members, numbers, ports, _ = several[0]
     options = UdevOptions(shared_serials=(SHARED,))
-    with tempfile.TemporaryDirectory() as directory, Looking(Udev) as looking:
+    with tempfile.TemporaryDirectory() as directory, BackendFixture(Udev) as looking:
         root = Path(directory)
         build(root, members, numbers, ports)
         together = offered(looking(root, options))
@@ -217,7 +217,7 @@ def test_an_id_does_not_depend_on_what_else_is_there(
 def test_twins_side_by_side_are_named_by_their_ports_and_one_alone_by_its_serial_number(
     plugged: list[tuple[int, ...]], restarts: bool
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory, Looking(Udev) as looking:
+    with tempfile.TemporaryDirectory() as directory, BackendFixture(Udev) as looking:
         root = Path(directory)
         backend = looking(root)
         for ports in plugged:

@@ -56,7 +56,7 @@ class Devices:
             del self._joined[key], self._newest[key]
 
 
-class Account:
+class ResourceAllocations:
     """What containers have of one resource.
 
     Args:

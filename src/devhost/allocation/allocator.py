@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
-from devhost.discovery.runner import Source
+from devhost.discovery.runner import BackendRunner
 from devhost.planning.settings import Prefer, ResourceSettings
 from devhost.telemetry.log import get
 
 from . import device_info
-from .account import Account
-from .device_info_files import DeviceInfos
+from .account import ResourceAllocations
+from .device_info_files import DeviceInfoFiles
 from .edits import check_edits, named, permitted, quoted
 from .inventory import Entry, Inventory
-from .preferred.neighbours import Vicinity
+from .preferred.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -44,7 +44,7 @@ class UnknownDevice(AllocationError):
     """The kubelet asks for an id that is not in the list, for none, or for one twice."""
 
 
-class SickDevice(AllocationError):
+class UnhealthyDevice(AllocationError):
     """The kubelet asks for a device that is known to be unhealthy."""
 
 
@@ -97,10 +97,12 @@ class Confirm(Protocol):
     ``offered`` is whether it only offers them (GetPreferredAllocation).
     """
 
-    async def __call__(self, account: Account, tokens: Sequence[str], *, offered: bool = False) -> None: ...
+    async def __call__(
+        self, account: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False
+    ) -> None: ...
 
 
-async def _unconfirmed(account: Account, tokens: Sequence[str], *, offered: bool = False) -> None:
+async def _unconfirmed(account: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False) -> None:
     """Where no kubelet can be asked."""
 
 
@@ -110,7 +112,7 @@ seconds the backend still has."""
 
 
 @dataclass(slots=True)
-class Supply:
+class Allocator:
     """A resource's devices and how to get them.
 
     ``denied`` hears of devices (by id) and the host paths they turned out to lack; ``look`` asks the
@@ -122,13 +124,13 @@ class Supply:
 
     name: str
     inventory: Inventory
-    source: Source
+    source: BackendRunner
     policy: Prefer
     denied: Callable[[str, Sequence[str]], None]
     look: Callable[[], None]
     inject: Inject | None = None
-    infos: DeviceInfos | None = None
-    vicinity: Vicinity = field_of(default_factory=Vicinity)
+    infos: DeviceInfoFiles | None = None
+    vicinity: Neighbours = field_of(default_factory=Neighbours)
     terms: Terms = Terms()
     most: int | None = None
     confirm: Confirm = _unconfirmed
@@ -140,7 +142,7 @@ class Supply:
         """Whether PreStartContainer has anything to do."""
         return self.source.prepares(self.terms.options)
 
-    def follow(self, source: Source, entry: ResourceSettings) -> None:
+    def follow(self, source: BackendRunner, entry: ResourceSettings) -> None:
         """Goes on with this from now; what containers have was given with what it was then."""
         if type(entry.options) is not type(self.terms.options):
             self._before = self.terms.options
@@ -291,9 +293,9 @@ class Supply:
     def _healthy(self, entry: Entry) -> tuple[Device, ...]:
         """The devices that an entry gives now."""
         if not entry.health.healthy:
-            raise SickDevice(f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}")
+            raise UnhealthyDevice(f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}")
         if entry.stands_in and (reason := self.inventory.stands_in_for(entry.token)):
-            raise SickDevice(f"{self.name}: {entry.token} cannot be allocated: {reason}")
+            raise UnhealthyDevice(f"{self.name}: {entry.token} cannot be allocated: {reason}")
         return tuple(member.device for member in entry.members if member.health.healthy)
 
     def _got(self, entry: Entry) -> tuple[Device, ...]:

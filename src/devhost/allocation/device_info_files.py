@@ -13,8 +13,8 @@ from pathlib import Path
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, EnvironmentFailure
-from devhost.backend.incident import Episode
-from devhost.discovery.worker import FileLane
+from devhost.backend.incident import Incident
+from devhost.discovery.worker import FileWorker
 from devhost.telemetry.log import get
 
 from .device_info import DeviceInfoDirectory, Document
@@ -30,7 +30,7 @@ UNDECIDED = 2.0
 """Seconds between looks whether the kubelet has said who holds what, while a file depends on it."""
 
 
-class DeviceInfos:
+class DeviceInfoFiles:
     """Writes the files of pods that start and removes those of pods that are gone.
 
     Args:
@@ -44,12 +44,12 @@ class DeviceInfos:
     ) -> None:
         self._held = held
         self._tag = tag
-        self._lane = FileLane("device-info", MEND)
+        self._lane = FileWorker("device-info", MEND)
         self._places: dict[Path, DeviceInfoDirectory] = {}
         self._place: DeviceInfoDirectory | None = None
         self._starting: list[tuple[str, str]] = []
         self._wake = asyncio.Event()
-        self._unremoved = Episode()
+        self._unremoved = Incident()
         self.move(directory)
 
     @property

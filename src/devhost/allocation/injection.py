@@ -14,14 +14,14 @@ from devhost.backend.model import Device, Health
 from devhost.planning.plan import Offer
 from devhost.planning.settings import Inject
 
-from .allocator import Supply
+from .allocator import Allocator
 from .cdi.files import SpecDirectory
 
 Verdict = Callable[[Device], Health]
 """The health of a device, as far as is known."""
 
 
-class Delivery(Protocol):
+class Injection(Protocol):
     """What comes between the devices a resource has and the list that shows them."""
 
     ready: asyncio.Event
@@ -44,7 +44,7 @@ class Delivery(Protocol):
         """Ends :meth:`run` and wakes who waits for :attr:`ready`; what pods were told stays good."""
 
 
-class Direct:
+class DirectInjection:
     """Everything is in the answer: the list shows what there is."""
 
     def __init__(self) -> None:
@@ -71,18 +71,18 @@ class Direct:
 
 
 def delivery(
-    way: Inject, supply: Supply, specifications: SpecDirectory, settled: Callable[[], None]
-) -> Delivery:
+    way: Inject, supply: Allocator, specifications: SpecDirectory, settled: Callable[[], None]
+) -> Injection:
     """The way a resource goes; the supply is told where its answers pass through it.
 
     Args:
         specifications: where a CDI specification goes, if the resource has one.
-        settled: called in the loop when what :meth:`Delivery.listable` says may be another.
+        settled: called in the loop when what :meth:`Injection.listable` says may be another.
     """
     if way is Inject.DIRECT:
-        return Direct()
-    from .cdi.injector import Injection  # most nodes have no resource that goes this way
+        return DirectInjection()
+    from .cdi.injector import CdiInjection  # most nodes have no resource that goes this way
 
-    injection = Injection(supply, specifications, settled)
+    injection = CdiInjection(supply, specifications, settled)
     supply.inject = injection.inject
     return injection

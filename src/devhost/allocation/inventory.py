@@ -20,7 +20,7 @@ from devhost.planning.held import UNNAMED
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
 
-from .account import Account
+from .account import ResourceAllocations
 
 GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
@@ -102,7 +102,7 @@ class Inventory:
         clock: Callable[[], float],
         held: Callable[[], None] = lambda: None,
         changed: Callable[[Changes], None] = lambda changes: None,
-        account: Account | None = None,
+        account: ResourceAllocations | None = None,
         backend: str = "",
         handed_out: Callable[[Given], None] = lambda given: None,
     ) -> None:
@@ -112,7 +112,7 @@ class Inventory:
         self._held = held
         self._changed = changed
         self._handed_out = handed_out
-        self.account = Account("", clock) if account is None else account
+        self.account = ResourceAllocations("", clock) if account is None else account
         self.backend = backend
         self._vanished: set[str] = set()
         self.withheld = False

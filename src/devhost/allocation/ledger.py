@@ -28,9 +28,9 @@ from devhost.planning.plan import Plan, RefusalKind, make_plan
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.planning.tokens import Known, stands_for_all, unit_of
 
-from .account import Account, Devices
+from .account import Devices, ResourceAllocations
 
-__all__ = ["Account", "Found", "Held", "Ledger", "Released"]
+__all__ = ["Allocations", "Found", "Held", "Released", "ResourceAllocations"]
 
 Found = Mapping[str, Mapping[str, Device]]
 """Every device that exists now: by backend, then by id."""
@@ -42,7 +42,7 @@ CALM = 30.0
 """Seconds for which a kubelet must go on naming no pods at all before it is believed that there are none."""
 
 
-class Ledger:
+class Allocations:
     """Who has what.
 
     Args:
@@ -57,7 +57,7 @@ class Ledger:
         self._clock = clock
         self._changed = changed
         self._devices = Devices()
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, ResourceAllocations] = {}
         self._released: list[Released] = []
         self._held: tuple[Held, ...] | None = ()
         self._listing: Listing | None = None
@@ -80,16 +80,18 @@ class Ledger:
         """
         return self._known
 
-    def account(self, resource: str) -> Account:
+    def account(self, resource: str) -> ResourceAllocations:
         """The account of a resource; a new one where nothing was ever held through it."""
         account = self._accounts.get(resource)
         if account is None:
-            account = Account(resource, self._clock, self._devices, self._touched, lambda: self._known)
+            account = ResourceAllocations(
+                resource, self._clock, self._devices, self._touched, lambda: self._known
+            )
             self._accounts[resource] = account
             self._configure(account)
         return account
 
-    def accounts(self) -> Iterator[Account]:
+    def accounts(self) -> Iterator[ResourceAllocations]:
         """The accounts in which something is held, by the names of their resources."""
         return (account for _, account in sorted(self._accounts.items()) if account.tokens())
 
@@ -255,11 +257,11 @@ class Ledger:
                 for token in guesses:
                     account.guess(token, self._meant(token, entries))
 
-    def _show(self, account: Account, listing: Listing) -> tuple[bool, tuple[str, ...]]:
-        """Shows an account a list, see :meth:`.Account.heard`."""
+    def _show(self, account: ResourceAllocations, listing: Listing) -> tuple[bool, tuple[str, ...]]:
+        """Shows an account a list, see :meth:`.ResourceAllocations.heard`."""
         return account.heard(listing, recalls=self._recalling == listing.kubelet)
 
-    def _configure(self, account: Account) -> None:
+    def _configure(self, account: ResourceAllocations) -> None:
         """Takes what the configuration says of a resource; of one that has left it the last word stays."""
         if entries := self.entries(account.resource):
             account.exclusive = any(entry.exclusive for entry in entries)

@@ -32,7 +32,7 @@ class DevhostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class Diagnostic:
     """One thing wrong in a configuration file, with the place it stands at.
 
     ``line`` and ``column`` count from 1; 0 means the complaint is about the file as a whole.
@@ -58,7 +58,7 @@ class ConfigError(DevhostError):
 
     exit_code = 2
 
-    def __init__(self, complaints: tuple[Complaint, ...]) -> None:
+    def __init__(self, complaints: tuple[Diagnostic, ...]) -> None:
         super().__init__("\n".join(map(str, complaints)))
         self.complaints = complaints
 

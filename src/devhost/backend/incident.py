@@ -9,7 +9,7 @@ MOST = 10
 """Reasons told of one trouble, if nobody says how many: one with ever new numbers must not fill the log."""
 
 
-class Episode:
+class Incident:
     """Which reasons of one trouble have been told; true while it lasts.
 
     Args:

@@ -9,7 +9,7 @@ import click
 
 from devhost.backend.errors import UsageError
 from devhost.cli.importers.nvidia import device_plugin as nvidia_plugin
-from devhost.config.diagnostics import Complaints, shown, suggest
+from devhost.config.diagnostics import Diagnostics, shown, suggest
 from devhost.config.document import MAX_BYTES, read_file
 
 from .importers import (
@@ -228,7 +228,7 @@ def _read(file: str) -> tuple[bytes, str]:
     """The content of a file or of standard input, and what complaints call it."""
     if file == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
-    return read_file(Path(file), Complaints(file)), file
+    return read_file(Path(file), Diagnostics(file)), file
 
 
 for one in (

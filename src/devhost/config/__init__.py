@@ -19,7 +19,7 @@ from devhost.backend import Backend
 from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import Settings
 
-from .diagnostics import Complaints, Place
+from .diagnostics import Diagnostics, Place
 from .document import parse, read_file
 from .entry import read_options
 from .language import Cdi, DeviceInfo, File, Labels
@@ -58,7 +58,7 @@ def read(path: Path) -> bytes:
     Raises:
         ConfigError: it cannot be read.
     """
-    return _read(path, Complaints(str(path)))
+    return _read(path, Diagnostics(str(path)))
 
 
 def loads(
@@ -72,7 +72,7 @@ def loads(
         catalog_for: as for :func:`load`.
         directory: where relative ``backendPaths`` begin; by default the directory of ``file_name``.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
     return _settings(data, directory or Path(file_name).parent, catalog_for, complaints)
 
@@ -83,9 +83,9 @@ def backend_paths(path: Path) -> tuple[Path, ...]:
     Raises:
         ConfigError: it is not readable as YAML, or this very key is wrong.
     """
-    complaints = Complaints(str(path))
+    complaints = Diagnostics(str(path))
     root = _parsed(_read(path, complaints), complaints)
-    scratch = Complaints(str(path))
+    scratch = Diagnostics(str(path))
     found = read_fields(root, File, Place(scratch)).get("backend_paths")
     at_fault = [one for one in scratch.found if one[1].startswith("backendPaths")]
     if at_fault:
@@ -94,19 +94,19 @@ def backend_paths(path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / directory for directory in found or ())
 
 
-def _read(path: Path, complaints: Complaints) -> bytes:
+def _read(path: Path, complaints: Diagnostics) -> bytes:
     least = "create it with at least `version: 1` and `resources: []`"
     hint = f"{least}, or name yours with --config FILE" if path == DEFAULT else f"check the path, or {least}"
     return read_file(path, complaints, if_missing=hint)
 
 
-def _parsed(data: bytes, complaints: Complaints) -> Node:
+def _parsed(data: bytes, complaints: Diagnostics) -> Node:
     root = parse(data, complaints)
     refuse_manifest(root, complaints)
     return root
 
 
-def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints: Complaints) -> Settings:
+def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints: Diagnostics) -> Settings:
     root = _parsed(data, complaints)
     place = Place(complaints)
     values = read_fields(root, File, place)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
-from devhost.backend.errors import Complaint, ConfigError
+from devhost.backend.errors import ConfigError, Diagnostic
 
 MAX_COMPLAINTS = 200
 """A file with more faults than this is not read further: nobody mends more in one go."""
@@ -75,7 +75,7 @@ def _fold(word: str) -> str:
 
 
 @dataclass(slots=True)
-class Complaints:
+class Diagnostics:
     """Everything found wrong in one file so far."""
 
     file: str
@@ -107,7 +107,7 @@ class Complaints:
         ordered = sorted(self.found, key=lambda complaint: complaint[0])
         return ConfigError(
             tuple(
-                Complaint(file, mark.line, mark.column, one_line(path), one_line(message), one_line(hint))
+                Diagnostic(file, mark.line, mark.column, one_line(path), one_line(message), one_line(hint))
                 for mark, path, message, hint in ordered
             )
         )
@@ -117,7 +117,7 @@ class Complaints:
 class Place:
     """Where a reader stands: the path of keys that led there, and whom to tell what is wrong."""
 
-    complaints: Complaints
+    complaints: Diagnostics
     path: str = ""
 
     def key(self, name: str) -> Place:

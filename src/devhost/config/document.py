@@ -20,7 +20,7 @@ import yaml
 
 from devhost.backend.files import without_waiting
 
-from .diagnostics import WHOLE_FILE, Complaints, Mark, Place, shown
+from .diagnostics import WHOLE_FILE, Diagnostics, Mark, Place, shown
 from .nodes import MERGE, Entry, Fields, Items, Node, Scalar
 
 MAX_BYTES = 1 << 20
@@ -57,7 +57,7 @@ _NOT_YAML = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00
 _TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq"})
 
 
-def read_file(path: Path, complaints: Complaints, *, if_missing: str = "check the path") -> bytes:
+def read_file(path: Path, complaints: Diagnostics, *, if_missing: str = "check the path") -> bytes:
     """The bytes of a file, at most :data:`MAX_BYTES` and one more.
 
     Args:
@@ -103,7 +103,7 @@ def _from_pipe(pipe: FileIO) -> bytes:
 
 
 def parse(
-    data: bytes, complaints: Complaints, *, if_empty: str = "it needs at least version: 1 and resources: []"
+    data: bytes, complaints: Diagnostics, *, if_empty: str = "it needs at least version: 1 and resources: []"
 ) -> Node:
     """The one document in ``data``. What is merely wrong is noted in ``complaints``.
 
@@ -118,7 +118,7 @@ def parse(
     return _parsed(data, complaints, if_empty, lambda builder: builder.document())
 
 
-def parse_all(data: bytes, complaints: Complaints, *, if_empty: str) -> list[Node]:
+def parse_all(data: bytes, complaints: Diagnostics, *, if_empty: str) -> list[Node]:
     """Every document in ``data``, of which there is at least one, as :func:`parse` reads one.
 
     Raises:
@@ -127,7 +127,7 @@ def parse_all(data: bytes, complaints: Complaints, *, if_empty: str) -> list[Nod
     return _parsed(data, complaints, if_empty, lambda builder: builder.documents())
 
 
-def _parsed(data: bytes, complaints: Complaints, if_empty: str, read: Callable[[_Builder], T]) -> T:
+def _parsed(data: bytes, complaints: Diagnostics, if_empty: str, read: Callable[[_Builder], T]) -> T:
     text = _decode(data, complaints, if_empty)
     loader = _Loader(text)
     try:
@@ -140,7 +140,7 @@ def _parsed(data: bytes, complaints: Complaints, if_empty: str, read: Callable[[
         loader.dispose()
 
 
-def _decode(data: bytes, complaints: Complaints, if_empty: str) -> str:
+def _decode(data: bytes, complaints: Diagnostics, if_empty: str) -> str:
     if len(data) > MAX_BYTES:
         complaints.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB")
     if b"\0" in data:
@@ -191,7 +191,7 @@ class _Grown(NamedTuple):
 
 
 class _Builder:
-    def __init__(self, loader: _Events, complaints: Complaints) -> None:
+    def __init__(self, loader: _Events, complaints: Diagnostics) -> None:
         self._loader = loader
         self._complaints = complaints
         self._anchors: dict[str, _Grown | None] = {}

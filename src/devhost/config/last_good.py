@@ -23,8 +23,8 @@ from pathlib import Path
 from devhost import __version__
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
-from devhost.backend.incident import Episode
-from devhost.discovery.worker import FileLane
+from devhost.backend.incident import Incident
+from devhost.discovery.worker import FileWorker
 from devhost.telemetry.log import get
 
 log = get(__name__)
@@ -109,7 +109,7 @@ class LastGood:
         self.since = 0.0
         self._wanted: Accepted | None = None
         self._old = False
-        self._failing = Episode()
+        self._failing = Incident()
         self._lane = _lane()
 
     def read(self) -> Copy | None:
@@ -224,8 +224,8 @@ class LastGood:
         return Copy(self.file, data, at, version)
 
 
-def _lane() -> FileLane:
-    return FileLane("configuration copy", _HINT)
+def _lane() -> FileWorker:
+    return FileWorker("configuration copy", _HINT)
 
 
 def _own(path: Path) -> bytes:

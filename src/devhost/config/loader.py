@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devhost import config
-from devhost.backend.errors import Complaint, ConfigError
+from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.backend.files import Fingerprint, digest, fingerprint
 from devhost.discovery import catalog
 from devhost.discovery.catalog import Catalog
@@ -80,7 +80,7 @@ def load_or_copy(path: Path, last_good: LastGood) -> Loaded:
         copy = last_good.read()
     except Unusable as error:
         text = f"this copy of the last accepted configuration cannot be used: {error.message}"
-        raise ConfigError((*refused, Complaint(str(last_good.file), 0, 0, "", text, error.hint))) from error
+        raise ConfigError((*refused, Diagnostic(str(last_good.file), 0, 0, "", text, error.hint))) from error
     if copy is None:
         raise ConfigError(refused)
     try:
@@ -110,7 +110,7 @@ def _accepted(path: Path, data: bytes) -> Accepted | None:
     return Accepted(data, stat.S_IMODE(mode)) if stat.S_ISREG(mode) else None
 
 
-def _neither(copy: Copy, complaints: Sequence[Complaint]) -> Complaint:
+def _neither(copy: Copy, complaints: Sequence[Diagnostic]) -> Diagnostic:
     """Why the copy cannot be used either, in one line."""
     first, more = complaints[0], len(complaints) - 1
     rest = f"; and {more} more {'complaint' if more == 1 else 'complaints'}" if more else ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .diagnostics import Complaints, shown
+from .diagnostics import Diagnostics, shown
 from .nodes import Fields, Node, Scalar
 
 _KEYS = ("kind", "apiVersion", "data")
 """Keys of Kubernetes objects, none of which a configuration has."""
 
 
-def refuse_manifest(root: Node, complaints: Complaints) -> None:
+def refuse_manifest(root: Node, complaints: Diagnostics) -> None:
     """Refuses a file that is a Kubernetes object, such as the ConfigMap that carries a configuration.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any
 from devhost.backend import Conditions, OptionError
 
 from .annotation import LISTS, MAPPINGS, Bounds, Form, Raw, choices, is_enum, keys, members, required, spelled
-from .diagnostics import Complaints, Place, one_line, shown, suggest
+from .diagnostics import Diagnostics, Place, one_line, shown, suggest
 from .nodes import Fields, Items, Node, Scalar
 from .scalar import WRONG, read_bool, read_float, read_int, read_path, read_text, refuse
 from .selection import read_where
@@ -128,10 +128,10 @@ def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
     others = [member for member in wanted if member is not type(None)]
     if len(others) == 1 and not (isinstance(node, Scalar) and node.kind == "null"):
         return read(node, others[0], place)  # there is nothing to choose between
-    nearest: Complaints | None = None
+    nearest: Diagnostics | None = None
     hint = ""
     for member in wanted:
-        trial = Complaints(place.complaints.file)
+        trial = Diagnostics(place.complaints.file)
         value = read(node, member, Place(trial, place.path))
         if value is not WRONG:
             return value

@@ -114,7 +114,7 @@ class Recovery:
         return HEALTHY
 
 
-class Ward:
+class HealthTracker:
     """Health of the devices of one backend. Times are seconds of one monotonic clock.
 
     Only devices that were ever unhealthy take memory.

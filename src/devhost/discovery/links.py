@@ -26,7 +26,7 @@ AT_ONCE = 128
 Pair = tuple[Device, Device]
 
 
-class Linkage:
+class LinkCache:
     """Keeps :attr:`links` in step with the devices.
 
     Args:

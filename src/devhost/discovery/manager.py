@@ -14,22 +14,22 @@ from devhost.telemetry.metrics import Metrics
 
 from .catalog import Catalog
 from .provisioning import Provisioning, State
-from .runner import HeldClaims, Source
-from .scanner import ANYTHING, Discovery
+from .runner import BackendRunner, HeldClaims
+from .scanner import ANYTHING, Scanner
 from .scanner import State as Health
 from .tasks import Tasks
 
 log = get(__name__)
 
 
-class Roster:
+class BackendManager:
     """Starts, stops and exchanges backends.
 
     Args:
         root: directory that stands for ``/`` where devices are looked for.
         tasks: where the loops of the backends run.
         found: called when devices, their health or the condition of a backend are another than before;
-            see :class:`Discovery`.
+            see :class:`Scanner`.
         changed: called when a backend's provisioning stands otherwise.
         held: tells backends what containers use.
     """
@@ -43,7 +43,7 @@ class Roster:
         changed: Callable[[], None] = lambda: None,
         held: HeldClaims = lambda: None,
     ) -> None:
-        self.discoveries: dict[str, Discovery] = {}
+        self.discoveries: dict[str, Scanner] = {}
         self.provisioning: dict[str, Provisioning] = {}
         self._root = root
         self._tasks = tasks
@@ -73,8 +73,8 @@ class Roster:
                     context.wanted, context.entries = wanted, entries
                     running.look(ANYTHING)
                 continue
-            source = Source(backend, options, self._root, wanted, self._held, entries)
-            discovery = Discovery(source, self._metrics, self._found)
+            source = BackendRunner(backend, options, self._root, wanted, self._held, entries)
+            discovery = Scanner(source, self._metrics, self._found)
             if running:
                 source.succeed(running.source)
                 discovery.succeed(running)
@@ -126,7 +126,7 @@ class Roster:
         for provisioning in self.provisioning.values():
             provisioning.close()
 
-    def _provision(self, name: str, discovery: Discovery) -> None:
+    def _provision(self, name: str, discovery: Scanner) -> None:
         """Has one that is kept for good: a call that hangs keeps later ones waiting, with any options."""
         if name in self.provisioning:
             self.provisioning[name].follow(discovery)

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendTimeout, one_line
-from devhost.backend.incident import Episode
+from devhost.backend.incident import Incident
 from devhost.backend.observe import News
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 from .catalog import Catalog, InstalledObserver, Refusal
 from .tasks import Tasks
-from .worker import Lane
+from .worker import WorkerThread
 
 log = get(__name__)
 
@@ -114,7 +114,7 @@ class Observer:
         self.standing = Standing()
         self._metrics = metrics
         self._changed = changed
-        self._lane = Lane(f"observe-{Path(plugin.name).stem}")
+        self._lane = WorkerThread(f"observe-{Path(plugin.name).stem}")
         self._queue: deque[_Waiting] = deque()
         self._waiting = 0
         self._missed = 0
@@ -124,7 +124,7 @@ class Observer:
         self._settled.set()
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._failed_in_a_row = 0
-        self._pause = Episode()
+        self._pause = Incident()
         self._told_of: set[tuple[str, str]] = set()
 
     @property

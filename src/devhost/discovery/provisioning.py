@@ -19,11 +19,11 @@ from enum import StrEnum
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, NotYet
-from devhost.backend.incident import Episode
+from devhost.backend.incident import Incident
 from devhost.telemetry.log import get
 
-from .scanner import Discovery
-from .worker import Lane
+from .scanner import Scanner
+from .worker import WorkerThread
 
 log = get(__name__)
 
@@ -69,7 +69,7 @@ class Provisioning:
 
     def __init__(
         self,
-        discovery: Discovery,
+        discovery: Scanner,
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,19 +77,19 @@ class Provisioning:
         self.condition = Condition(State.WAITING, "the backend has not answered yet", time.time())
         self._discovery = discovery
         self._changed = changed
-        self._lane = Lane(f"{name}-provision", f"backend {name}", "when provisioning")
+        self._lane = WorkerThread(f"{name}-provision", f"backend {name}", "when provisioning")
         self._wake = asyncio.Event()
         self._pacer = Pacer()
         self._clock = clock
         self._has_complained = False
-        self._failure = Episode()
+        self._failure = Incident()
 
     @property
     def hung(self) -> bool:
         """Whether a call hangs past its deadline."""
         return self._lane.abandoned > 0
 
-    def follow(self, discovery: Discovery) -> None:
+    def follow(self, discovery: Scanner) -> None:
         """Goes on with another backend object, which has other options."""
         self._discovery = discovery
         self._wake.set()
@@ -123,7 +123,7 @@ class Provisioning:
                 # Events do not shorten the wait after a failure: what the kernel refused it refuses again.
                 await self._rest(backoff.delay(), discovery, events=isinstance(failure, NotYet))
 
-    async def _rest(self, seconds: float, discovery: Discovery, *, events: bool = True) -> None:
+    async def _rest(self, seconds: float, discovery: Scanner, *, events: bool = True) -> None:
         """Waits so long, or until an event; other options never wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -137,7 +137,7 @@ class Provisioning:
         if self._wake.is_set():
             await asyncio.sleep(AFTER_EVENT)
 
-    async def _call(self, discovery: Discovery) -> BackendError | None:
+    async def _call(self, discovery: Scanner) -> BackendError | None:
         """One call; gives what it raised."""
         try:
             await discovery.source.provision(self._lane, DEADLINE)

@@ -29,8 +29,8 @@ from devhost.backend.model import Device, Edits, Health, sound_health
 from devhost.telemetry.log import get
 
 from .health import is_health
-from .links import Linkage, Pair
-from .worker import Lane
+from .links import LinkCache, Pair
+from .worker import WorkerThread
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -84,7 +84,7 @@ class ServiceContext:
         self.wanted: Collection[str] = wanted
         self.entries: Collection[object] = entries
         self._held = held
-        self._lane = Lane(f"{name}-watch", f"backend {name}", "when waiting for events")
+        self._lane = WorkerThread(f"{name}-watch", f"backend {name}", "when waiting for events")
 
     def held(self) -> frozenset[str] | None:
         """What containers use now; ``None`` while that is not known."""
@@ -99,7 +99,7 @@ class ServiceContext:
         self._lane.close()
 
 
-class Source:
+class BackendRunner:
     """One backend in service.
 
     The backend object is made with the first :meth:`look`, on the same lane and under the same
@@ -120,19 +120,19 @@ class Source:
         self.options = options
         self.context = ServiceContext(kind.name, root, wanted, held, entries)
         who = f"backend {kind.name}"
-        self._looking = Lane(f"{kind.name}-look", who, "when looking for devices")
-        self._probing = Lane(f"{kind.name}-probe", who, "when probing devices")
-        self._serving = Lane(f"{kind.name}-serve", who, "when serving a container")
-        self._linking = Lane(f"{kind.name}-links", who, "when asked for links or labels")
+        self._looking = WorkerThread(f"{kind.name}-look", who, "when looking for devices")
+        self._probing = WorkerThread(f"{kind.name}-probe", who, "when probing devices")
+        self._serving = WorkerThread(f"{kind.name}-serve", who, "when serving a container")
+        self._linking = WorkerThread(f"{kind.name}-links", who, "when asked for links or labels")
         self._lanes = (self._looking, self._probing, self._serving, self._linking)
-        self.linkage = Linkage(kind.name, self._closeness) if issubclass(kind, CanLink) else None
+        self.linkage = LinkCache(kind.name, self._closeness) if issubclass(kind, CanLink) else None
         """How its devices are joined; ``None`` for a backend that has no ``links``."""
         self.missing_drivers: tuple[MissingDriver, ...] = ()
         """Hardware without its driver, as of the last look that succeeded."""
         self._made: Backend | None = None
         self._before: Backend | None = None
 
-    def succeed(self, before: Source) -> None:
+    def succeed(self, before: BackendRunner) -> None:
         """Has pods served by another source's backend object until this one has looked for the first time.
 
         Its devices are listed until then, and only who has seen a device may know what it takes to use it.
@@ -304,7 +304,7 @@ class Source:
 
         return await self._guarded(self._linking, self.kind.discover_deadline, ask) if self.labels else {}
 
-    async def provision(self, lane: Lane, deadline: float) -> None:
+    async def provision(self, lane: WorkerThread, deadline: float) -> None:
         """Brings the hardware to what the options say; nothing for a backend that has no ``provision``.
 
         Args:
@@ -393,7 +393,7 @@ class Source:
         return {device: sound_health(verdict) for device, verdict in verdicts.items()}
 
     async def _guarded(
-        self, lane: Lane, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+        self, lane: WorkerThread, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         try:
             return await lane.call(deadline, call, *args, **kwargs)

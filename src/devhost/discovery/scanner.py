@@ -20,14 +20,14 @@ from enum import StrEnum
 from devhost.backend import Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
-from devhost.backend.incident import Episode
+from devhost.backend.incident import Incident
 from devhost.backend.model import Device
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
-from .health import Ward
+from .health import HealthTracker
 from .probing import Probing, Trouble
-from .runner import Source
+from .runner import BackendRunner
 from .validation import RefusedDevice, sound_devices
 
 log = get(__name__)
@@ -75,7 +75,7 @@ class Condition:
     missing_drivers: tuple[MissingDriver, ...] = ()
 
 
-class Discovery:
+class Scanner:
     """Keeps the devices of one source up to date.
 
     Args:
@@ -88,7 +88,7 @@ class Discovery:
 
     def __init__(
         self,
-        source: Source,
+        source: BackendRunner,
         metrics: Metrics,
         found: Callable[[float | None], None],
         clock: Callable[[], float] = time.monotonic,
@@ -97,7 +97,7 @@ class Discovery:
         self._metrics = metrics
         self._clock = clock
         self.devices: Mapping[str, Device] = {}
-        self.ward = Ward()
+        self.ward = HealthTracker()
         self.condition = Condition(since=time.time())
         self.asked: frozenset[str] = frozenset()
         """Attribute names that the backend was asked for when it found :attr:`devices`."""
@@ -114,8 +114,8 @@ class Discovery:
         self._backoff = Backoff(0.5, 30.0)
         self._pacer = Pacer()
         self._trouble = Trouble()
-        self._degraded = Episode()
-        self._deaf = Episode()
+        self._degraded = Incident()
+        self._deaf = Incident()
         self.deaf = ""
         """Why the backend's own event source tells nothing; empty while it does."""
         self._full = False
@@ -123,7 +123,7 @@ class Discovery:
         self._doubt: asyncio.TimerHandle | None = None
         self._probing = Probing(source.probe, self._probed, RESYNC, clock) if source.probes else None
 
-    def succeed(self, before: Discovery) -> None:
+    def succeed(self, before: Scanner) -> None:
         """Begins with what another discovery of the same hardware knew, which ends.
 
         Unchanged devices stay the same objects, and one that was ill is so until there is other news of it.

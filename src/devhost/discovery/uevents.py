@@ -17,7 +17,7 @@ import pyudev
 
 from devhost.backend import Event
 from devhost.backend.backoff import Backoff
-from devhost.backend.incident import Episode
+from devhost.backend.incident import Incident
 from devhost.backend.inotify import explained
 from devhost.telemetry.log import get
 
@@ -65,7 +65,7 @@ class UeventMonitor:
     def __init__(self, sink: EventSink, root: Path = Path("/")) -> None:
         self._sink = sink
         self._late: asyncio.TimerHandle | None = None
-        self._unreadable = Episode()
+        self._unreadable = Incident()
         self._loop = asyncio.get_running_loop()
         context = pyudev.Context()
         self.source = "udev" if udevd_runs() else "kernel"
@@ -172,7 +172,7 @@ class DirectoryWatch:
         self._backoff = Backoff(poll, RETRY * poll)
         self._inotify: asyncinotify.Inotify | None = None
         self._watched: dict[Path, tuple[asyncinotify.Watch, tuple[int, int]]] = {}
-        self._blind = Episode()
+        self._blind = Incident()
 
     async def changes(self) -> AsyncIterator[None]:
         """Yields after each burst of changes, and at least every ``poll`` seconds."""

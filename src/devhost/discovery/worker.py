@@ -33,7 +33,7 @@ FILE_DEADLINE = 4.0
 """Seconds one file operation may take: the directory may lie on something that hangs."""
 
 
-class Lane:
+class WorkerThread:
     """Runs blocking calls for one purpose. Made and used in one event loop.
 
     Args:
@@ -145,7 +145,7 @@ class Lane:
             job.run()
 
 
-class FileLane(Lane):
+class FileWorker(WorkerThread):
     """A lane for the files of one directory that the configuration names.
 
     Args:
@@ -217,7 +217,7 @@ class _Last:
 class _Runner:
     """A daemon thread of a lane: it must never keep the process from ending."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: WorkerThread) -> None:
         self.job: _Job | _Last | None = None
         self.given_up = False
         threading.Thread(target=lane._run, args=(self,), name=lane.name, daemon=True).start()

@@ -20,7 +20,7 @@ from devhost.kubelet.server import CONNECTIONS
 from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from devhost.telemetry.log import get
 from devhost.telemetry.status import StatusServer
-from devhost.telemetry.systemd import Notify, line
+from devhost.telemetry.systemd import SystemdNotifier, line
 from devhost.telemetry.watchdog import Watchdog
 
 from .entries import place
@@ -74,7 +74,7 @@ async def serve(options: Options) -> None:
         EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used, or too few
             files can be open at a time.
     """
-    notify = Notify()
+    notify = SystemdNotifier()
     sys.setswitchinterval(SWITCH)
     listen = parse_listen(options.listen) if options.listen else None
     _check_pods(options)

@@ -27,7 +27,7 @@ class Departed(NamedTuple):
     at: float
 
 
-class Departures:
+class RecentRemovals:
     """Remembers those of one resource.
 
     Args:

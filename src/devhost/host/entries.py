@@ -15,7 +15,7 @@ from enum import StrEnum
 from devhost.backend import MissingDriver
 from devhost.backend.model import AttributeValue, Device
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted
-from devhost.discovery.scanner import Discovery
+from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
@@ -73,7 +73,7 @@ class Standings:
         self,
         settings: Settings,
         plan: Plan | None,
-        discoveries: Mapping[str, Discovery],
+        discoveries: Mapping[str, Scanner],
         *,
         looks: int | None = None,
         before: Standings | None = None,

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.allocation.cdi.files import SpecDirectory
-from devhost.allocation.cdi.garbage import Clearing
-from devhost.allocation.device_info_files import DeviceInfos
-from devhost.allocation.ledger import Ledger
-from devhost.allocation.preferred.neighbours import Vicinity
+from devhost.allocation.cdi.garbage import CdiGarbageCollector
+from devhost.allocation.device_info_files import DeviceInfoFiles
+from devhost.allocation.ledger import Allocations
+from devhost.allocation.preferred.neighbours import Neighbours
 from devhost.backend.errors import BackendTimeout, ConfigError
 from devhost.backend.files import fingerprint, hostless
 from devhost.config.difference import difference
@@ -27,28 +27,28 @@ from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
 from devhost.config.watcher import ConfigWatch
 from devhost.discovery.catalog import Refusal
-from devhost.discovery.manager import Roster
+from devhost.discovery.manager import BackendManager
 from devhost.discovery.observers import Observers
 from devhost.discovery.provisioning import Provisioning
-from devhost.discovery.scanner import Discovery
+from devhost.discovery.scanner import Scanner
 from devhost.discovery.tasks import Tasks
 from devhost.discovery.uevents import UeventMonitor
-from devhost.discovery.worker import Lane
+from devhost.discovery.worker import WorkerThread
 from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.podresources import PodResources, beside
-from devhost.kubelet.podresources_poller import Holders
+from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.preflight import check_directory
 from devhost.kubelet.registration import KubeletSocket
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.self_check import OwnSockets
+from devhost.kubelet.self_check import SelfCheck
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.settings import Inject
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
 from . import startup_signals
-from .node_labels import Labelling
-from .orphans import Strand
+from .node_labels import NodeLabels
+from .orphans import Orphans
 from .publisher import News, Present
 from .service import ResourceService
 from .shortages import Shortages
@@ -122,13 +122,15 @@ class Host:
         self.plan = Plan()
         self.services: dict[str, ResourceService] = {}
         self.kubelet = KubeletSocket(kubelet_dir)
-        self.own_sockets = OwnSockets(self.serving, changed)
-        self.ledger = Ledger(time.monotonic, lambda: self.replan(None))
-        self._roster = Roster(root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims)
+        self.own_sockets = SelfCheck(self.serving, changed)
+        self.ledger = Allocations(time.monotonic, lambda: self.replan(None))
+        self._roster = BackendManager(
+            root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims
+        )
         self.shortages = Shortages(self.settings, self.discoveries)
-        self.strand = Strand(self.ledger, self.services, self.discoveries)
+        self.strand = Orphans(self.ledger, self.services, self.discoveries)
         source = PodResources(pod_resources or beside(kubelet_dir))
-        self.holders = Holders(source, self.ledger, self._holders_changed)
+        self.holders = PodResourcesPoller(source, self.ledger, self._holders_changed)
         self._rivals = Rivals(source, kubelet_dir)
         self._catalog = loaded.catalog
         self._seen = loaded.seen or fingerprint(config)
@@ -136,7 +138,7 @@ class Host:
         self._reload = reload
         self._reloading = reloading
         self._metrics.planned(dict.fromkeys(RefusalKind, 0))
-        self._vicinity = Vicinity(
+        self._vicinity = Neighbours(
             lambda: {name: service.inventory for name, service in self.services.items()}, self._metrics
         )
         self.observers = Observers(self.tasks, self._metrics, self._changed)
@@ -152,14 +154,16 @@ class Host:
         """Why no uevents come; empty where they do."""
         self.polled: dict[str, str] = {}
         """The files and directories that inotify does not watch, and why."""
-        self._reader = Lane("reload")
+        self._reader = WorkerThread("reload")
         tag = "" if kubelet_dir == Path(PLUGIN_DIRECTORY) else str(kubelet_dir.absolute())
         self._specifications = SpecDirectory(self.settings.cdi_directory, tag)
-        self._clearing = Clearing(self._specifications, self._specified, self.ledger.resources, self._follow)
-        self._infos = DeviceInfos(self.settings.device_info_directory, self._has_token, tag)
+        self._clearing = CdiGarbageCollector(
+            self._specifications, self._specified, self.ledger.resources, self._follow
+        )
+        self._infos = DeviceInfoFiles(self.settings.device_info_directory, self._has_token, tag)
         self.ledger.subscribe(lambda resource, tokens: self._infos.wake())
         self.ledger.subscribe(lambda resource, tokens: self._roster.released())
-        self.labelling = Labelling(
+        self.labelling = NodeLabels(
             self.settings.label_directory,
             self.settings.write_labels,
             lambda: self.discoveries,
@@ -246,7 +250,7 @@ class Host:
             self.observers.close()
 
     @property
-    def discoveries(self) -> Mapping[str, Discovery]:
+    def discoveries(self) -> Mapping[str, Scanner]:
         """The backends that run, by name."""
         return self._roster.discoveries
 
@@ -382,7 +386,7 @@ class Host:
             self._timer = asyncio.get_running_loop().call_later(min(due) + 0.01, self.replan, None)
 
     def _has_token(self, resource: str, token: str) -> bool | None:
-        """See :meth:`Ledger.has_token`: the account that may be new wants a list."""
+        """See :meth:`Allocations.has_token`: the account that may be new wants a list."""
         self.holders.wake()
         return self.ledger.has_token(resource, token)
 

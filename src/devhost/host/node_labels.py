@@ -17,10 +17,10 @@ from pathlib import Path
 from devhost.backend import Offered
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, EnvironmentFailure
-from devhost.backend.incident import Episode
+from devhost.backend.incident import Incident
 from devhost.backend.model import Device
-from devhost.discovery.scanner import Discovery
-from devhost.discovery.worker import FileLane
+from devhost.discovery.scanner import Scanner
+from devhost.discovery.worker import FileWorker
 from devhost.planning.plan import Plan
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
@@ -57,7 +57,7 @@ class Standing:
     reason: str = ""
 
 
-class Labelling:
+class NodeLabels:
     """Writes the files of the backends that run, and removes those of others.
 
     Args:
@@ -75,7 +75,7 @@ class Labelling:
         self,
         directory: Path,
         write: bool,
-        discoveries: Callable[[], Mapping[str, Discovery]],
+        discoveries: Callable[[], Mapping[str, Scanner]],
         plan: Callable[[], Plan],
         changed: Callable[[], None] = lambda: None,
         tag: str = "",
@@ -90,15 +90,15 @@ class Labelling:
         self._tag = tag
         self._metrics = metrics or Metrics()
         self._wanted: frozenset[str] = frozenset()
-        self._lane = FileLane("labels", MEND)
+        self._lane = FileWorker("labels", MEND)
         self._clock = clock
         self._resync_at = 0.0
         self._wake = asyncio.Event()
         self._backoff = Backoff(2.0, 60.0)
         self._told: dict[str, _Basis] = {}
         self._left: dict[Path, FeatureDirectory] = {}
-        self._missing: dict[str, Episode] = {}
-        self._unswept = Episode()
+        self._missing: dict[str, Incident] = {}
+        self._unswept = Incident()
         self._place = FeatureDirectory(directory, tag)
         self._write = write
 
@@ -163,7 +163,7 @@ class Labelling:
         """Lets the thread end; waits for nobody, and removes nothing."""
         self._lane.close()
 
-    async def _label(self, name: str, discovery: Discovery, offered: Offered) -> bool:
+    async def _label(self, name: str, discovery: Scanner, offered: Offered) -> bool:
         """Writes the labels of one backend; false if that failed."""
         place, devices = self._place, list(discovery.devices.values())
         basis = (place, devices, offered, discovery.source.context.entries)
@@ -191,7 +191,7 @@ class Labelling:
         if standing == before:
             return
         self.standing[name] = standing
-        missing = self._missing.setdefault(name, Episode())
+        missing = self._missing.setdefault(name, Incident())
         if standing.reason:
             if missing.news(standing.reason):
                 log.warning("labels are missing", backend=name, reason=standing.reason)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from devhost.allocation.inventory import forgotten as why_forgotten
-from devhost.allocation.ledger import Ledger
+from devhost.allocation.ledger import Allocations
 from devhost.backend.model import MAX_DEVICE_ID, Holder
-from devhost.discovery.scanner import Discovery
+from devhost.discovery.scanner import Scanner
 from devhost.planning.held import Key
 from devhost.planning.tokens import Known, is_former, stands_for_all, unit_of
 from devhost.telemetry.log import get
@@ -27,7 +27,7 @@ NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stranded:
+class Orphan:
     """A token in the hands of a container, and the ids of the devices behind it as far as they are known.
 
     ``missing`` are those of them that are not there any more, also where that is known of some only.
@@ -41,7 +41,7 @@ class Stranded:
     missing: tuple[str, ...] = ()
 
 
-class Strand:
+class Orphans:
     """Finds it, and logs of what is gone that somebody has it, once.
 
     Args:
@@ -51,7 +51,7 @@ class Strand:
     """
 
     def __init__(
-        self, ledger: Ledger, services: Mapping[str, ResourceService], discoveries: Mapping[str, Discovery]
+        self, ledger: Allocations, services: Mapping[str, ResourceService], discoveries: Mapping[str, Scanner]
     ) -> None:
         self._ledger = ledger
         self._services = services
@@ -59,7 +59,7 @@ class Strand:
         self._told: frozenset[tuple[str, str]] = frozenset()
         self._forgotten: Mapping[tuple[str, str], Holder] = {}
 
-    def found(self) -> Iterator[Stranded]:
+    def found(self) -> Iterator[Orphan]:
         """All of it, by resource and token."""
         for account in self._ledger.accounts():
             service = self._services.get(account.resource)
@@ -72,7 +72,7 @@ class Strand:
                 keys = sorted(account.in_hands(token))
                 missing = gone(token, keys)
                 there = [key for key in keys if key[1] not in missing]
-                yield Stranded(
+                yield Orphan(
                     account.resource,
                     token,
                     tuple(dict.fromkeys(device for _, device in keys)),
@@ -176,7 +176,7 @@ class Strand:
 class _Present:
     """What a backend reports now, also what cannot be used of it."""
 
-    def __init__(self, discovery: Discovery) -> None:
+    def __init__(self, discovery: Scanner) -> None:
         self.devices = discovery.devices
         self.known = Known(self.devices)
         self._refused = {one.device for one in discovery.condition.refused}

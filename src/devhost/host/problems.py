@@ -19,18 +19,18 @@ from devhost.discovery.observers import Observer
 from devhost.discovery.observers import State as ObserverState
 from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.provisioning import State as ProvisioningState
-from devhost.discovery.scanner import Discovery
+from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
-from devhost.kubelet.podresources_poller import Holders
+from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import KubeletSocket
-from devhost.kubelet.self_check import OwnSockets
+from devhost.kubelet.self_check import SelfCheck
 from devhost.planning.diff import Member
 from devhost.telemetry.document import ProblemKind
 from devhost.telemetry.printable import printable
 
 from .entries import State as EntryState
-from .node_labels import Labelling
-from .orphans import Strand
+from .node_labels import NodeLabels
+from .orphans import Orphans
 from .service import ResourceService
 from .shortages import Shortages, refusal_reason
 
@@ -96,7 +96,7 @@ class Parts(Protocol):
     def kubelet(self) -> KubeletSocket: ...
 
     @property
-    def own_sockets(self) -> OwnSockets: ...
+    def own_sockets(self) -> SelfCheck: ...
 
     @property
     def refused_plugins(self) -> Sequence[Refusal]: ...
@@ -111,13 +111,13 @@ class Parts(Protocol):
     def polled(self) -> Mapping[str, str]: ...
 
     @property
-    def discoveries(self) -> Mapping[str, Discovery]: ...
+    def discoveries(self) -> Mapping[str, Scanner]: ...
 
     @property
     def provisioning(self) -> Mapping[str, Provisioning]: ...
 
     @property
-    def labelling(self) -> Labelling: ...
+    def labelling(self) -> NodeLabels: ...
 
     @property
     def observers(self) -> Iterable[Observer]: ...
@@ -126,10 +126,10 @@ class Parts(Protocol):
     def shortages(self) -> Shortages: ...
 
     @property
-    def strand(self) -> Strand: ...
+    def strand(self) -> Orphans: ...
 
     @property
-    def holders(self) -> Holders: ...
+    def holders(self) -> PodResourcesPoller: ...
 
 
 def problems(host: Parts) -> Problems:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from devhost.allocation.inventory import Given
-from devhost.allocation.ledger import Ledger
+from devhost.allocation.ledger import Allocations
 from devhost.backend import observe
 from devhost.backend.model import Device, Holder
 from devhost.discovery.observers import Batch, Observers
@@ -37,7 +37,7 @@ class News:
     def __init__(
         self,
         observers: Observers,
-        ledger: Ledger,
+        ledger: Allocations,
         generation: Callable[[], int],
         present: Callable[[], Iterable[Present]],
     ) -> None:

@@ -9,24 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from devhost.allocation.account import Account
-from devhost.allocation.allocator import Confirm, Supply
+from devhost.allocation.account import ResourceAllocations
+from devhost.allocation.allocator import Allocator, Confirm
 from devhost.allocation.cdi.files import SpecDirectory
-from devhost.allocation.device_info_files import DeviceInfos
+from devhost.allocation.device_info_files import DeviceInfoFiles
 from devhost.allocation.injection import delivery
 from devhost.allocation.inventory import Given, Inventory
-from devhost.allocation.preferred.neighbours import Vicinity
+from devhost.allocation.preferred.neighbours import Neighbours
 from devhost.backend.model import Device, Health
 from devhost.discovery.health import Recovery, in_resource, worst
-from devhost.discovery.scanner import Discovery
+from devhost.discovery.scanner import Scanner
 from devhost.kubelet.registration import KubeletSocket, Registration, State
 from devhost.kubelet.rivals import Rivals
-from devhost.planning.diff import Changes, Chronicle
+from devhost.planning.diff import Changes, DeviceLog
 from devhost.planning.plan import Offer, PlannedResource, units
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.metrics import Metrics
 
-from .departures import Departures
+from .departures import RecentRemovals
 from .publisher import News
 
 GONE = "the device is gone"
@@ -56,29 +56,29 @@ class ResourceService:
     def __init__(
         self,
         planned: PlannedResource,
-        discovery: Discovery,
+        discovery: Scanner,
         kubelet: KubeletSocket,
         metrics: Metrics,
         changed: Callable[[], None],
         rivals: Rivals,
         specifications: SpecDirectory,
         held: Callable[[], None] = lambda: None,
-        infos: DeviceInfos | None = None,
-        account: Account | None = None,
+        infos: DeviceInfoFiles | None = None,
+        account: ResourceAllocations | None = None,
         news: News | None = None,
-        vicinity: Vicinity | None = None,
+        vicinity: Neighbours | None = None,
         confirm: Confirm | None = None,
     ) -> None:
         self.name = planned.name
         self.entry = planned.entry
         self.discovery = discovery
-        self.departures = Departures(time.time)
+        self.departures = RecentRemovals(time.time)
         self._news = news
-        self._chronicle = Chronicle(planned.name)
+        self._chronicle = DeviceLog(planned.name)
         self.inventory = Inventory(
             time.time, time.monotonic, held, self._tell, account, planned.entry.backend, self._handed_out
         )
-        self.supply = Supply(
+        self.supply = Allocator(
             planned.name,
             self.inventory,
             discovery.source,
@@ -88,7 +88,7 @@ class ResourceService:
         )
         self.supply.infos = infos
         self.supply.follow(discovery.source, planned.entry)
-        self.supply.vicinity = vicinity or Vicinity()
+        self.supply.vicinity = vicinity or Neighbours()
         if confirm is not None:
             self.supply.confirm = confirm
         self._offers: Sequence[Offer] = ()
@@ -105,7 +105,7 @@ class ResourceService:
         self._metrics = metrics
         metrics.resource_added(self.name, planned.entry.backend, self.supply.prepares)
 
-    def fits(self, planned: PlannedResource, discovery: Discovery) -> bool:
+    def fits(self, planned: PlannedResource, discovery: Scanner) -> bool:
         """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
@@ -115,7 +115,7 @@ class ResourceService:
     def update(
         self,
         planned: PlannedResource,
-        discovery: Discovery,
+        discovery: Scanner,
         caused_at: float | None,
         refused: Mapping[str, str] = NONE_REFUSED,
     ) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from devhost.backend import MissingDriver
-from devhost.backend.incident import Episode
-from devhost.discovery.scanner import Discovery
+from devhost.backend.incident import Incident
+from devhost.discovery.scanner import Scanner
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.log import get
@@ -42,7 +42,7 @@ class _Empty:
 
     entry: ResourceSettings
     since: float
-    told: Episode = field(default_factory=Episode)
+    told: Incident = field(default_factory=Incident)
 
 
 class Shortages:
@@ -53,7 +53,7 @@ class Shortages:
         discoveries: the backends that run, by name.
     """
 
-    def __init__(self, settings: Settings, discoveries: Mapping[str, Discovery]) -> None:
+    def __init__(self, settings: Settings, discoveries: Mapping[str, Scanner]) -> None:
         self._discoveries = discoveries
         self._settings = settings
         self.standings = Standings(settings, None, discoveries)

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from devhost import __version__
-from devhost.allocation.account import Account
+from devhost.allocation.account import ResourceAllocations
 from devhost.allocation.inventory import Snapshot
 from devhost.backend.files import digest
 from devhost.backend.model import Holder
 from devhost.discovery.observers import Observer
 from devhost.discovery.provisioning import Provisioning
-from devhost.discovery.scanner import Discovery
-from devhost.kubelet.podresources_poller import Holders
+from devhost.discovery.scanner import Scanner
+from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.settings import Of
 from devhost.planning.tokens import ALL, unit_of
 from devhost.telemetry.document import (
@@ -39,7 +39,7 @@ from devhost.telemetry.document import (
 from .entries import described
 from .host import Host
 from .node_labels import Standing
-from .orphans import Stranded
+from .orphans import Orphan
 from .problems import problems
 from .service import ResourceService
 from .shortages import refusal_reason
@@ -118,11 +118,11 @@ def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
             yield account.resource, device, holder
 
 
-def _behind(account: Account, token: str) -> list[str]:
+def _behind(account: ResourceAllocations, token: str) -> list[str]:
     return sorted({device for _, device in account.in_hands(token)})
 
 
-def _stranded(one: Stranded) -> HeldStatus:
+def _stranded(one: Orphan) -> HeldStatus:
     return {
         "resource": one.resource,
         "id": one.token,
@@ -132,7 +132,7 @@ def _stranded(one: Stranded) -> HeldStatus:
     }
 
 
-def _pod_resources(holders: Holders) -> PodResourcesStatus:
+def _pod_resources(holders: PodResourcesPoller) -> PodResourcesStatus:
     hearing = holders.hearing
     return {
         "socket": str(holders.source.socket),
@@ -202,7 +202,7 @@ def _holder(holder: Holder | None) -> HolderStatus | None:
 
 
 def _backend(
-    name: str, discovery: Discovery, provisioning: Provisioning | None, labels: Standing | None
+    name: str, discovery: Scanner, provisioning: Provisioning | None, labels: Standing | None
 ) -> BackendStatus:
     condition = discovery.condition
     return {

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devhost.allocation.ledger import Ledger
+from devhost.allocation.ledger import Allocations
 from devhost.backend.model import Device, Health, Holder
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
 from devhost.discovery.health import in_resource, worst
-from devhost.discovery.runner import Source
-from devhost.discovery.scanner import Discovery
+from devhost.discovery.runner import BackendRunner
+from devhost.discovery.scanner import Scanner
 from devhost.planning.held import Key, Listing
 from devhost.planning.plan import Plan
 from devhost.planning.settings import ResourceSettings, Settings
@@ -29,7 +29,7 @@ class Survey:
 
     settings: Settings
     plan: Plan
-    discoveries: Mapping[str, Discovery]
+    discoveries: Mapping[str, Scanner]
     holders: Mapping[Key, Sequence[tuple[str, Holder | None]]] = field(default_factory=dict)
     """The resources and containers that hold a device, as far as the plan knows of it."""
 
@@ -66,19 +66,19 @@ async def survey(
         everything: ask for all attributes, not only those the configuration looks at.
         heard: what containers hold, which the plan then leaves to them.
     """
-    discoveries: dict[str, Discovery] = {}
+    discoveries: dict[str, Scanner] = {}
     settings = loaded.settings
     for name in settings.backend_names() or loaded.catalog.installed:
         if backend := loaded.catalog.get(name):
             wanted = settings.wanted(name) | ({"*"} if everything else set())
             entries = settings.said_to(name)
-            source = Source(backend, settings.backends.get(name), root, wanted, entries=entries)
-            discoveries[name] = Discovery(source, Metrics(), lambda caused_at: None)
+            source = BackendRunner(backend, settings.backends.get(name), root, wanted, entries=entries)
+            discoveries[name] = Scanner(source, Metrics(), lambda caused_at: None)
     await asyncio.gather(*map(_ask, discoveries.values()))
     found = {name: discovery.devices for name, discovery in discoveries.items()}
     for discovery in discoveries.values():
         discovery.source.close()
-    ledger = Ledger(time.monotonic)
+    ledger = Allocations(time.monotonic)
     if heard is not None:
         ledger.heard(heard)
     plan = ledger.plan(found, settings)
@@ -88,6 +88,6 @@ async def survey(
     return Survey(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
 
 
-async def _ask(discovery: Discovery) -> None:
+async def _ask(discovery: Scanner) -> None:
     await discovery.look_once()
     await discovery.probe_once()

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from devhost.allocation.ledger import Account, Ledger
-from devhost.backend.incident import Episode
+from devhost.allocation.ledger import Allocations, ResourceAllocations
+from devhost.backend.incident import Incident
 from devhost.planning.tokens import stood_for
 from devhost.telemetry.log import get
 
 from .podresources import NobodyThere, PodResources, Unanswered
-from .poll_schedule import Timetable
+from .poll_schedule import PollSchedule
 
 log = get(__name__)
 
@@ -48,7 +48,7 @@ class Hearing:
     since: float = 0.0
 
 
-class Holders:
+class PodResourcesPoller:
     """Asks for as long as :meth:`run` runs.
 
     Args:
@@ -60,16 +60,16 @@ class Holders:
     def __init__(
         self,
         source: PodResources,
-        ledger: Ledger,
+        ledger: Allocations,
         changed: Callable[[], None],
     ) -> None:
         self.source = source
         self.hearing = Hearing()
         self._ledger = ledger
         self._changed = changed
-        self._timetable = Timetable()
+        self._timetable = PollSchedule()
         self._failures = 0
-        self._silence = Episode()
+        self._silence = Incident()
         self._wake = asyncio.Event()
         self._tried = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
@@ -109,7 +109,9 @@ class Holders:
             async with asyncio.timeout(within):
                 await self._tried.wait()
 
-    async def confirm(self, account: Account, tokens: Sequence[str], *, offered: bool = False) -> None:
+    async def confirm(
+        self, account: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False
+    ) -> None:
         """Asks the kubelet now, where it may not know who holds these tokens.
 
         A kubelet that has lost its checkpoint allocates what containers hold. Does nothing, and takes no

@@ -22,7 +22,7 @@ FIRST = 2.0
 It may have just started, and know some of its pods only."""
 
 
-class Timetable:
+class PollSchedule:
     """Decides from what was answered so far; all times are seconds of one monotonic clock.
 
     Args:

@@ -31,11 +31,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from devhost.allocation.allocator import Supply
+from devhost.allocation.allocator import Allocator
 from devhost.backend.backoff import Backoff
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import DevhostError
-from devhost.backend.incident import Episode
+from devhost.backend.incident import Incident
 from devhost.discovery.uevents import DirectoryWatch
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
@@ -244,7 +244,7 @@ class Registration:
 
     def __init__(
         self,
-        supply: Supply,
+        supply: Allocator,
         kubelet: KubeletSocket,
         metrics: Metrics,
         changed: Callable[[], None],
@@ -264,7 +264,7 @@ class Registration:
         self._beside: frozenset[str] = frozenset()
         """Sockets of other instances that served the resource when the registration was lost."""
         self._at_once = 0
-        self._loss = Episode()
+        self._loss = Incident()
         self._behind: list[PluginServer] = []
         self._over = False
         self._rivals = rivals
@@ -632,7 +632,7 @@ class Registration:
 class _Answers:
     """What the kubelet's answers since a registration say of it; each conclusion takes more than one."""
 
-    def __init__(self, supply: Supply, rivals: Rivals) -> None:
+    def __init__(self, supply: Allocator, rivals: Rivals) -> None:
         self.foreign = False
         """Whether the kubelet has healthy devices of the resource that are not in its list."""
         self.dropped = False

@@ -18,7 +18,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from devhost.backend.incident import Episode
+from devhost.backend.incident import Incident
 from devhost.telemetry.log import get
 
 from .api import api_pb2 as pb
@@ -41,7 +41,7 @@ AGAIN = 10.0
 """Seconds after which silent sockets are asked again though nobody wants to know: they may be back."""
 
 
-class OwnSockets:
+class SelfCheck:
     """Asks the sockets on which resources are served now.
 
     Args:
@@ -70,7 +70,7 @@ class OwnSockets:
         self._until = 0.0
         self._last = ""
         self._silent: frozenset[str] = frozenset()
-        self._silence = Episode()
+        self._silence = Incident()
         self._again: asyncio.TimerHandle | None = None
 
     async def answer(self) -> tuple[bool, str]:

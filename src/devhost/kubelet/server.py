@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.allocation.allocator import MissingPath, SickDevice, Supply, UnknownDevice
+from devhost.allocation.allocator import Allocator, MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
 from devhost.backend.incident import Recurring
@@ -96,7 +96,7 @@ class PluginServer:
     """
 
     def __init__(
-        self, supply: Supply, directory: Path, metrics: Metrics, changed: Callable[[], None]
+        self, supply: Allocator, directory: Path, metrics: Metrics, changed: Callable[[], None]
     ) -> None:
         self.path = directory / socket_name(supply.name)
         self.lost = False
@@ -359,7 +359,7 @@ def _obstacle(path: Path) -> OSError | None:
 
 _STATUS: tuple[tuple[type[DevhostError], grpc.StatusCode, CallFailure], ...] = (
     (UnknownDevice, grpc.StatusCode.INVALID_ARGUMENT, CallFailure.INVALID),
-    (SickDevice, grpc.StatusCode.FAILED_PRECONDITION, CallFailure.UNHEALTHY),
+    (UnhealthyDevice, grpc.StatusCode.FAILED_PRECONDITION, CallFailure.UNHEALTHY),
     (MissingPath, grpc.StatusCode.FAILED_PRECONDITION, CallFailure.MISSING),
     (AllocationError, grpc.StatusCode.FAILED_PRECONDITION, CallFailure.REFUSED),
     (BackendTimeout, grpc.StatusCode.DEADLINE_EXCEEDED, CallFailure.TIMEOUT),

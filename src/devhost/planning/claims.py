@@ -9,7 +9,7 @@ from devhost.backend.model import Device
 from .held import Held, Key
 
 
-class Hands:
+class ClaimIndex:
     """What containers hold, found by device and by claim."""
 
     def __init__(self, held: Iterable[Held]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from devhost.backend.incident import Episode
+from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Health
 from devhost.telemetry import log as telemetry
 
@@ -103,7 +103,7 @@ class _Write(Protocol):
     def __call__(self, message: str, /, **fields: object) -> None: ...
 
 
-class Chronicle:
+class DeviceLog:
     """Logs what becomes of the devices of one resource.
 
     Args:
@@ -112,7 +112,7 @@ class Chronicle:
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
-        self._again: dict[str, Episode] = {}  # of those that had another reason since they fell ill
+        self._again: dict[str, Incident] = {}  # of those that had another reason since they fell ill
 
     def tell(self, changes: Changes) -> None:
         """Logs them; where all devices come or go another line says so, and only who is ill is told here."""
@@ -136,10 +136,10 @@ class Chronicle:
         )
         self._lines(log.info, changes.well, "device is healthy again", "more devices are healthy again")
 
-    def _told(self, device: str, before: Member) -> Episode:
+    def _told(self, device: str, before: Member) -> Incident:
         episode = self._again.get(device)
         if episode is None:
-            episode = self._again[device] = Episode(REASONS)
+            episode = self._again[device] = Incident(REASONS)
             episode.news(before.health.reason)
         return episode
 

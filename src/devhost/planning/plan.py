@@ -18,7 +18,7 @@ from devhost.backend.model import AttributeValue, Device
 from devhost.backend.where import holds, objection, selected, show
 
 from . import naming
-from .claims import Hands
+from .claims import ClaimIndex
 from .held import Held, Key
 from .settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 from .tokens import ALL
@@ -193,7 +193,7 @@ def make_plan(found: Mapping[str, Sequence[Device]], settings: Settings, held: S
         settings: the whole configuration.
         held: what containers have now; it may be gone, and through resources that are no more.
     """
-    deal = _Deal(Hands(held) if held else None)
+    deal = _Deal(ClaimIndex(held) if held else None)
     ordered = {name: sorted(devices, key=lambda device: device.id) for name, devices in found.items()}
     for entry in settings.resources:
         deal.entry(entry, ordered.get(entry.backend, ()))
@@ -237,7 +237,7 @@ def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
 class _Deal:
     """The state of one run through the entries."""
 
-    def __init__(self, hands: Hands | None) -> None:
+    def __init__(self, hands: ClaimIndex | None) -> None:
         self._hands = hands
         self.offers: dict[str, list[Offer]] = {}
         self.owners: dict[str, ResourceSettings] = {}

@@ -298,5 +298,5 @@ class StatusDocument(TypedDict):
     problems: list[ProblemStatus]
 
 
-Source = Callable[[], StatusDocument]
+BackendRunner = Callable[[], StatusDocument]
 """Describes the host now. Called in the event loop, so it only puts together what is known."""

@@ -19,7 +19,7 @@ from devhost.backend.errors import EnvironmentFailure
 
 from . import log, rundir
 from .connections import Connections, send, while_present
-from .document import Source
+from .document import BackendRunner
 from .newest import INTERVAL, Newest
 from .oneline import line
 
@@ -54,7 +54,12 @@ class StatusServer:
     """
 
     def __init__(
-        self, document: Source, *, kubelet_dir: Path, socket: Path | None = None, interval: float = INTERVAL
+        self,
+        document: BackendRunner,
+        *,
+        kubelet_dir: Path,
+        socket: Path | None = None,
+        interval: float = INTERVAL,
     ) -> None:
         self._document = document
         self._kubelet_dir = kubelet_dir

@@ -42,7 +42,7 @@ _LONGEST = 300
 """Characters of the status line, which ``systemctl status`` shows as one."""
 
 
-class Notify:
+class SystemdNotifier:
     """A line to systemd for as long as the process lives.
 
     Takes ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` out of the environment: no program that a

@@ -31,7 +31,7 @@ from .trees import Tree
 B = TypeVar("B", bound=Backend)
 
 
-class Looking(Generic[B]):
+class BackendFixture(Generic[B]):
     """Makes backends of one kind, and ends what they began when it is left.
 
     Args:

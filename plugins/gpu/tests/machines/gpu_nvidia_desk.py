@@ -15,7 +15,7 @@ from devhost_gpu.options import GpuOptions
 from gpu_nvidia import NvidiaMachine
 
 from devhost.backend import Device
-from devhost.testing.fixtures import Looking
+from devhost.testing.fixtures import BackendFixture
 
 PATIENCE = 60.0
 """Seconds to wait for what must happen."""
@@ -26,7 +26,7 @@ class NvidiaDesk:
 
     def __init__(self, machine: NvidiaMachine, options: GpuOptions | None = None) -> None:
         self.machine = machine
-        self._looking = Looking(Gpu)
+        self._looking = BackendFixture(Gpu)
         self.backend = self._looking(machine.root, options)
 
     def look(self) -> dict[str, Device]:

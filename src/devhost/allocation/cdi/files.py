@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from devhost.backend.files import holds, make_directory, replace_file
-from devhost.discovery.worker import FileLane
+from devhost.discovery.worker import FileWorker
 
 from .spec import OWNER, ContainerEdits, digest
 
@@ -50,7 +50,7 @@ class SpecDirectory:
         self.owner = f"{OWNER}-{digest(tag)}" if tag else OWNER
         """Sets names apart from those of other hosts and of everybody else."""
         self.prefix = f"{self.owner}_"
-        self._lane = FileLane("cdi", MEND)
+        self._lane = FileWorker("cdi", MEND)
         self._known: dict[Path, tuple[Signature, str]] = {}
 
     def path(self, resource: str) -> Path:

@@ -23,7 +23,7 @@ AGAIN = 30.0
 """Seconds between looks while it is not known who holds what."""
 
 
-class Clearing:
+class CdiGarbageCollector:
     """Looks whenever it is woken.
 
     Args:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from devhost.allocation.allocator import Granted, Supply, Terms
+from devhost.allocation.allocator import Allocator, Granted, Terms
 from devhost.backend import NoOptions
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
 from devhost.backend.model import HEALTHY, Device, Edits, Health, unhealthy
-from devhost.discovery.runner import Source
+from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer
 from devhost.telemetry.log import get
 
@@ -58,11 +58,11 @@ class _Unit:
 
     devices: tuple[Device, ...]
     edits: ContainerEdits
-    source: Source | None = None
+    source: BackendRunner | None = None
     terms: Terms = field(default_factory=Terms)
 
 
-class Injection:
+class CdiInjection:
     """Writes the specification of one resource and answers with its names.
 
     Args:
@@ -71,7 +71,7 @@ class Injection:
         settled: called in the loop when what :meth:`listable` says may be another.
     """
 
-    def __init__(self, supply: Supply, directory: SpecDirectory, settled: Callable[[], None]) -> None:
+    def __init__(self, supply: Allocator, directory: SpecDirectory, settled: Callable[[], None]) -> None:
         self.kind = spec.kind(supply.name, directory.owner)
         self.ready = asyncio.Event()
         """Set once there is something to list, be it good or bad."""
@@ -410,6 +410,6 @@ class Injection:
             self._file, self._text, self._on_disk, self._unwritten = file, text, content, ""
 
 
-def _current(unit: _Unit, devices: Sequence[Device], source: Source, terms: Terms) -> bool:
+def _current(unit: _Unit, devices: Sequence[Device], source: BackendRunner, terms: Terms) -> bool:
     same = unit.source is source and unit.terms == terms
     return same and all(map(operator.is_, unit.devices, devices))

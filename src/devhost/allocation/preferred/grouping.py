@@ -74,7 +74,7 @@ Holder = Callable[[str, str], object]
 
 
 @dataclass(slots=True)
-class Admissions:
+class RequestGrouping:
     """Follows the requests of one kubelet.
 
     Args:

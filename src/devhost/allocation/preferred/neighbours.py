@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
-from devhost.allocation.account import Account
+from devhost.allocation.account import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
 from devhost.planning.affinity import Choice, Request, prefer
 from devhost.planning.affinity.policies import SCALES
@@ -24,7 +24,7 @@ from devhost.planning.settings import Prefer
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Guess, Metrics
 
-from .grouping import Admission, Admissions, Call
+from .grouping import Admission, Call, RequestGrouping
 
 log = get(__name__)
 _chatty = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ Pod = tuple[str, str]
 Inventories = Callable[[], Mapping[str, Inventory]]
 
 
-class Vicinity:
+class Neighbours:
     """The resources of one host, beside each other.
 
     Args:
@@ -65,7 +65,7 @@ class Vicinity:
         self._inventories = inventories
         self._metrics = metrics or Metrics()
         self._clock = clock
-        self._admissions = Admissions(clock, self._guessed)
+        self._admissions = RequestGrouping(clock, self._guessed)
         self._grounds: dict[str, _Ground] = {}
         self._kin: set[frozenset[str]] = set()
 
@@ -261,7 +261,9 @@ class _Ground:
             found.append(self.terrain.places[number] if number is not None and alone else ())
         return found
 
-    def free(self, account: Account, beside: _Ground, ended: Collection[Pod]) -> Mapping[Place, int]:
+    def free(
+        self, account: ResourceAllocations, beside: _Ground, ended: Collection[Pod]
+    ) -> Mapping[Place, int]:
         """How many tokens a container could get at each place, beside devices of another resource.
 
         What is the same hardware as a device of the other resource is not counted: it would not be free
@@ -298,7 +300,7 @@ class _Ground:
         return known[1]
 
 
-def _unheld_first(request: Request, account: Account) -> Request:
+def _unheld_first(request: Request, account: ResourceAllocations) -> Request:
     """The same request without tokens that a container is known to hold, as far as there are enough others.
 
     A kubelet offers such a token when it has lost its checkpoint. It also offers what has just been released,
@@ -315,7 +317,9 @@ def _unheld_first(request: Request, account: Account) -> Request:
     return replace(request, must_include=dict.fromkeys((*request.must_include, *usable)))
 
 
-def _ended(account: Account, available: Iterable[str], must_include: Iterable[str]) -> frozenset[Pod]:
+def _ended(
+    account: ResourceAllocations, available: Iterable[str], must_include: Iterable[str]
+) -> frozenset[Pod]:
     """Pods of which the kubelet shows that they have ended: it offers a device that one of them had.
 
     All that such a pod had is free, and the list that says so comes some seconds later. What must be
@@ -328,7 +332,7 @@ def _ended(account: Account, available: Iterable[str], must_include: Iterable[st
     return frozenset(pod for token in offered if (pod := _pod(account, token)))
 
 
-def _pod(account: Account, token: str) -> Pod | None:
+def _pod(account: ResourceAllocations, token: str) -> Pod | None:
     holder = account.holder(token)
     return None if holder is None else (holder.namespace, holder.pod)
 

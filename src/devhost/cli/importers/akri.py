@@ -15,7 +15,7 @@ from typing import Annotated
 
 from devhost.backend import option
 from devhost.config.annotation import Bounds, keys
-from devhost.config.diagnostics import Complaints, Place, shown
+from devhost.config.diagnostics import Diagnostics, Place, shown
 from devhost.config.nodes import Fields, Scalar
 from devhost.config.reader import read_dataclass
 from devhost.config.scalar import WRONG
@@ -117,7 +117,7 @@ def convert(data: bytes, file_name: str) -> str:
     Raises:
         ConfigError: it has none for udev, or the handler would refuse a rule; with everything wrong in it.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     found = of_kinds(documents(data, complaints), ("Configuration",), complaints, hint=_HINT)
     result = _Result()
     others = [one for one in found if not _is_udev(one)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from devhost.config.diagnostics import Complaints, shown
+from devhost.config.diagnostics import Diagnostics, shown
 from devhost.config.nodes import Fields, Scalar
 
 from .manifests import WORKLOADS, Argument, Found, documents, of_kinds, program
@@ -47,7 +47,7 @@ def convert(data: bytes, file_name: str) -> str:
     Raises:
         ConfigError: none of them is in it, or the plugin would refuse a flag.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     every = documents(data, complaints)
     flags, notes = _Flags(), list[str]()
     is_found = False

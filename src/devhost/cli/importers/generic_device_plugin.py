@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 from devhost.backend import OptionError, option
 from devhost.backend.errors import ConfigError
 from devhost.config.annotation import Bounds, Raw
-from devhost.config.diagnostics import WHOLE_FILE, Complaints, Place, one_line, shown, suggest
+from devhost.config.diagnostics import WHOLE_FILE, Diagnostics, Place, one_line, shown, suggest
 from devhost.config.nodes import Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import read_dataclass
 from devhost.config.scalar import WRONG, read_text
@@ -188,7 +188,7 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
         ConfigError: it is not a configuration of generic-device-plugin, with everything wrong in it; or
             nothing says the domain, whose default depends on the plugin's version.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     source = _read(objects(text, complaints), key)
     known = domain or source.domain
     devices = list(_devices(source.devices, known or DEFAULT_DOMAIN))

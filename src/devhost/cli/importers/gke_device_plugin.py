@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from devhost.backend import OptionError
 from devhost.config.annotation import Bounds
-from devhost.config.diagnostics import Complaints, shown
+from devhost.config.diagnostics import Diagnostics, shown
 from devhost.config.reader import read_dataclass
 from devhost.config.scalar import WRONG
 from devhost.planning.settings import MAX_REPLICAS
@@ -87,7 +87,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     result = _Result()
     remarks: list[Remark] = []
     is_found = False
@@ -133,7 +133,7 @@ def _of_flags(given: Mapping[str, Argument], result: _Result) -> None:
             result.notes.append(f"-{name}: the plugin has no such flag, and does not start with it.")
 
 
-def _xids(given: Argument, complaints: Complaints) -> Iterator[int]:
+def _xids(given: Argument, complaints: Diagnostics) -> Iterator[int]:
     for number in given.value.split(","):
         if number.strip().isdecimal():
             yield int(number)

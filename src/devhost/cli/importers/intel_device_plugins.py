@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from devhost.backend import OptionError
 from devhost.config.annotation import Bounds, keys
-from devhost.config.diagnostics import Complaints, shown
+from devhost.config.diagnostics import Diagnostics, shown
 from devhost.config.nodes import Fields
 from devhost.config.reader import read_dataclass
 from devhost.config.scalar import WRONG
@@ -318,7 +318,7 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     """
     if services:
         service_name(services)
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     every = documents(data, complaints)
     hint = f"give it one of {', '.join(_KINDS)} of deviceplugin.intel.com/v1"
     result = _Result(services, dict(_configured(every)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from devhost.config.diagnostics import Complaints, Place, shown
+from devhost.config.diagnostics import Diagnostics, Place, shown
 from devhost.config.document import parse_all
 from devhost.config.nodes import Fields, Items, Node, Scalar
 
@@ -29,7 +29,7 @@ class Object:
         return f"{self.kind} {self.name}".strip() or "a document without kind"
 
 
-def objects(data: bytes, complaints: Complaints) -> list[Object]:
+def objects(data: bytes, complaints: Diagnostics) -> list[Object]:
     """The documents of a file, with a List replaced by its items; at least one.
 
     Raises:

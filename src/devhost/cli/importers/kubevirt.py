@@ -14,7 +14,7 @@ from typing import Annotated
 
 from devhost.backend import OptionError, option
 from devhost.config.annotation import Bounds, Raw, keys
-from devhost.config.diagnostics import Complaints, Place, shown
+from devhost.config.diagnostics import Diagnostics, Place, shown
 from devhost.config.nodes import Entry as Key
 from devhost.config.nodes import Fields, Items, Node, Scalar
 from devhost.config.reader import read_dataclass
@@ -131,7 +131,7 @@ def convert(data: bytes, file_name: str) -> str:
     Raises:
         ConfigError: it has no ``permittedHostDevices``, or KubeVirt would refuse them.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     found = of_kinds(documents(data, complaints), ("", "KubeVirt", "HyperConverged"), complaints, hint=_HINT)
     result, remarks = _Result(), list[Remark]()
     lists = 0

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from devhost.config.diagnostics import WHOLE_FILE, Complaints, Mark, Place, shown
+from devhost.config.diagnostics import WHOLE_FILE, Diagnostics, Mark, Place, shown
 from devhost.config.document import parse_all
 from devhost.config.nodes import Fields, Items, Node, Scalar
 
@@ -51,7 +51,7 @@ class Found:
         return found[0].text if found and isinstance(found[0], Scalar) else ""
 
 
-def documents(data: bytes, complaints: Complaints) -> list[Found]:
+def documents(data: bytes, complaints: Diagnostics) -> list[Found]:
     """Every document of a file, and every object of a List.
 
     Raises:
@@ -68,7 +68,7 @@ def documents(data: bytes, complaints: Complaints) -> list[Found]:
 
 
 def of_kinds(
-    found: Sequence[Found], kinds: Collection[str], complaints: Complaints, *, hint: str
+    found: Sequence[Found], kinds: Collection[str], complaints: Diagnostics, *, hint: str
 ) -> list[Found]:
     """Those of these kinds; an empty kind stands for a document that is no Kubernetes object.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from devhost.config.diagnostics import Complaints, Place
+from devhost.config.diagnostics import Diagnostics, Place
 from devhost.config.document import parse
 from devhost.config.nodes import Node, Scalar
 
@@ -25,7 +25,7 @@ def embedded(node: Scalar, place: Place) -> tuple[Node, Place]:
     Raises:
         ConfigError: the string is not YAML; JSON always is.
     """
-    inner = Complaints(f"{place.complaints.file}:{node.mark.line}: {place.path}")
+    inner = Diagnostics(f"{place.complaints.file}:{node.mark.line}: {place.path}")
     data = untabbed(node.text.encode(errors="surrogatepass"))
     return parse(data, inner, if_empty=IF_EMPTY), Place(inner)
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from devhost.backend import OptionError, option
 from devhost.config.annotation import Bounds, Raw, keys
-from devhost.config.diagnostics import Complaints, Place, shown, suggest
+from devhost.config.diagnostics import Diagnostics, Place, shown, suggest
 from devhost.config.language import MAX_RESOURCES
 from devhost.config.nodes import Entry, Fields, Node
 from devhost.config.reader import read_dataclass, read_fields
@@ -131,7 +131,7 @@ def convert(data: bytes, file_name: str) -> str:
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     found = objects(data, complaints)
     node, place = unwrapped(found, config_map_key=CONFIG_KEY, fields=FIELDS, belongs=_BELONGS)
     remarks: list[Remark] = []

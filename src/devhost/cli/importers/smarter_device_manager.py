@@ -14,7 +14,7 @@ from typing import Annotated
 
 from devhost.backend import OptionError, option
 from devhost.config.annotation import Bounds, keys
-from devhost.config.diagnostics import Complaints, Mark, Place, shown
+from devhost.config.diagnostics import Diagnostics, Mark, Place, shown
 from devhost.config.nodes import Items, Node
 from devhost.config.reader import read_dataclass
 from devhost.config.scalar import WRONG
@@ -85,7 +85,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     found = of_kinds(documents(data, complaints), ("", "ConfigMap"), complaints, hint=_HINT)
     remarks: list[Remark] = []
     rules: list[tuple[Mark, _Rule]] = []

@@ -15,7 +15,7 @@ from typing import Annotated
 from devhost.backend import OptionError, option
 from devhost.backend.where import Where, covers
 from devhost.config.annotation import Bounds, Raw, keys
-from devhost.config.diagnostics import Complaints, Place, one_line, shown
+from devhost.config.diagnostics import Diagnostics, Place, one_line, shown
 from devhost.config.language import MAX_RESOURCES
 from devhost.config.nodes import Items, Node
 from devhost.config.reader import read_dataclass, read_fields
@@ -103,7 +103,7 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     found = objects(data, complaints)
     prefix = prefix or _prefix(found) or DEFAULT_PREFIX
     node, place = unwrapped(

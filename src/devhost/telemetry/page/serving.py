@@ -10,7 +10,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from devhost.telemetry.document import Source, StatusDocument
+from devhost.telemetry.document import BackendRunner, StatusDocument
 from devhost.telemetry.http import Answer, Response, Route, Stream
 from devhost.telemetry.newest import INTERVAL, Newest
 from devhost.telemetry.oneline import line
@@ -46,7 +46,12 @@ class StatusPage:
     """
 
     def __init__(
-        self, document: Source, *, node: str | None = None, pods: bool = True, interval: float = INTERVAL
+        self,
+        document: BackendRunner,
+        *,
+        node: str | None = None,
+        pods: bool = True,
+        interval: float = INTERVAL,
     ) -> None:
         name = node or node_name()
 

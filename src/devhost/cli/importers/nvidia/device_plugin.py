@@ -26,7 +26,7 @@ from devhost.cli.importers.kubernetes import (
 )
 from devhost.cli.importers.notation import quoted, text
 from devhost.cli.importers.workload import Container, containers
-from devhost.config.diagnostics import Complaints, Place, one_line
+from devhost.config.diagnostics import Diagnostics, Place, one_line
 from devhost.config.nodes import Fields, Node
 from devhost.config.reader import read_dataclass
 from devhost.config.scalar import WRONG
@@ -60,7 +60,7 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Complaints(file_name)
+    complaints = Diagnostics(file_name)
     notes: list[str] = []
     remarks: list[Remark] = []
     found = objects(data, complaints)
