@@ -281,7 +281,7 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
         asked.set()
         over.wait()
 
-    for where in ("injection.RENDER_DEADLINE", "host.SHUTDOWN"):
+    for where in ("allocation.cdi.injector.RENDER_DEADLINE", "host.host.SHUTDOWN"):
         monkeypatch.setattr(f"devhost.{where}", 60.0)  # longer than the rig waits for the host's end
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE)

@@ -59,7 +59,7 @@ def test_every_plugin_package_reaches_the_build_whole_and_without_its_tests() ->
 
 def test_the_host_reaches_the_build_and_nothing_beside_it() -> None:
     included = project(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    for needed in ("pyproject.toml", "README.md", "LICENSE", "src/devhost/daemon.py", *included):
+    for needed in ("pyproject.toml", "README.md", "LICENSE", "src/devhost/host/daemon.py", *included):
         assert let_in(needed), needed
     for other in (
         ".git/config",
