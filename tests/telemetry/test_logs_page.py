@@ -37,19 +37,37 @@ Row = tuple[str, str, str]
 """Message, level and fields, as the page has them."""
 
 
-def written() -> Iterator[tuple[str, ast.Call]]:
-    """Every call that writes a line, with the name of its level."""
+def calls(*, but: str = "") -> Iterator[ast.Call]:
+    """Every call in the code that runs outside tests, without those in one module."""
     for file in sorted(SOURCE.rglob("*.py")):
-        if "testing" in file.relative_to(SOURCE).parts:
-            continue  # runs in tests only
+        if "testing" in file.relative_to(SOURCE).parts or file == SOURCE / but:
+            continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in LEVELS
-                and ast.unparse(node.func.value) in ("log", "_log", "self._log", "telemetry.log")
-            ):
-                yield LEVELS[node.func.attr], node
+            if isinstance(node, ast.Call):
+                yield node
+
+
+def written() -> Iterator[tuple[str, ast.Call]]:
+    """Every call that writes a line, with its level. ``FailureLog`` gets its messages from its callers."""
+    for node in calls(but="discovery/reconciler.py"):
+        if (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr in LEVELS
+            and ast.unparse(node.func.value) in ("log", "_log", "self._log", "telemetry.log")
+        ):
+            yield LEVELS[node.func.attr], node
+
+
+def of_failure_logs() -> Iterator[Row]:
+    """What each ``FailureLog`` writes: when something fails, and when it works again."""
+    for node in calls():
+        if isinstance(node.func, ast.Name) and node.func.id == "FailureLog":
+            failed, recovered = map(ast.literal_eval, node.args[1:])
+            named = {word.arg: word.value for word in node.keywords}
+            level = named.pop("level", ast.Constant("warning"))
+            named.pop("incident", None)
+            yield failed, ast.literal_eval(level), ", ".join([*named, "reason"])
+            yield recovered, "info", ", ".join(named)
 
 
 def in_the_code() -> set[Row]:
@@ -59,7 +77,7 @@ def in_the_code() -> set[Row]:
         if isinstance(first, ast.Constant):
             fields = [word.arg or "backend, reason" for word in call.keywords]
             found.add((first.value, level, ", ".join(fields)))
-    return found
+    return found.union(of_failure_logs())
 
 
 def on_the_page() -> list[Row]:
@@ -76,8 +94,8 @@ def test_the_page_has_every_message_with_its_level_and_fields_and_no_other() -> 
 
 def test_messages_that_are_not_literal_are_those_known_by_name() -> None:
     """Else a line could be written that the page does not have."""
-    calls = [ast.unparse(call.args[0]) for _, call in written() if not isinstance(call.args[0], ast.Constant)]
-    assert calls == ["event"]  # of kubelet.server: a call of the kubelet that failed
+    others = [call.args[0] for _, call in written() if not isinstance(call.args[0], ast.Constant)]
+    assert list(map(ast.unparse, others)) == ["event"]  # of kubelet.server: a call of the kubelet that failed
     source = "".join(file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py"))
     assert [message for message in BY_NAME if f'"{message}"' not in source] == []
 
