@@ -54,15 +54,14 @@ PURE = (
     "backend.errors",
     "backend.where",
     "backend.backoff",
-    "allocation.account",
+    "allocation.allocations",
     "allocation.edits",
-    "allocation.ledger",
     "allocation.preferred.grouping",
     "discovery.health",
     "host.departures",
 )
 """Packages and modules that decide and touch nothing. They import only each other and the values of
-``backend``; ``planning.diff`` and ``allocation.preferred.grouping`` write to the log besides."""
+``backend``; ``allocation.preferred.grouping`` writes to the log besides."""
 
 IO = {"asyncio", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time", "urllib", "tempfile"}
 """Standard modules with which a module would not be pure. Two are allowed a type: see ``PURE_TYPES``."""

@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from devhost.allocation.allocations import APART, Allocations, Listing
 from devhost.allocation.inventory import GRACE, Inventory
-from devhost.allocation.ledger import Allocations
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text
-from devhost.planning.held import APART, Listing
+from devhost.host.replan import plan_devices
 from devhost.planning.plan import Plan, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import ALL
@@ -97,7 +97,7 @@ class Node:
         """Starts devhost, which knows nothing, and tells it what the kubelet knows."""
         self.ledger = Allocations(lambda: self.now, self.replan)
         self.inventories = {}
-        self.ledger.heard(self.listing())
+        self.ledger.apply(self.listing())
         self.replan()
 
     def read(self) -> None:
@@ -108,7 +108,7 @@ class Node:
 
     def replan(self) -> None:
         self.read()
-        self.plan = self.ledger.plan(self.found, self.settings)
+        self.plan = plan_devices(self.found, self.settings, self.ledger)
         for name in [name for name in self.inventories if name not in self.plan.resources]:
             self.inventories.pop(name).clear()
         for name, planned in self.plan.resources.items():
@@ -118,7 +118,7 @@ class Node:
                 inventory = Inventory(
                     lambda: self.now,
                     lambda: self.now,
-                    account=self.ledger.account(name),
+                    allocations=self.ledger.of(name),
                     backend=backend,
                 )
                 self.inventories[name] = inventory
@@ -165,7 +165,7 @@ class Node:
 
     def tell(self) -> None:
         self.now += self.dice.choice((0.5, APART, 10.0))
-        self.ledger.heard(self.listing())
+        self.ledger.apply(self.listing())
 
     def reload(self) -> None:
         dice, entries = self.dice, list(self.settings.resources)

@@ -75,7 +75,7 @@ def test_pods_for_single_devices_leave_whole_switches() -> None:
     machine = Machine(gpu=2, hca=2)
     for number in range(1, 5):
         machine.pod((GPU, 1), (HCA, 1))
-        broken = {switch_of(name) for name in machine.inventories[GPU].account.tokens()}
+        broken = {switch_of(name) for name in machine.inventories[GPU].allocations.tokens()}
         assert len(broken) == -(-number // 2)
 
 

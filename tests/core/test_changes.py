@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.inventory import GRACE, Inventory
+from devhost.allocation.inventory import GRACE, Changes, Inventory
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
 from devhost.discovery.health import HealthTracker
-from devhost.planning.diff import NAMED, REASONS, Changes, DeviceLog
+from devhost.host.device_log import NAMED, REASONS, DeviceLog
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
@@ -28,8 +28,8 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.caplog.set_level(logging.INFO, "devhost")
-        chronicle = DeviceLog("example.com/toy")
-        self.inventory = Inventory(lambda: self.now, lambda: self.now, changed=chronicle.tell)
+        device_log = DeviceLog("example.com/toy")
+        self.inventory = Inventory(lambda: self.now, lambda: self.now, changed=device_log.write)
 
     def show(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
         offers = [Offer(Device(device), replicas) for device in devices]
@@ -229,12 +229,12 @@ def test_what_was_told_adds_up_to_what_is_listed(history: list[tuple[State, floa
         for device in changes.appeared:
             assert device not in told
             told[device] = True
-        for device in changes.ill:
+        for device in changes.unhealthy:
             assert told[device]
             told[device] = False
-        for device in changes.otherwise:
+        for device in changes.other_reason:
             assert not told[device]
-        for device in changes.well:
+        for device in changes.healthy_again:
             assert not told[device]
             told[device] = True
 

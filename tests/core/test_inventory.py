@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.account import ResourceAllocations
+from devhost.allocation.allocations import APART, Allocations, Listing
 from devhost.allocation.inventory import GRACE, Inventory, Snapshot
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Health, Holder, unhealthy
 from devhost.kubelet import messages
-from devhost.planning.held import APART, Listing
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 from devhost.planning.tokens import token
@@ -32,9 +31,9 @@ class Rig:
     woken: int = 0
 
     def __post_init__(self) -> None:
-        account = ResourceAllocations("r", lambda: self.now)
+        account = Allocations(lambda: self.now).of("r")
         self.inventory = Inventory(
-            lambda: 1e9 + self.now, lambda: self.now, self.wake, account=account, backend="b"
+            lambda: 1e9 + self.now, lambda: self.now, self.wake, allocations=account, backend="b"
         )
 
     def wake(self) -> None:
@@ -43,7 +42,7 @@ class Rig:
     def hear(self, *tokens: str) -> bool:
         """The kubelet lists these as held, and some pods that hold nothing."""
         listing = Listing((1, 2, 3), self.now, 5, {"r": dict.fromkeys(tokens, POD)})
-        return self.inventory.account.heard(listing)[0]
+        return self.inventory.allocations.apply(listing)[0]
 
     def show(self, *offers: Offer | str, caused_at: float | None = None, of: Of = Of.EACH) -> bool:
         made = units(of, [Offer(Device(one)) if isinstance(one, str) else one for one in offers])
@@ -167,9 +166,9 @@ def test_who_asks_the_kubelet_is_woken_by_an_allocation_and_by_a_vanished_device
     assert rig.woken == 1
     rig.show("b")
     assert rig.woken == 2
-    before = rig.inventory.account.due(rig.now)
+    before = rig.inventory.allocations.due(rig.now)
     rig.hear("a")
-    assert before is not None and rig.inventory.account.due(rig.now) != before
+    assert before is not None and rig.inventory.allocations.due(rig.now) != before
     rig.show("b")
     assert rig.woken == 2
 

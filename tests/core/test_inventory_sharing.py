@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from devhost.allocation.account import ResourceAllocations
+from devhost.allocation.allocations import APART, Allocations, Listing
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device, Holder
-from devhost.planning.held import APART, UNNAMED, Listing
+from devhost.planning.claims import UNNAMED
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
@@ -19,8 +19,8 @@ class Rig:
     now: float = 100.0
 
     def __post_init__(self) -> None:
-        account = ResourceAllocations("r", lambda: self.now)
-        self.inventory = Inventory(lambda: self.now, lambda: self.now, account=account)
+        account = Allocations(lambda: self.now).of("r")
+        self.inventory = Inventory(lambda: self.now, lambda: self.now, allocations=account)
 
     def show(self, replicas: int, of: Of = Of.EACH) -> None:
         offers = [Offer(Device(name), replicas) for name in "ab"]
@@ -28,7 +28,7 @@ class Rig:
 
     def hear(self, *tokens: str) -> None:
         self.now += APART
-        self.inventory.account.heard(Listing((1, 2, 3), self.now, 5, {"r": dict.fromkeys(tokens, POD)}))
+        self.inventory.allocations.apply(Listing((1, 2, 3), self.now, 5, {"r": dict.fromkeys(tokens, POD)}))
 
     def healthy(self) -> set[str]:
         return {name for name, entry in self.inventory.snapshot.entries.items() if entry.health.healthy}

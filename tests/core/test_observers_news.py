@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from devhost.allocation.inventory import Member
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.discovery.observers import Batch
 from devhost.discovery.scanner import Condition, State
 from devhost.host.publisher import News
-from devhost.planning.diff import Member
-from devhost.planning.held import Held
+from devhost.planning.claims import Held
 
 A, B = Device("a"), Device("b")
 ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")

@@ -13,13 +13,13 @@ from typing import ClassVar
 import pytest
 
 from devhost import config
+from devhost.allocation import allocations
 from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.host.host import Host
 from devhost.kubelet import poll_schedule
-from devhost.planning import held
 from devhost.testing.kubelet import KubeletSimulator
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
@@ -136,10 +136,10 @@ async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[Kub
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks who holds what ten times as often as on a node, and believes a release ten times as soon."""
     for module, name in (
-        (held, "APART"),
-        (held, "RELAXED"),
-        (held, "MISSED"),
-        (held, "WATCHED"),
+        (allocations, "APART"),
+        (allocations, "RELAXED"),
+        (allocations, "MISSED"),
+        (allocations, "WATCHED"),
         (poll_schedule, "GAP"),
         (poll_schedule, "FIRST"),
     ):

@@ -199,7 +199,7 @@ async def test_what_is_left_in_a_directory_that_is_configured_no_more_goes_with_
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
-        await rig.until(lambda: host.ledger.account(TOY).holder(token))
+        await rig.until(lambda: host.ledger.of(TOY).holder(token))
         left = specs.path()
         rig.write(OTHER_LINE)
         await rig.until(lambda: host.generation == 2)

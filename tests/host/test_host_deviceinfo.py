@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
+from devhost.allocation import allocations
 from devhost.backend import Device
-from devhost.planning import held
 
 NET = "example.com/net"
 LINE = "name: example.com/net, backend: toy"
@@ -22,7 +22,7 @@ def told(device):
 def hurried(monkeypatch):
     """A kubelet that is asked more often shows sooner that a pod is gone."""
     for name, seconds in (("APART", 0.2), ("RELAXED", 0.4), ("MISSED", 0.4)):
-        monkeypatch.setattr(held, name, seconds)
+        monkeypatch.setattr(allocations, name, seconds)
 
 
 @pytest.fixture

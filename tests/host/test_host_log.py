@@ -15,7 +15,7 @@ async def test_a_device_that_turns_unhealthy_and_back_is_in_the_log_once_each(ri
     rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 100}}")
 
     def told() -> list[tuple[str, str, dict[str, object]]]:
-        lines = [record for record in caplog.records if record.name == "devhost.planning.diff"]
+        lines = [record for record in caplog.records if record.name == "devhost.host.device_log"]
         return [(line.levelname, line.getMessage(), vars(line)["fields"]) for line in lines]
 
     async with rig.running():

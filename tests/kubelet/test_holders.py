@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.ledger import Allocations
 from devhost.backend.backoff import Backoff
 from devhost.backend.model import Holder
 from devhost.kubelet import poll_schedule
 from devhost.kubelet.podresources import PodResources, Unanswered
 from devhost.kubelet.podresources_poller import BELIEVED, PodResourcesPoller
-from devhost.planning.held import Listing
 
 TOY = "example.com/toy"
 POD = Holder("default", "pod", "main")
@@ -51,7 +50,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 async def running(source: Scripted) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
     clock = asyncio.get_running_loop().time
     ledger = Allocations(clock)
-    inventory = Inventory(lambda: 0.0, clock, lambda: holders.wake(), account=ledger.account(TOY))
+    inventory = Inventory(lambda: 0.0, clock, lambda: holders.wake(), allocations=ledger.of(TOY))
     holders = PodResourcesPoller(source, ledger, lambda: None)
     task = asyncio.create_task(holders.run())
     try:
@@ -100,7 +99,7 @@ async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:
 
 async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes(monkeypatch) -> None:
     monkeypatch.setattr(poll_schedule, "PATIENCE", 0.0)
-    monkeypatch.setattr("devhost.planning.held.EAGER", 0.01)
+    monkeypatch.setattr("devhost.allocation.allocations.EAGER", 0.01)
     source = Scripted()
     async with running(source) as (holders, inventory):
         await until(lambda: source.asked == 1)
@@ -123,4 +122,4 @@ async def test_another_kubelet_sock_is_another_kubelet_though_podresources_is_se
         await until(lambda: inventory.holder("a") == POD)
         holders.restarted()
         source.held = {}
-        await until(lambda: inventory.account.forgotten() == {"a": POD})
+        await until(lambda: inventory.allocations.forgotten() == {"a": POD})

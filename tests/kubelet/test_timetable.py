@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devhost.allocation.allocations import PATIENCE, RELAXED
 from devhost.kubelet.poll_schedule import FIRST, GAP, PollSchedule
-from devhost.planning.held import PATIENCE, RELAXED
 
 OLD, NEW = (1, 1, 1), (1, 2, 2)
 NEVER = float("-inf")

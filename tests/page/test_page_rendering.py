@@ -11,8 +11,7 @@ import pytest
 
 from devhost.allocation.inventory import forgotten
 from devhost.backend.model import Device, Holder
-from devhost.planning.claims import ClaimIndex
-from devhost.planning.held import Held
+from devhost.planning.claims import ClaimIndex, Held
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.page import devices
 from devhost.telemetry.page.redaction import without_pods

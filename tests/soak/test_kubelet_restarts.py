@@ -46,7 +46,7 @@ async def churn(node: Node, chance: random.Random) -> None:
 async def test_kubelet_restarts_in_a_row_during_churn_leave_every_resource_right(profile):
     chance = random.Random(RESTARTS)
     before = footprint()
-    with shortened("devhost.planning.held"), Node(profile, Tally(), every_resource) as node:
+    with shortened("devhost.allocation.allocations"), Node(profile, Tally(), every_resource) as node:
         for name in TOYS:
             for number in range(6):
                 node.toys[name].devices[f"d{number}"] = device(number)

@@ -1,5 +1,5 @@
 """Handing out devices: token checks, the backend's answer, direct or CDI injection, who holds what.
 
-Import from here: ``allocator``, ``injection``, ``inventory``, ``ledger``.
+Import from here: ``allocations``, ``allocator``, ``injection``, ``inventory``.
 May import: ``config`` and every package below it.
 """

@@ -20,7 +20,7 @@ from devhost.planning.settings import Prefer, ResourceSettings
 from devhost.telemetry.log import get
 
 from . import device_info
-from .account import ResourceAllocations
+from .allocations import ResourceAllocations
 from .device_info_files import DeviceInfoFiles
 from .edits import check_edits, named, permitted, quoted
 from .inventory import Entry, Inventory
@@ -152,7 +152,7 @@ class Allocator:
     async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
         """Finds out who holds what the kubelet offers to a container, before :meth:`prefer`."""
         offered = set(available).difference(must_include)
-        await self.confirm(self.inventory.account, tuple(offered), offered=True)
+        await self.confirm(self.inventory.allocations, tuple(offered), offered=True)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.planning.affinity.prefer`."""
@@ -181,7 +181,7 @@ class Allocator:
                 f"{self.name}: the container asks for {len(tokens)}, and may have at most {self.most} "
                 "(share.maxPerContainer of the node's configuration): lower its limit"
             )
-        await self.confirm(self.inventory.account, tokens)
+        await self.confirm(self.inventory.allocations, tokens)
         wanted = {entry.token: self._healthy(entry) for entry in self._entries(tokens)}
         with self.inventory.reserved(wanted):
             self.inventory.succeed(wanted)
@@ -266,7 +266,7 @@ class Allocator:
             BackendError: the backend failed or hung.
         """
         got = [self._got(entry) for entry in self._entries(tokens)]
-        terms = self.inventory.account.terms.get(tokens[0], self.terms)
+        terms = self.inventory.allocations.terms.get(tokens[0], self.terms)
         options = terms.options
         if self.source.prepares(options):
             given = (options, self.terms.options, self._before)

@@ -3,24 +3,23 @@
 A *token* is what the kubelet counts: a device, one of the replicas it is shared as, or one of those as
 which all devices of the resource are shared together. A token that
 disappears is first shown Unhealthy and left out only after :data:`GRACE`, because a kubelet may just
-have chosen it; one that a container holds stays Unhealthy until it is released (:mod:`devhost.planning.held`
-tells when that is believed), so that the pod's status tells the truth. A token that a container holds and
-the kubelet has forgotten is Unhealthy, too, and has a Healthy stand-in (:func:`.tokens.stand_in`).
+have chosen it; one that a container holds stays Unhealthy until it is released (:mod:`.allocations` says when
+that is believed), so that the pod's status is true. A token that a container holds and the kubelet has
+forgotten is Unhealthy, too, and has a Healthy stand-in (:func:`devhost.planning.tokens.stand_in`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
-from devhost.planning.diff import Changes, Member, beginning, between, ending
-from devhost.planning.held import UNNAMED
+from devhost.planning.claims import UNNAMED
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
 
-from .account import ResourceAllocations
+from .allocations import Allocations, ResourceAllocations
 
 GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
@@ -32,6 +31,81 @@ NAMED_ILL = 4
 
 Given = Mapping[str, Sequence[Device]]
 """What a container got: tokens, and the devices behind each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the devices a token stands for, and its own health."""
+
+    device: Device
+    health: Health
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Devices by id, each with the reason where there is one. What appears unhealthy is in ``unhealthy`` too.
+
+    ``other_reason`` has those that stay unhealthy, for another reason than before. ``before`` and ``after``
+    are the devices that may have changed, as they were and as they are. Where the ``whole`` list begins or
+    ends, all of them appear or leave.
+    """
+
+    left: Mapping[str, str]
+    appeared: Mapping[str, str]
+    unhealthy: Mapping[str, str]
+    other_reason: Mapping[str, str]
+    healthy_again: Mapping[str, str]
+    before: Mapping[str, Member]
+    after: Mapping[str, Member]
+    whole: bool = False
+
+
+def beginning(devices: Mapping[str, Member]) -> Changes:
+    """The changes that the first list of a resource brings."""
+    reasons = {name: member.health.reason for name, member in devices.items() if not member.health.healthy}
+    return Changes({}, dict.fromkeys(devices, ""), reasons, {}, {}, {}, devices, whole=True)
+
+
+def ending(devices: Mapping[str, Member]) -> Changes:
+    """The changes when a resource is removed."""
+    reason = "the resource has left the configuration"
+    return Changes(dict.fromkeys(devices, reason), {}, {}, {}, {}, devices, {}, whole=True)
+
+
+def between(
+    before: Mapping[str, Member],
+    after: Mapping[str, Member],
+    unchanged: Collection[str],
+    why_gone: Callable[[str], str],
+) -> Changes:
+    """The changes of those devices that may have changed.
+
+    Args:
+        before: what they were in the old list, by id; one that is missing here was not in it.
+        after: what they are in the new list.
+        unchanged: devices of ``before`` that are in the new list as they were.
+        why_gone: the reason why a device, by id, is no longer in the list.
+    """
+    left: dict[str, str] = {}
+    appeared: dict[str, str] = {}
+    unhealthy: dict[str, str] = {}
+    other_reason: dict[str, str] = {}
+    healthy_again: dict[str, str] = {}
+    for device in before:
+        if device not in after and device not in unchanged:
+            left[device] = why_gone(device)
+    for device, member in after.items():
+        was, health = before.get(device), member.health
+        if was is None:
+            appeared[device] = ""
+        if health.healthy:
+            if was is not None and not was.health.healthy:
+                healthy_again[device] = ""
+        elif was is None or was.health.healthy:
+            unhealthy[device] = health.reason
+        elif was.health.reason != health.reason:
+            other_reason[device] = health.reason
+    return Changes(left, appeared, unhealthy, other_reason, healthy_again, before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +176,7 @@ class Inventory:
         clock: Callable[[], float],
         held: Callable[[], None] = lambda: None,
         changed: Callable[[Changes], None] = lambda changes: None,
-        account: ResourceAllocations | None = None,
+        allocations: ResourceAllocations | None = None,
         backend: str = "",
         handed_out: Callable[[Given], None] = lambda given: None,
     ) -> None:
@@ -112,10 +186,10 @@ class Inventory:
         self._held = held
         self._changed = changed
         self._handed_out = handed_out
-        self.account = ResourceAllocations("", clock) if account is None else account
+        self.allocations = Allocations(clock).of("") if allocations is None else allocations
         self.backend = backend
         self._vanished: set[str] = set()
-        self.withheld = False
+        self.names_holders = False
         """Whether a token is Unhealthy though its device is well, and its reason names a container."""
         self.snapshot = Snapshot()
 
@@ -126,7 +200,7 @@ class Inventory:
 
     def reserved(self, wanted: Mapping[str, Iterable[Device]]) -> AbstractContextManager[None]:
         """Counts tokens, with their devices, as held while it is worked out what a container gets."""
-        return self.account.reserved(self.backend, wanted, self._alone(wanted))
+        return self.allocations.reserved(self.backend, wanted, self._unshared(wanted))
 
     def allocated(
         self,
@@ -146,31 +220,31 @@ class Inventory:
                 for name in tokens
             }
         now: Given = {name: tuple(given[name]) for name in tokens}
-        self.account.allocated(self.backend, now, self._alone(now), terms)
+        self.allocations.allocated(self.backend, now, self._unshared(now), terms)
         self._handed_out(now)
         self._held()
 
     def stands_in_for(self, name: str) -> str:
         """Why a stand-in must not be allocated; empty where a container has it, or its token is free."""
         token = stood_for(name, self.snapshot.entries)
-        if token is None or name in self.account or token not in self.account.tokens():
+        if token is None or name in self.allocations or token not in self.allocations.tokens():
             return ""
-        if self.account.has_ended(token):
+        if self.allocations.has_ended(token):
             return ""
-        holder = self.account.holder(token) or UNNAMED
-        is_forgotten = token in self.account.forgotten()
+        holder = self.allocations.holder(token) or UNNAMED
+        is_forgotten = token in self.allocations.forgotten()
         return f"it stands in for {token}, {forgotten(holder) if is_forgotten else f'held by {holder}'}"
 
     def succeed(self, names: Iterable[str]) -> None:
         """Releases the tokens behind these stand-ins whose containers have ended."""
         for name in names:
             token = stood_for(name, self.snapshot.entries)
-            if token is not None and self.account.has_ended(token):
-                self.account.release(token)
+            if token is not None and self.allocations.has_ended(token):
+                self.allocations.release(token)
 
     def given(self, name: str) -> tuple[str, ...]:
         """Ids of the devices that the container got which holds this token, as far as that is known."""
-        return self.account.given(name)
+        return self.allocations.given(name)
 
     def listed(self) -> dict[str, bool]:
         """Devices behind the tokens or in the hands of those who hold one, and whether somebody holds them.
@@ -179,7 +253,7 @@ class Inventory:
         """
         found = dict.fromkeys(self.snapshot.devices(), False)
         for name, entry in self.snapshot.entries.items():
-            if name in self.account:
+            if name in self.allocations:
                 held = self.given(name) or tuple(member.device.id for member in entry.members)
                 found.update(dict.fromkeys(held, True))
         return found
@@ -191,11 +265,11 @@ class Inventory:
 
     def is_allocated(self, name: str) -> bool:
         """Whether some container holds this token, as far as that is known."""
-        return name in self.account
+        return name in self.allocations
 
     def holder(self, name: str) -> Holder | None:
         """Which container holds this token; ``None`` where none does or the kubelet has not said which."""
-        return self.account.holder(name)
+        return self.allocations.holder(name)
 
     def update(
         self,
@@ -245,7 +319,7 @@ class Inventory:
                 else:
                     since = before.since if before.health.healthy == health.healthy else wall
                     entries[name] = Entry(name, unit.id, members, nodes, health, since)
-        self.withheld = False
+        self.names_holders = False
         self._keep_back(units, entries, wall)
         self._stand_in(entries, wall)
         vanished = [
@@ -259,7 +333,7 @@ class Inventory:
             entries[before.token] = self._gone(before, why_gone, now, wall)
             gone.add(before.token)
         if gone != self._vanished:
-            self._vanished = self.account.vanished = gone
+            self._vanished = self.allocations.vanished = gone
             self._held()
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
@@ -272,7 +346,7 @@ class Inventory:
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
-        self._vanished = self.account.vanished = set()
+        self._vanished = self.allocations.vanished = set()
         if present := self.present():
             self._changed(ending(present))
         self._publish({}, bool(self.snapshot.entries), None)
@@ -283,7 +357,7 @@ class Inventory:
         waits = [
             entry.gone_at + GRACE - now
             for entry in self.snapshot.entries.values()
-            if entry.gone_at is not None and entry.token not in self.account
+            if entry.gone_at is not None and entry.token not in self.allocations
         ]
         return max(0.0, min(waits)) if waits else None
 
@@ -295,17 +369,17 @@ class Inventory:
                 subscriber()
         return changed
 
-    def _alone(self, names: Iterable[str]) -> list[str]:
+    def _unshared(self, names: Iterable[str]) -> list[str]:
         """Those of the tokens whose devices are handed out once only."""
         entries = self.snapshot.entries
-        alone = []
+        unshared = []
         for name in names:
             if (entry := entries.get(name)) is not None and entry.unit != name:
                 second = entries.get(numbered(entry.unit, 1))
                 if second is not None and second.gone_at is None:
                     continue
-            alone.append(name)
-        return alone
+            unshared.append(name)
+        return unshared
 
     def _keep_back(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
         """Shows the tokens of a device as Unhealthy while a container has it that must not share it.
@@ -315,13 +389,13 @@ class Inventory:
         The same holds where a container has it under a former id.
         """
         before: dict[str, list[str]] = {}
-        for name in sorted(self.account.tokens()):
+        for name in sorted(self.allocations.tokens()):
             if stood_for(name, entries) is not None:
                 continue
             now = entries.get(name)
             # what a container got for itself, by a token of which there is one today too, is in order
-            if now is None or (now.unit != name and self.account.alone(name)):
-                for backend, device in self.account.in_hands(name):
+            if now is None or (now.unit != name and self.allocations.is_unshared(name)):
+                for backend, device in self.allocations.devices_of(name):
                     if backend == self.backend:
                         before.setdefault(device, []).append(name)
         if not before:
@@ -341,7 +415,7 @@ class Inventory:
                 if kept is None:
                     continue
                 other, by_former_id = kept
-                holder = self.account.holder(other) or UNNAMED
+                holder = self.allocations.holder(other) or UNNAMED
                 why = f"{holder} has it as {other}, from before it was shared in this way"
                 if by_former_id:
                     why = f"held by {holder} under its former id {other}"
@@ -352,16 +426,16 @@ class Inventory:
 
         A share under a former id keeps back one share.
         """
-        if replicas == 1 or self.account.alone(other):
+        if replicas == 1 or self.allocations.is_unshared(other):
             return True
         return is_former(other, device) and number_of(other) == number
 
     def _stand_in(self, entries: dict[str, Entry], wall: float) -> None:
         """Shows forgotten tokens as Unhealthy and adds their stand-ins, and those that a container holds."""
-        reasons = {token: forgotten(holder) for token, holder in self.account.forgotten().items()}
-        for name in self.account.tokens():
+        reasons = {token: forgotten(holder) for token, holder in self.allocations.forgotten().items()}
+        for name in self.allocations.tokens():
             if (token := stood_for(name, entries)) is not None:
-                reasons[token] = f"held by {self.account.holder(name) or UNNAMED} as {name}"
+                reasons[token] = f"held by {self.allocations.holder(name) or UNNAMED} as {name}"
         for token in sorted(reasons.keys() & entries.keys()):
             made = _stand_in(entries[token])
             before = self.snapshot.entries.get(made.token)
@@ -375,7 +449,7 @@ class Inventory:
         was = self.snapshot.entries.get(name)
         since = was.since if was is not None and not was.health.healthy else wall
         entries[name] = replace(entries[name], health=unhealthy(reason), since=since)
-        self.withheld = True
+        self.names_holders = True
 
     def _tell(
         self,
@@ -409,14 +483,14 @@ class Inventory:
         if not vanished:
             return
         room = LIST_LIMIT - sum(map(_listed_bytes, entries.values()))
-        for entry in sorted(vanished, key=lambda entry: entry.token not in self.account):
+        for entry in sorted(vanished, key=lambda entry: entry.token not in self.allocations):
             room -= _listed_bytes(entry)
             if room < 0:
                 return
             yield entry
 
     def _outlived(self, entry: Entry, now: float) -> bool:
-        if entry.token in self.account:
+        if entry.token in self.allocations:
             return False
         if entry.gone_at is None:
             return (

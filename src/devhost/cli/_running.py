@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from devhost.allocation.allocations import Listing
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
 from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
 from devhost.host.survey import Survey, survey
-from devhost.planning.held import Listing
 from devhost.telemetry import ask
 from devhost.telemetry.document import DeviceStatus, HolderStatus, MemberStatus, StatusDocument
 from devhost.telemetry.printable import printable

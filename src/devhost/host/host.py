@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.files import SpecDirectory
 from devhost.allocation.cdi.garbage import CdiGarbageCollector
 from devhost.allocation.device_info_files import DeviceInfoFiles
-from devhost.allocation.ledger import Allocations
 from devhost.allocation.preferred.neighbours import Neighbours
 from devhost.backend.errors import BackendTimeout, ConfigError
 from devhost.backend.files import fingerprint, hostless
@@ -50,6 +50,7 @@ from . import startup_signals
 from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import News, Present
+from .replan import plan_devices
 from .service import ResourceService
 from .shortages import Shortages
 
@@ -125,7 +126,7 @@ class Host:
         self.own_sockets = SelfCheck(self.serving, changed)
         self.ledger = Allocations(time.monotonic, lambda: self.replan(None))
         self._roster = BackendManager(
-            root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims
+            root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims_in_use
         )
         self.shortages = Shortages(self.settings, self.discoveries)
         self.strand = Orphans(self.ledger, self.services, self.discoveries)
@@ -325,7 +326,7 @@ class Host:
             return
         self._planned_at = time.monotonic()
         found = {name: discovery.devices for name, discovery in self.discoveries.items()}
-        self.plan = self.ledger.plan(found, self.settings)
+        self.plan = plan_devices(found, self.settings, self.ledger)
         refusals = Counter(refusal.kind for refusal in self.plan.refusals)
         self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})
         refused = self.plan.reasons()
@@ -355,7 +356,7 @@ class Host:
                     self._rivals,
                     self._specifications,
                     self.holders.wake,
-                    account=self.ledger.account(name),
+                    allocations=self.ledger.of(name),
                     infos=self._infos,
                     news=self._news,
                     vicinity=self._vicinity,
@@ -393,7 +394,7 @@ class Host:
     def _holders_changed(self) -> None:
         """A vanished device that was released may leave now, and what is written of one that has left."""
         self._vicinity.settle()
-        if any(service.inventory.withheld for service in self.services.values()):
+        if any(service.inventory.names_holders for service in self.services.values()):
             self.replan(None)  # their reasons name containers
         self._schedule()
         self._clearing.wake()

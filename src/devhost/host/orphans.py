@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from devhost.allocation.allocations import Allocations
 from devhost.allocation.inventory import forgotten as why_forgotten
-from devhost.allocation.ledger import Allocations
 from devhost.backend.model import MAX_DEVICE_ID, Holder
 from devhost.discovery.scanner import Scanner
-from devhost.planning.held import Key
+from devhost.planning.claims import Key
 from devhost.planning.tokens import Known, is_former, stands_for_all, unit_of
 from devhost.telemetry.log import get
 
@@ -45,15 +45,18 @@ class Orphans:
     """Finds it, and logs of what is gone that somebody has it, once.
 
     Args:
-        ledger: who has what.
+        allocations: who has what.
         services: the resources that are served, by name.
         discoveries: the backends that run, by name.
     """
 
     def __init__(
-        self, ledger: Allocations, services: Mapping[str, ResourceService], discoveries: Mapping[str, Scanner]
+        self,
+        allocations: Allocations,
+        services: Mapping[str, ResourceService],
+        discoveries: Mapping[str, Scanner],
     ) -> None:
-        self._ledger = ledger
+        self._allocations = allocations
         self._services = services
         self._discoveries = discoveries
         self._told: frozenset[tuple[str, str]] = frozenset()
@@ -61,22 +64,22 @@ class Orphans:
 
     def found(self) -> Iterator[Orphan]:
         """All of it, by resource and token."""
-        for account in self._ledger.accounts():
-            service = self._services.get(account.resource)
+        for held in self._allocations.in_use():
+            service = self._services.get(held.resource)
             listed = service.inventory.snapshot.entries if service else {}
-            missed = sorted(token for token in account.tokens() if token not in listed)
+            missed = sorted(token for token in held.tokens() if token not in listed)
             if not missed:
                 continue
-            gone, why = self._gone(account.resource), self._why(service)
+            gone, why = self._gone(held.resource), self._why(service)
             for token in missed:
-                keys = sorted(account.in_hands(token))
+                keys = sorted(held.devices_of(token))
                 missing = gone(token, keys)
                 there = [key for key in keys if key[1] not in missing]
                 yield Orphan(
-                    account.resource,
+                    held.resource,
                     token,
                     tuple(dict.fromkeys(device for _, device in keys)),
-                    account.holder(token),
+                    held.holder(token),
                     GONE if missing and not there else why(token, there),
                     missing,
                 )
@@ -92,9 +95,9 @@ class Orphans:
     def forgotten(self) -> dict[tuple[str, str], Holder]:
         """The tokens that the kubelet has forgotten, by resource and token, and the containers with them."""
         return {
-            (account.resource, token): holder
-            for account in self._ledger.accounts()
-            for token, holder in sorted(account.forgotten().items())
+            (held.resource, token): holder
+            for held in self._allocations.in_use()
+            for token, holder in sorted(held.forgotten().items())
         }
 
     def tell(self) -> None:
@@ -138,7 +141,7 @@ class Orphans:
         plugin's. Of one whose id had to be cut it would take a look at every device.
         """
         found = {name: _Present(one) for name, one in self._discoveries.items() if one.listed}
-        entries = [entry for entry in self._ledger.entries(resource) if entry.name == resource]
+        entries = [entry for entry in self._allocations.entries(resource) if entry.name == resource]
         own = [found.get(entry.backend) for entry in entries]
 
         def gone(token: str, keys: Collection[Key]) -> tuple[str, ...]:

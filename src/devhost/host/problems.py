@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, get_args
 
-from devhost.allocation.inventory import Snapshot, forgotten
+from devhost.allocation.inventory import Member, Snapshot, forgotten
 from devhost.config.last_good import LastGood
 from devhost.discovery.catalog import Refusal
 from devhost.discovery.observers import Observer
@@ -24,7 +24,6 @@ from devhost.discovery.scanner import State as BackendState
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import KubeletSocket
 from devhost.kubelet.self_check import SelfCheck
-from devhost.planning.diff import Member
 from devhost.telemetry.document import ProblemKind
 from devhost.telemetry.printable import printable
 

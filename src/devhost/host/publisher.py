@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from devhost.allocation.inventory import Given
-from devhost.allocation.ledger import Allocations
+from devhost.allocation.allocations import Allocations
+from devhost.allocation.inventory import Changes, Given, Member
 from devhost.backend import observe
 from devhost.backend.model import Device, Holder
 from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import Condition, State
-from devhost.planning.diff import Changes, Member
-from devhost.planning.held import Held
+from devhost.planning.claims import Held
 
 R = TypeVar("R")
 
@@ -54,7 +53,7 @@ class News:
         if not self._observers:
             return
         before, after = changes.before, changes.after
-        turned = [name for name in (*changes.ill, *changes.well) if name in before]
+        turned = [name for name in (*changes.unhealthy, *changes.healthy_again) if name in before]
         self._observers.tell(
             self._batch(
                 observe.Left,

@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from devhost.allocation.account import ResourceAllocations
+from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.allocator import Allocator, Confirm
 from devhost.allocation.cdi.files import SpecDirectory
 from devhost.allocation.device_info_files import DeviceInfoFiles
 from devhost.allocation.injection import delivery
-from devhost.allocation.inventory import Given, Inventory
+from devhost.allocation.inventory import Changes, Given, Inventory
 from devhost.allocation.preferred.neighbours import Neighbours
 from devhost.backend.model import Device, Health
 from devhost.discovery.health import Recovery, in_resource, worst
 from devhost.discovery.scanner import Scanner
+from devhost.host.device_log import DeviceLog
 from devhost.kubelet.registration import KubeletSocket, Registration, State
 from devhost.kubelet.rivals import Rivals
-from devhost.planning.diff import Changes, DeviceLog
 from devhost.planning.plan import Offer, PlannedResource, units
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.metrics import Metrics
@@ -47,7 +47,7 @@ class ResourceService:
         specifications: where its CDI specification goes, if it has one.
         held: called when a list of who holds what may be wanted sooner than before.
         infos: what tells network plugins of its devices.
-        account: what containers hold of it, since before it was served too.
+        allocations: what containers hold of it, since before it was served too.
         news: tells observers.
         vicinity: the resources beside this one.
         confirm: asks the kubelet who holds what.
@@ -64,7 +64,7 @@ class ResourceService:
         specifications: SpecDirectory,
         held: Callable[[], None] = lambda: None,
         infos: DeviceInfoFiles | None = None,
-        account: ResourceAllocations | None = None,
+        allocations: ResourceAllocations | None = None,
         news: News | None = None,
         vicinity: Neighbours | None = None,
         confirm: Confirm | None = None,
@@ -74,9 +74,9 @@ class ResourceService:
         self.discovery = discovery
         self.departures = RecentRemovals(time.time)
         self._news = news
-        self._chronicle = DeviceLog(planned.name)
+        self._device_log = DeviceLog(planned.name)
         self.inventory = Inventory(
-            time.time, time.monotonic, held, self._tell, account, planned.entry.backend, self._handed_out
+            time.time, time.monotonic, held, self._tell, allocations, planned.entry.backend, self._handed_out
         )
         self.supply = Allocator(
             planned.name,
@@ -242,7 +242,7 @@ class ResourceService:
         return self._refused.get(device) or "the configuration does not give it to this resource any more"
 
     def _tell(self, changed: Changes) -> None:
-        self._chronicle.tell(changed)
+        self._device_log.write(changed)
         if not changed.whole:
             self.departures.left(changed.left)
             self.departures.came(changed.appeared)

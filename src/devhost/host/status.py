@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from devhost import __version__
-from devhost.allocation.account import ResourceAllocations
+from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Snapshot
 from devhost.backend.files import digest
 from devhost.backend.model import Holder
@@ -108,7 +108,7 @@ def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
     Devices, not tokens: a container with two shares of one device holds one. Where nobody knows which
     devices are behind a token it is what the token is named after.
     """
-    for account in host.ledger.accounts():
+    for account in host.ledger.in_use():
         found = {
             (device, account.holder(token))
             for token in account.tokens()
@@ -119,7 +119,7 @@ def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
 
 
 def _behind(account: ResourceAllocations, token: str) -> list[str]:
-    return sorted({device for _, device in account.in_hands(token)})
+    return sorted({device for _, device in account.devices_of(token)})
 
 
 def _stranded(one: Orphan) -> HeldStatus:

@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devhost.allocation.ledger import Allocations
+from devhost.allocation.allocations import Allocations, Listing
 from devhost.backend.model import Device, Health, Holder
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.planning.held import Key, Listing
+from devhost.planning.claims import Key
 from devhost.planning.plan import Plan
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
 from .entries import Standing, Standings
+from .replan import plan_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ async def survey(
         discovery.source.close()
     ledger = Allocations(time.monotonic)
     if heard is not None:
-        ledger.heard(heard)
-    plan = ledger.plan(found, settings)
+        ledger.apply(heard)
+    plan = plan_devices(found, settings, ledger)
     holders: dict[Key, dict[tuple[str, Holder | None], None]] = {}
     for held in ledger.held():
         holders.setdefault(held.key, {})[held.resource, held.holder] = None

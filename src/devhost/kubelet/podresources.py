@@ -20,9 +20,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from devhost.allocation.allocations import Kubelet, Listing
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import Holder
-from devhost.planning.held import Kubelet, Listing
 
 from .api import KUBELET_SOCKET, POD_RESOURCES_DIRECTORY, POD_RESOURCES_RECEIVE_LIMIT, podresources_pb2
 from .channel import local

@@ -1,8 +1,8 @@
 """Keeps the ledger told of who holds which device, by asking the kubelet now and then.
 
-What a list means is decided in :mod:`devhost.planning.held`, when to ask in :mod:`.timetable`. Where the
-kubelet does not answer, nothing changes: what was allocated counts as held, and the status says that, and
-why, it is not known who holds it.
+What a list means is decided in :mod:`devhost.allocation.allocations`, when to ask in :mod:`.poll_schedule`.
+Where the kubelet does not answer, nothing changes: what was allocated counts as held, and the status says
+that, and why, it is not known who holds it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from devhost.allocation.ledger import Allocations, ResourceAllocations
+from devhost.allocation.allocations import Allocations, ResourceAllocations
 from devhost.backend.incident import Incident
 from devhost.planning.tokens import stood_for
 from devhost.telemetry.log import get
@@ -161,7 +161,7 @@ class PodResourcesPoller:
         if news:
             self.hearing.reason = ""
             log.info("the kubelet tells who holds which device", socket=str(self.source.socket))
-        news = self._ledger.heard(listing) or news
+        news = self._ledger.apply(listing) or news
         self._tried.set()
         if news:
             self._changed()

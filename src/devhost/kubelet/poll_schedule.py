@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from devhost.allocation.allocations import PATIENCE, Kubelet
 from devhost.backend.backoff import Backoff
-from devhost.planning.held import PATIENCE, Kubelet
 
 GAP = 0.5
 """Least seconds from the beginning of one question to the next."""

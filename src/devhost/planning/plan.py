@@ -18,8 +18,7 @@ from devhost.backend.model import AttributeValue, Device
 from devhost.backend.where import holds, objection, selected, show
 
 from . import naming
-from .claims import ClaimIndex
-from .held import Held, Key
+from .claims import ClaimIndex, Held, Key
 from .settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 from .tokens import ALL
 

@@ -126,7 +126,7 @@ class Node:
         lines = self.said().splitlines()
         bad = [line for line in lines if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
         usual = (
-            " devhost.planning.diff ",
+            " devhost.host.device_log ",
             " devhost.host.shortages ",
             " devhost.telemetry.watchdog ",
             "did not return within",

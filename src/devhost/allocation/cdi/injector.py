@@ -304,11 +304,11 @@ class CdiInjection:
 
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
-        account, wanted = self._supply.inventory.account, self._supply.source.kind.ResourceOptions
+        account, wanted = self._supply.inventory.allocations, self._supply.source.kind.ResourceOptions
         return {
             device: terms
             for token, terms in account.terms.items()
-            for _, device in account.in_hands(token)
+            for _, device in account.devices_of(token)
             # else an edited drop-in has another class by now
             if wanted is NoOptions or isinstance(terms.options, wanted)
         }
@@ -355,8 +355,8 @@ class CdiInjection:
         for book in (self._units, self._failures):
             for device in [device for device in book if device not in kept]:
                 del book[device]
-        account = self._supply.inventory.account
-        if account.untouched():
+        account = self._supply.inventory.allocations
+        if account.is_unused():
             names = {spec.device_name(device) for device in kept}
             self._earlier = {name: edits for name, edits in self._earlier.items() if name in names}
             self._sets = {name: unit for name, unit in self._sets.items() if unit.devices}
@@ -375,8 +375,8 @@ class CdiInjection:
 
     def _in_hands(self) -> set[str]:
         """The devices that containers have, by tokens that may be in the list no more."""
-        account = self._supply.inventory.account
-        return {device for token in account.tokens() for _, device in account.in_hands(token)}
+        account = self._supply.inventory.allocations
+        return {device for token in account.tokens() for _, device in account.devices_of(token)}
 
     async def _write_or_tell(self) -> None:
         try:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
-from devhost.allocation.account import ResourceAllocations
+from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
 from devhost.planning.affinity import Choice, Request, prefer
 from devhost.planning.affinity.policies import SCALES
@@ -93,12 +93,12 @@ class Neighbours:
         choice = prefer(
             policy,
             ground.terrain,
-            _unheld_first(request, inventory.account),
+            _unheld_first(request, inventory.allocations),
             self._outside(
                 resource,
                 ground,
                 admission,
-                _ended(inventory.account, available, must_include),
+                _ended(inventory.allocations, available, must_include),
                 companions=SCALES[policy].companions,
             ),
             links,
@@ -166,7 +166,7 @@ class Neighbours:
         for name, inventory, other in self._beside(resource, ground) if companions else ():
             if len(kin) + len(others) == kinds:
                 break
-            if name not in got and (free := other.free(inventory.account, ground, ended)):
+            if name not in got and (free := other.free(inventory.allocations, ground, ended)):
                 (kin if self._akin(resource, name) else others).append(free)
         near = {place: 1 for call in admission.before for place in _counts(call)}
         return Outside([count for count in got.values() if count], kin, others, near)
@@ -262,7 +262,7 @@ class _Ground:
         return found
 
     def free(
-        self, account: ResourceAllocations, beside: _Ground, ended: Collection[Pod]
+        self, allocations: ResourceAllocations, beside: _Ground, ended: Collection[Pod]
     ) -> Mapping[Place, int]:
         """How many tokens a container could get at each place, beside devices of another resource.
 
@@ -274,8 +274,8 @@ class _Ground:
         for number in twins:
             for place in self._outer[number]:
                 taken[place] += self._healthy[number]
-        for token in account.tokens():
-            if ended and _pod(account, token) in ended:
+        for token in allocations.tokens():
+            if ended and _pod(allocations, token) in ended:
                 continue
             entry = (self._entries or {}).get(token)
             lot = None if entry is None else self.terrain.number.get(entry.unit)
@@ -300,14 +300,14 @@ class _Ground:
         return known[1]
 
 
-def _unheld_first(request: Request, account: ResourceAllocations) -> Request:
+def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request:
     """The same request without tokens that a container is known to hold, as far as there are enough others.
 
     A kubelet offers such a token when it has lost its checkpoint. It also offers what has just been released,
     which is free where its newest list says so.
     """
-    offered = frozenset(account.tokens()).intersection(request.available).difference(request.must_include)
-    held = {token for token in offered if not account.has_ended(token)}
+    offered = frozenset(allocations.tokens()).intersection(request.available).difference(request.must_include)
+    held = {token for token in offered if not allocations.has_ended(token)}
     if not held:
         return request
     others = [token for token in request.available if token not in held]
@@ -318,22 +318,22 @@ def _unheld_first(request: Request, account: ResourceAllocations) -> Request:
 
 
 def _ended(
-    account: ResourceAllocations, available: Iterable[str], must_include: Iterable[str]
+    allocations: ResourceAllocations, available: Iterable[str], must_include: Iterable[str]
 ) -> frozenset[Pod]:
     """Pods of which the kubelet shows that they have ended: it offers a device that one of them had.
 
     All that such a pod had is free, and the list that says so comes some seconds later. What must be
     included is left out: it may be offered anew to the pod that has it, an init container's devices.
     """
-    held = account.tokens()
+    held = allocations.tokens()
     if not held:
         return frozenset()
     offered = set(held).intersection(available).difference(must_include)
-    return frozenset(pod for token in offered if (pod := _pod(account, token)))
+    return frozenset(pod for token in offered if (pod := _pod(allocations, token)))
 
 
-def _pod(account: ResourceAllocations, token: str) -> Pod | None:
-    holder = account.holder(token)
+def _pod(allocations: ResourceAllocations, token: str) -> Pod | None:
+    holder = allocations.holder(token)
     return None if holder is None else (holder.namespace, holder.pod)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from devhost.allocation.ledger import Allocations
+from devhost.allocation.allocations import APART, RELAXED, Allocations, Listing
 from devhost.backend.model import Holder
-from devhost.planning.held import APART, RELAXED, Listing
 
 NET, HOLDER = "example.com/net", Holder("default", "pod", "main")
 
@@ -21,7 +20,7 @@ class Desk:
     def hear(self, *tokens: str, pods: int = 1, after: float = RELAXED) -> None:
         self.now += after
         holders = {NET: dict.fromkeys(tokens, HOLDER)} if tokens else {}
-        self.ledger.heard(Listing(kubelet=(1, 2, 3), began=self.now, pods=pods, holders=holders))
+        self.ledger.apply(Listing(kubelet=(1, 2, 3), began=self.now, pods=pods, holders=holders))
 
 
 def test_nothing_is_said_before_the_kubelet_has_spoken() -> None:

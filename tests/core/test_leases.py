@@ -6,8 +6,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from devhost.allocation.allocations import (
+    APART,
+    EAGER,
+    MISSED,
+    PATIENCE,
+    RELAXED,
+    WATCHED,
+    Kubelet,
+    Leases,
+    Listing,
+)
 from devhost.backend.model import Holder
-from devhost.planning.held import APART, EAGER, MISSED, PATIENCE, RELAXED, WATCHED, Holding, Kubelet, Listing
 
 TOY = "example.com/toy"
 OLD, NEW = (1, 1, 1), (1, 2, 2)
@@ -17,14 +27,14 @@ ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")
 @dataclass
 class Rig:
     now: float = 1000.0
-    holding: Holding = field(init=False)
+    holding: Leases = field(init=False)
 
     def __post_init__(self) -> None:
-        self.holding = Holding(lambda: self.now)
+        self.holding = Leases(lambda: self.now)
 
     def hear(self, *, kubelet: Kubelet = OLD, pods: int = 5, began: float = 0.0, **tokens: Holder) -> bool:
         """A list that begins now, ``began`` seconds from now."""
-        return self.holding.heard(Listing(kubelet, self.now + began, pods, {TOY: tokens}), TOY)
+        return self.holding.apply(Listing(kubelet, self.now + began, pods, {TOY: tokens}), TOY)
 
     def held(self) -> dict[str, Holder | None]:
         return {token: self.holding.holder(token) for token in "abc" if token in self.holding}
@@ -49,7 +59,7 @@ def test_a_list_tells_who_holds_what_also_of_tokens_that_were_allocated_before_o
 
 def test_another_resource_is_none_of_our_business() -> None:
     rig = Rig()
-    assert not rig.holding.heard(Listing(OLD, rig.now, 1, {"example.com/other": {"a": ONE}}), TOY)
+    assert not rig.holding.apply(Listing(OLD, rig.now, 1, {"example.com/other": {"a": ONE}}), TOY)
     assert rig.held() == {}
 
 
@@ -196,7 +206,7 @@ def hear_containers(
     tokens = {token: holder for holder, held in running.items() for token in held.split()}
     containers = {holder: bool(held) for holder, held in running.items()}
     listing = Listing(kubelet, rig.now, pods, {TOY: tokens}, containers)
-    return rig.holding.heard(listing, TOY, recalls=recalls or rig.holding.recalls(listing, TOY))
+    return rig.holding.apply(listing, TOY, recalls=recalls or rig.holding.recalls(listing, TOY))
 
 
 def test_a_container_that_a_new_kubelet_lists_without_its_device_still_holds_it() -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from devhost.allocation.allocations import APART, EMPTY_PATIENCE, Allocations, Listing
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.ledger import CALM, Allocations
 from devhost.backend.model import HEALTHY, Device, Holder
-from devhost.planning.held import APART, Listing
+from devhost.host.replan import plan_devices
 from devhost.planning.plan import Plan, RefusalKind, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import device_of, stands_for_all, token, unit_of
@@ -48,10 +48,10 @@ class Rig:
         holders = {
             f"example.com/{name}": {one: POD for one in tokens.split()} for name, tokens in held.items()
         }
-        self.ledger.heard(Listing((1, 1, 1), self.now, pods, holders))
+        self.ledger.apply(Listing((1, 1, 1), self.now, pods, holders))
 
     def plan(self, *entries: ResourceSettings) -> Plan:
-        return self.ledger.plan(self.found, Settings(entries))
+        return plan_devices(self.found, Settings(entries), self.ledger)
 
     def held(self) -> set[tuple[str, str, str]]:
         return {(one.token, one.backend, one.device.id) for one in self.ledger.held()}
@@ -164,7 +164,7 @@ def test_an_allocation_needs_no_other_plan() -> None:
     rig = Rig()
     rig.plug("a")
     plan = rig.plan(entry(0, OLD))
-    inventory = Inventory(lambda: 0.0, lambda: rig.now, account=rig.ledger.account(OLD), backend="card")
+    inventory = Inventory(lambda: 0.0, lambda: rig.now, allocations=rig.ledger.of(OLD), backend="card")
     inventory.update(units(Of.EACH, plan.resources[OLD].offers), lambda _: HEALTHY, str)
     with inventory.reserved({"a": [Device("a")]}):
         assert rig.held() == {("a", "card", "a")}
@@ -176,7 +176,7 @@ def test_an_allocation_needs_no_other_plan() -> None:
 
 def test_an_allocate_that_fails_gives_back_and_the_plan_is_made_anew() -> None:
     rig = Rig()
-    account = rig.ledger.account(OLD)
+    account = rig.ledger.of(OLD)
     with pytest.raises(ValueError, match="no"), account.reserved("card", {"a": [Device("a")]}):
         raise ValueError("no")
     assert not rig.ledger.held() and rig.replans == 1
@@ -202,18 +202,18 @@ def test_who_holds_what_is_not_known_from_a_kubelet_that_names_no_pods_until_it_
     rig = Rig()
     rig.plan()
     rig.hear(pods=0)
-    assert rig.ledger.claims() is None
-    rig.now += CALM
+    assert rig.ledger.claims_in_use() is None
+    rig.now += EMPTY_PATIENCE
     rig.hear(pods=0)
-    assert rig.ledger.claims() == frozenset()
+    assert rig.ledger.claims_in_use() == frozenset()
 
 
 def test_claims_tell_of_devices_also_while_no_backend_has_found_them() -> None:
     rig = Rig()
     rig.hear(old="a::1", foreign="b")
-    assert rig.ledger.claims() is None  # what exists has not been told yet
+    assert rig.ledger.claims_in_use() is None  # what exists has not been told yet
     rig.plan(entry(0, OLD))
-    assert rig.ledger.claims() == {"device:card/a", "device:card/b", "device:net/b"}
+    assert rig.ledger.claims_in_use() == {"device:card/a", "device:card/b", "device:net/b"}
 
 
 def test_a_resource_that_shares_is_known_to_share_also_when_it_has_left_the_configuration() -> None:
@@ -262,7 +262,7 @@ def test_a_token_by_a_former_id_holds_every_device_it_may_mean_also_of_an_unknow
     rig.plug(Device("q0", former_ids=former), Device("q2", former_ids=former))
     rig.plan(entry(0, OLD))
     assert ("dsa.1", "card", "q2") in rig.held()
-    claimed = rig.ledger.claims()
+    claimed = rig.ledger.claims_in_use()
     assert claimed is not None
     assert {"device:card/q0", "device:card/q1", "device:card/q2"} <= claimed
     rig.hear()

@@ -1,0 +1,804 @@
+"""Who holds what: the tokens that containers have, and the devices behind each. Pure.
+
+There are two sources. Allocate reports that a container gets tokens; no call ever reports that it returned
+them. The kubelet's list of pods (podresources) names the tokens that containers hold. A list can lack a
+token that is held:
+
+* the list began before the kubelet had written down what Allocate gave;
+* the kubelet has just started: it learns of its pods one after another from the API server, and of none
+  while that does not answer, though their containers keep running;
+* the container is an init container: the kubelet lists only those that keep running;
+* the answer is wrong or truncated.
+
+Dropping a held token from the device list (its CDI name goes with it) is worse than keeping a free one, so a
+release is believed late:
+
+* a token that this kubelet has named since its last Allocate is released when two lists lack it, at least
+  :data:`APART` seconds from one another and with none between that names it. Such a kubelet knows the pod,
+  so only its end takes the token from the list; the second list guards against a wrong answer;
+* a token that it has not named (the pod was shorter-lived than the interval between lists, or one of the
+  reasons above) is released when the lists of one kubelet have lacked it for :data:`PATIENCE` seconds. A
+  list without any pod is no evidence: that is how a kubelet answers that knows no pods yet;
+* however often the kubelet restarts, a token that no list names counts for :data:`PATIENCE` seconds in all.
+
+A container's devices never change while it runs. So a container that an earlier kubelet listed with a
+token, and that the present one lists without any device, still holds the token: this kubelet has lost its
+checkpoint. Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that
+the container has ended:
+
+* two lists, :data:`APART` seconds apart, of which the first does not have the container (a container of that
+  name in the second list is new: the pod of a StatefulSet that was created again);
+* or the container has devices: a kubelet that lost its checkpoint gives none to a container that already runs
+  (kubelet 1.28 and later), so this is a new container, too.
+
+A kubelet that names what an earlier one named has read its checkpoint, which is read whole or not at all. It
+has forgotten nothing, and a container that it lists without devices is a new one, or has ended.
+
+Without lists nothing is ever released: an Allocate counts for as long as devhost runs.
+
+Allocations outlive the resources: those of a resource that has left the configuration are kept until
+everything has been released. The plan reads them, so that what a container holds is given to no other,
+whatever becomes of the configuration.
+
+After a start of devhost only the kubelet knows who holds what, and it knows resources and tokens, no
+devices. A token is made from its device's id, so it is read back:
+
+* of a configured resource, among the devices of its backend;
+* an id that an earlier version of the backend gave (``Device.former_ids``) counts for every device that may
+  have had it;
+* of any other resource, or where that backend has no such device, among the devices of all backends. Such a
+  resource may have left the configuration, or another plugin may serve it with the same hardware. Both count:
+  what a container uses is not free, whichever plugin allocated it;
+* a token for all devices of a resource counts for every device that the resource has had since the start;
+  where the configuration no longer has the resource, its devices stay unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from devhost.backend.model import Device, Holder
+from devhost.planning.claims import Held, Key
+from devhost.planning.plan import Plan, RefusalKind
+from devhost.planning.settings import ResourceSettings, Settings
+from devhost.planning.tokens import ALL, Known, stands_for_all, unit_of
+
+APART = 2.0
+"""Least seconds between the two lists that show a release."""
+
+PATIENCE = 300.0
+"""Seconds for which lists must lack a token that the kubelet never named.
+
+As long as the kubelet itself waits for a plugin that has gone; an init container may take longer, and then
+its device counts as free although it is not."""
+
+EAGER = 0.5
+"""Seconds after Allocate until the list is wanted that names the container which got the devices."""
+
+RELAXED = 15.0
+"""Seconds between lists while everything that is held is named."""
+
+MISSED = 5.0
+"""Seconds between lists while a vanished token is kept only because a container holds it."""
+
+WATCHED = 2.0
+"""Seconds between lists while a token is forgotten: a list has to show that its container has ended before
+another container of that name exists."""
+
+EMPTY_PATIENCE = 30.0
+"""Seconds for which a kubelet must go on naming no pods at all before it is believed that there are none."""
+
+Kubelet = tuple[int, ...]
+"""One kubelet from its start to its end: device, inode and change time of its podresources socket, and how
+often another kubelet.sock was seen until then."""
+
+Found = Mapping[str, Mapping[str, Device]]
+"""Every device that exists now: by backend, then by id."""
+
+Released = Callable[[str, tuple[str, ...]], None]
+"""Is notified which tokens of a resource were released."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A complete answer of a kubelet.
+
+    ``began`` is the monotonic time at which it was asked, ``pods`` how many pods it named, with devices or
+    without, ``holders`` who holds what: by resource, then by token; ``None`` for a container without name.
+    ``containers`` are all containers that it names, and whether each has devices.
+    """
+
+    kubelet: Kubelet
+    began: float
+    pods: int
+    holders: Mapping[str, Mapping[str, Holder | None]]
+    containers: Mapping[Holder, bool] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Lease:
+    """One token that is held. ``since`` is its last Allocate, or the list that first named it."""
+
+    since: float
+    holder: Holder | None = None
+    named_by: Kubelet | None = None
+    forgotten_by: Kubelet | None = None
+    """The kubelet that lists the container without any device, though an earlier one named this token."""
+    missing_since: float | None = None
+    """When the first list began that lacks it, of any kubelet."""
+    missing_from: tuple[Kubelet, float] | None = None
+    """The kubelet whose lists lack it now, and when the first of them began."""
+    ending: bool = False
+    """Whether the newest list shows that its container has ended, so that another such list releases it."""
+
+    def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
+        """A list names it."""
+        self.holder, self.named_by = holder, kubelet
+        self.forgotten_by = self.missing_since = self.missing_from = None
+        self.ending = False
+
+    def forgotten(self, kubelet: Kubelet) -> None:
+        """A list of this kubelet has the container, without the token."""
+        self.forgotten_by = kubelet
+        self.missing_since = self.missing_from = None
+        self.ending = False
+
+    def due(self, last: float, *, vanished: bool) -> float:
+        """When the next list is wanted because of it, in monotonic seconds."""
+        if self.ending and self.missing_from is not None:
+            return self.missing_from[1] + APART
+        if self.forgotten_by is not None:
+            return last + WATCHED
+        usual = MISSED if vanished else RELAXED
+        if self.named_by is None:
+            # As long again as has passed since Allocate: soon at first, then ever more slowly.
+            last = max(last, self.since)
+            return last + min(usual, max(EAGER, last - self.since))
+        return last + usual
+
+    def is_released(self, listing: Listing, *, recalls: bool) -> bool:
+        """Takes a list that does not name the token; true when that list is the one to believe."""
+        if listing.began < self.since:
+            return False
+        kubelet, began = listing.kubelet, listing.began
+        has_devices = None if self.holder is None else listing.containers.get(self.holder)
+        named = self.named_by == kubelet
+        is_new = self.forgotten_by is not None and self.ending  # a list has lacked the container since
+        if has_devices is False and not (named or recalls or is_new):
+            self.forgotten(kubelet)
+            return False
+        # This kubelet has named it, has forgotten it, or shows that the container is another one.
+        ends = named or self.forgotten_by == kubelet or has_devices is not None
+        if recalls:
+            self.forgotten_by = None
+        if not (ends or listing.pods):
+            return False
+        if self.missing_since is None:
+            self.missing_since = began
+        self.ending = ends
+        if self.missing_from is None or self.missing_from[0] != kubelet:
+            self.missing_from = (kubelet, began)
+            return False
+        if began - self.missing_from[1] < APART:
+            return False
+        return ends or began - self.missing_since >= PATIENCE
+
+
+@dataclass(slots=True)
+class Leases:
+    """The tokens of one resource that containers hold, as far as that is known.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    clock: Callable[[], float]
+    _leases: dict[str, _Lease] = field(init=False, default_factory=dict)
+    _listed: bool = field(init=False, default=False)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._leases
+
+    def tokens(self) -> frozenset[str]:
+        """Every token that is held."""
+        return frozenset(self._leases)
+
+    def holder(self, token: str) -> Holder | None:
+        """Who holds a token; ``None`` if no container does, or it is not known which."""
+        lease = self._leases.get(token)
+        return lease.holder if lease else None
+
+    def named_by(self, token: str) -> Kubelet | None:
+        """The kubelet that named the holder of a token last; ``None`` if none has since its Allocate."""
+        lease = self._leases.get(token)
+        return lease.named_by if lease else None
+
+    def forgotten(self) -> dict[str, Holder]:
+        """The tokens that the kubelet has forgotten, each with the container that holds it."""
+        return {
+            token: lease.holder
+            for token, lease in self._leases.items()
+            if lease.forgotten_by is not None and lease.holder is not None
+        }
+
+    def has_ended(self, token: str) -> bool:
+        """Whether the newest list shows that the container that held the token has ended."""
+        lease = self._leases.get(token)
+        return lease is not None and lease.ending
+
+    def allocated(self, tokens: Iterable[str]) -> None:
+        """A container gets these tokens. Any container that had them before has them no longer."""
+        now = self.clock()
+        self._leases.update((token, _Lease(now)) for token in tokens)
+
+    def release(self, token: str) -> None:
+        """The token is free."""
+        self._leases.pop(token, None)
+
+    def recalls(self, listing: Listing, resource: str) -> bool:
+        """Whether the kubelet names a holder that an earlier kubelet named: it has read its checkpoint."""
+        for token, holder in listing.holders.get(resource, {}).items():
+            lease = self._leases.get(token)
+            if lease is None or lease.named_by in (None, listing.kubelet):
+                continue
+            if holder is not None and holder == lease.holder and listing.began >= lease.since:
+                return True
+        return False
+
+    def apply(self, listing: Listing, resource: str, *, recalls: bool = False) -> bool:
+        """Takes what the kubelet lists of ``resource``; true when the holder of a token has changed.
+
+        It is also true when the kubelet has forgotten a token, or knows it again.
+
+        Args:
+            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`recalls`.
+        """
+        self._listed = True
+        named = listing.holders.get(resource, {})
+        changed = False
+        for token, holder in named.items():
+            lease = self._leases.get(token)
+            if lease is None:
+                lease, changed = _Lease(listing.began), True
+                self._leases[token] = lease
+            elif listing.began < lease.since:
+                continue  # it is about the time before this Allocate
+            changed = changed or lease.holder != holder or lease.forgotten_by is not None
+            lease.named(holder, listing.kubelet)
+        for token in [token for token in self._leases if token not in named]:
+            lease = self._leases[token]
+            was_forgotten = lease.forgotten_by is not None
+            if lease.is_released(listing, recalls=recalls):
+                del self._leases[token]
+                changed = True
+            changed = changed or was_forgotten != (lease.forgotten_by is not None)
+        return changed
+
+    def due(self, last: float, vanished: Collection[str] = ()) -> float | None:
+        """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
+
+        Args:
+            last: when the last list began.
+            vanished: tokens whose device has gone.
+        """
+        if not self._listed:
+            return last
+        return min(
+            (lease.due(last, vanished=token in vanished) for token, lease in self._leases.items()),
+            default=None,
+        )
+
+
+@dataclass(slots=True)
+class HeldDevices:
+    """The devices that containers have, of all resources, each with every claim it has had meanwhile.
+
+    A device may gain or lose a claim while a container has it (it is bound to another driver); what it
+    ever used up counts until it is released.
+    """
+
+    _newest: dict[Key, Device] = field(default_factory=dict)
+    _joined: dict[Key, Device] = field(default_factory=dict)
+
+    def __getitem__(self, key: Key) -> Device:
+        return self._joined[key]
+
+    def get(self, key: Key) -> Device | None:
+        """The device, if a container has it."""
+        return self._joined.get(key)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(tuple(self._joined))
+
+    def update(self, key: Key, device: Device) -> bool:
+        """Takes what a device is now; true when its claims or attributes are others than before."""
+        if self._newest.get(key) is device:
+            return False
+        self._newest[key] = device
+        known = self._joined.get(key)
+        if known is not None:
+            device = replace(
+                device, claims=device.claims | known.claims, part_of=device.part_of | known.part_of
+            )
+        self._joined[key] = device
+        return device != known
+
+    def keep(self, keys: Collection[Key]) -> None:
+        """Forgets the devices that no container has any longer."""
+        for key in self._joined.keys() - keys:
+            del self._joined[key], self._newest[key]
+
+
+class ResourceAllocations:
+    """What containers have of one resource.
+
+    Args:
+        resource: its name.
+        everything: the allocations of all resources, which it is a part of.
+    """
+
+    def __init__(self, resource: str, everything: Allocations) -> None:
+        self.resource = resource
+        self.exclusive = True
+        """Whether the resource shares its devices with no other; true where that is not known."""
+        self.vanished: Collection[str] = ()
+        """Tokens that are in the kubelet's list only because a container has them."""
+        self.terms: dict[str, Any] = {}
+        """The terms of the resource with which tokens were handed out, the latest last, as far as this run
+        has done it."""
+        self._everything = everything
+        self._devices = everything.devices
+        self._leases = Leases(everything.clock)
+        self._devices_of: dict[str, tuple[Key, ...]] = {}
+        self._reserved: dict[str, list[tuple[Key, ...]]] = {}
+        self._inferred: set[str] = set()
+        self._unshared: dict[str, bool] = {}
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._leases
+
+    def tokens(self) -> Collection[str]:
+        """Every token that a container has, or is about to get."""
+        return self._leases.tokens() | self._reserved.keys()
+
+    def is_unused(self) -> bool:
+        """Whether it is known that no container has anything of the resource."""
+        return self._everything.known and not self.tokens()
+
+    def holder(self, token: str) -> Holder | None:
+        """Which container has this token; ``None`` where none has, or the kubelet has not named it."""
+        return self._leases.holder(token)
+
+    def named_by(self, token: str) -> Kubelet | None:
+        """The kubelet that named the holder of this token last; ``None`` if none has since its Allocate."""
+        return self._leases.named_by(token)
+
+    def forgotten(self) -> dict[str, Holder]:
+        """The tokens that the kubelet has forgotten, each with the container that holds it."""
+        return self._leases.forgotten()
+
+    def has_ended(self, token: str) -> bool:
+        """Whether the newest list shows that the container that held this token has ended."""
+        return self._leases.has_ended(token)
+
+    def given(self, token: str) -> tuple[str, ...]:
+        """Ids of the devices that the container got which has this token, as far as that is known."""
+        if token in self._inferred:
+            return ()
+        return tuple(device for _, device in self._devices_of.get(token, ()))
+
+    def devices_of(self, token: str) -> frozenset[Key]:
+        """The devices that a container has, or is about to get, by this token."""
+        devices = set(self._devices_of.get(token, ()))
+        return frozenset(devices.union(*self._reserved.get(token, ())))
+
+    def is_unshared(self, token: str) -> bool:
+        """Whether only its container was to have the devices; true where that is not known."""
+        known = self._unshared.get(token)
+        return unit_of(token) in (token, ALL) if known is None else known
+
+    def held(self) -> Iterator[Held]:
+        """Each token with each device behind it."""
+        for token in sorted(self.tokens()):
+            holder = self._leases.holder(token)
+            for key in sorted(self.devices_of(token)):
+                yield Held(self.resource, token, key[0], self._devices[key], self.exclusive, holder)
+
+    def held_devices(self) -> Iterator[Key]:
+        """Every device that is held; one may come more than once."""
+        for devices in tuple(self._devices_of.values()):
+            yield from devices
+        for several in tuple(self._reserved.values()):
+            for devices in tuple(several):
+                yield from devices
+
+    @contextmanager
+    def reserved(
+        self, backend: str, wanted: Mapping[str, Iterable[Device]], unshared: Collection[str] = ()
+    ) -> Iterator[None]:
+        """Counts tokens, each with its devices, as held while Allocate is in progress.
+
+        Otherwise a plan that is made meanwhile could give them to another resource.
+
+        Args:
+            unshared: those of the tokens whose devices are handed out once only.
+        """
+        mine: dict[str, tuple[Key, ...]] = {}
+        for token, devices in wanted.items():
+            mine[token] = self._update(backend, devices)
+            self._reserved.setdefault(token, []).append(mine[token])
+            self._unshared[token] = token in unshared
+        self._everything.changed_by(self, replan=False)
+        try:
+            yield
+        finally:
+            for token, keys in mine.items():
+                self._reserved[token].remove(keys)
+                if not self._reserved[token]:
+                    del self._reserved[token]
+                    if token not in self._leases:
+                        del self._unshared[token]
+            given = all(set(keys) <= set(self._devices_of.get(token, ())) for token, keys in mine.items())
+            self._everything.changed_by(self, replan=not given)
+
+    def allocated(
+        self,
+        backend: str,
+        given: Mapping[str, Iterable[Device]],
+        unshared: Collection[str] = (),
+        terms: object = None,
+    ) -> None:
+        """A container gets these tokens, with these devices. Any container that had them has them no longer.
+
+        Args:
+            unshared: those of the tokens whose devices are handed out once only.
+            terms: what they are given with, see :class:`devhost.allocation.backend_edits.Terms`.
+        """
+        self._leases.allocated(given)
+        for token, devices in given.items():
+            self.terms.pop(token, None)
+            if terms is not None:
+                self.terms[token] = terms
+            self._devices_of[token] = self._update(backend, devices)
+            if token not in self._reserved:
+                self._unshared[token] = token in unshared
+            self._inferred.discard(token)
+        self._everything.changed_by(self, replan=False)
+
+    def recalls(self, listing: Listing) -> bool:
+        """Whether the kubelet names a holder that an earlier kubelet named, see :meth:`.Leases.recalls`."""
+        return self._leases.recalls(listing, self.resource)
+
+    def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
+        """Takes a list of the kubelet: whether a holder has changed, and which tokens were released.
+
+        Args:
+            recalls: whether this kubelet has shown that it read its checkpoint.
+        """
+        before, forgotten = self._leases.tokens(), self._leases.forgotten()
+        changed = self._leases.apply(listing, self.resource, recalls=recalls)
+        if not changed:
+            return False, ()
+        after = self._leases.tokens()
+        released = tuple(token for token in before if token not in after)
+        self._drop(released)
+        self._everything.changed_by(self, replan=before != after or forgotten != self._leases.forgotten())
+        return True, released
+
+    def release(self, token: str) -> None:
+        """Counts a token as free: its container has ended."""
+        self._leases.release(token)
+        if token not in self._reserved:
+            self._drop([token])
+        self._everything.changed_by(self, replan=True)
+
+    def _drop(self, released: Iterable[str]) -> None:
+        for token in released:
+            self._devices_of.pop(token, None)
+            self._unshared.pop(token, None)
+            self.terms.pop(token, None)
+            self._inferred.discard(token)
+
+    def unresolved(self) -> list[str]:
+        """Held tokens that only the kubelet has named, which names no devices."""
+        return [
+            token
+            for token in self._leases.tokens()
+            if token in self._inferred or token not in self._devices_of
+        ]
+
+    def infer(self, token: str, devices: Mapping[Key, Device]) -> None:
+        """A token that the kubelet named probably stands for these devices, among others."""
+        known = self._devices_of.get(token, ())
+        new = tuple(key for key in devices if key not in known)
+        if not new:
+            return
+        for key in new:
+            self._devices.update(key, devices[key])
+        self._devices_of[token] = known + new
+        self._inferred.add(token)
+        self._everything.changed_by(self, replan=True)
+
+    def due(self, last: float, *, awaited: bool = False) -> float | None:
+        """When the next list of who holds what is wanted, see :meth:`.Leases.due`.
+
+        Args:
+            last: when the last list began.
+            awaited: whether a resource waits for what is held here.
+        """
+        return self._leases.due(last, self._leases.tokens() if awaited else self.vanished)
+
+    def _update(self, backend: str, devices: Iterable[Device]) -> tuple[Key, ...]:
+        keys = {(backend, device.id): device for device in devices}
+        for key, device in keys.items():
+            self._devices.update(key, device)
+        return tuple(keys)
+
+
+class Allocations:
+    """What containers have, of all resources.
+
+    Args:
+        clock: monotonic seconds.
+        changed: called when the plan was made for other allocations than these, except after an Allocate of
+            what the plan offered.
+    """
+
+    def __init__(self, clock: Callable[[], float], changed: Callable[[], None] = lambda: None) -> None:
+        self.clock = clock
+        self.devices = HeldDevices()
+        self.awaited = False
+        """Whether a resource waits for what a container holds: then lists are wanted sooner."""
+        self._changed = changed
+        self._resources: dict[str, ResourceAllocations] = {}
+        self._released: list[Released] = []
+        self._held: tuple[Held, ...] | None = ()
+        self._listing: Listing | None = None
+        self._recalling: Kubelet | None = None
+        self._units: dict[str, frozenset[str]] = {}
+        self._first: float | None = None
+        self._known = False
+        self._found: Found = {}
+        self._known_of: dict[str, Known] = {}
+        self._settings = Settings()
+        self._observed = False
+        self._deferring = False
+        self._stale = False
+
+    @property
+    def known(self) -> bool:
+        """Whether the kubelet has listed who holds what since the start.
+
+        A list without any pod does not count at first: a kubelet that knows no pods yet answers so.
+        """
+        return self._known
+
+    def of(self, resource: str) -> ResourceAllocations:
+        """The allocations of a resource; empty where nothing was ever held through it."""
+        found = self._resources.get(resource)
+        if found is None:
+            found = self._resources[resource] = ResourceAllocations(resource, self)
+            self._configure(found)
+        return found
+
+    def in_use(self) -> Iterator[ResourceAllocations]:
+        """The resources of which a container has something, by name."""
+        return (found for _, found in sorted(self._resources.items()) if found.tokens())
+
+    def held(self) -> Sequence[Held]:
+        """Every device that a container has, or is about to get, in a stable order."""
+        if self._held is None:
+            self._held = tuple(held for _, found in sorted(self._resources.items()) for held in found.held())
+        return self._held
+
+    def is_held(self, resource: str, token: str) -> bool:
+        """Whether a container has this token, as far as is known."""
+        found = self._resources.get(resource)
+        return found is not None and token in found
+
+    def has_token(self, resource: str, token: str) -> bool | None:
+        """Whether a container has this token; ``None`` while not known.
+
+        The resource is followed from now on, so that subscribers are notified of the token's release.
+        """
+        is_new = resource not in self._resources
+        found = self.of(resource)
+        if is_new and self._listing is not None:
+            with self._deferred():
+                self._apply_to(found, self._listing)
+        if token in found.tokens():
+            return True
+        return False if self._known else None
+
+    def entries(self, resource: str) -> list[ResourceSettings]:
+        """The entries of the configuration from which the resource may come."""
+        found = []
+        for entry in self._settings.resources:
+            plain, brace, _ = entry.name.partition("{")
+            if resource == entry.name or (brace and resource.startswith(plain)):
+                found.append(entry)
+        return found
+
+    def resources(self) -> frozenset[str] | None:
+        """Names of all resources of which a container has something, also of those not followed.
+
+        ``None`` while not :attr:`known`.
+        """
+        if not self._known or self._listing is None:
+            return None
+        held = (name for name, found in self._resources.items() if found.tokens())
+        return frozenset(self._listing.holders).union(held)
+
+    def claims_in_use(self) -> frozenset[str] | None:
+        """What containers use up: all claims of held devices, whole or in part, and the devices themselves.
+
+        A device appears as ``device:<backend>/<id>``, also one that the kubelet names and no backend has
+        found yet. ``None`` while it is not :attr:`known` who holds what. May be called from any thread.
+        """
+        if not self._known or not self._observed or self._listing is None:
+            return None
+        claims: set[str] = set()
+        for allocations in tuple(self._resources.values()):
+            for key in allocations.held_devices():
+                claims.add(f"device:{key[0]}/{key[1]}")
+                if (device := self.devices.get(key)) is not None:
+                    claims |= device.claims | device.part_of
+        for resource, tokens in self._listing.holders.items():
+            backends = {entry.backend for entry in self.entries(resource)} or self._found.keys()
+            claims.update(f"device:{backend}/{unit_of(token)}" for token in tokens for backend in backends)
+        return frozenset(claims)
+
+    def subscribe(self, released: Released) -> Callable[[], None]:
+        """Calls ``released`` with each resource and its released tokens; returns what ends that."""
+        self._released.append(released)
+        return lambda: self._released.remove(released)
+
+    def follow(self, resource: str) -> None:
+        """Follows a resource that need not be ours, because its release is awaited."""
+        if resource not in self._resources and self._listing is not None:
+            self._apply_to(self.of(resource), self._listing)
+
+    def apply(self, listing: Listing) -> bool:
+        """Takes a list of the kubelet; true when a holder has changed."""
+        if self._first is None:
+            self._first = listing.began
+        self._known = self._known or bool(listing.pods) or listing.began - self._first >= EMPTY_PATIENCE
+        self._listing, self._units = listing, {}
+        if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
+            self._recalling = listing.kubelet
+        freed: dict[str, tuple[str, ...]] = {}
+        any_changed = False
+        with self._deferred():
+            for resource, allocations in tuple(self._resources.items()):
+                changed, freed[resource] = self._apply_to(allocations, listing)
+                any_changed = any_changed or changed
+            self._resolve()
+        for resource, tokens in freed.items():
+            if tokens:
+                for released in tuple(self._released):
+                    released(resource, tokens)
+        if self._stale:
+            self._stale = False
+            self._changed()
+        return any_changed
+
+    def observe(self, found: Found, settings: Settings) -> None:
+        """Takes what exists and is configured now. To be called before a plan is made.
+
+        Args:
+            found: every device of every backend.
+            settings: the whole configuration.
+        """
+        self._found, self._observed = found, True
+        if settings is not self._settings:
+            self._settings, self._held = settings, None
+            for allocations in self._resources.values():
+                self._configure(allocations)
+        with self._deferred():
+            self._update_devices()
+            self._resolve()
+        self._stale = False
+
+    def learn(self, plan: Plan) -> bool:
+        """Takes which devices the plan gives to resources of which a container has all devices.
+
+        Returns:
+            Whether more devices are held than the plan was made for, so that it has to be made again.
+        """
+        with self._deferred():
+            for name, allocations in self._resources.items():
+                resource = plan.resources.get(name)
+                everything = [token for token in allocations.unresolved() if stands_for_all(token)]
+                if resource is None or not everything:
+                    continue
+                backend = resource.entry.backend
+                devices = {(backend, offer.device.id): offer.device for offer in resource.offers}
+                for token in everything:
+                    allocations.infer(token, devices)
+        self.awaited = any(refusal.kind is RefusalKind.HELD for refusal in plan.refusals)
+        stale, self._stale = self._stale, False
+        return stale
+
+    def due(self, last: float) -> float | None:
+        """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
+
+        Args:
+            last: when the last list began.
+        """
+        wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
+        return min((wish for wish in wishes if wish is not None), default=None)
+
+    def changed_by(self, allocations: ResourceAllocations, *, replan: bool) -> None:
+        """The allocations of one resource have changed; with ``replan`` the plan may be outdated."""
+        self._held = None
+        if replan and self._deferring:
+            self._stale = True
+        elif replan:
+            self._changed()
+
+    def _update_devices(self) -> None:
+        """Brings what is known of held devices up to date."""
+        if self._held is None:
+            self.devices.keep({key for found in self._resources.values() for key in found.held_devices()})
+        for key in self.devices:
+            device = self._found.get(key[0], {}).get(key[1])
+            if device is not None and self.devices.update(key, device):
+                self._held = None
+
+    def _resolve(self) -> None:
+        """Finds the devices behind tokens that only the kubelet has named."""
+        if self._listing is not None:
+            for resource, tokens in self._listing.holders.items():
+                if resource not in self._resources and self._is_relevant(resource, tokens):
+                    self._apply_to(self.of(resource), self._listing)
+        for resource, allocations in self._resources.items():
+            if unresolved := allocations.unresolved():
+                entries = self.entries(resource)
+                for token in unresolved:
+                    allocations.infer(token, self._devices_meant(token, entries))
+
+    def _apply_to(self, allocations: ResourceAllocations, listing: Listing) -> tuple[bool, tuple[str, ...]]:
+        return allocations.apply(listing, recalls=self._recalling == listing.kubelet)
+
+    def _configure(self, allocations: ResourceAllocations) -> None:
+        """Takes what the configuration says of a resource; one that has left it keeps the last setting."""
+        if entries := self.entries(allocations.resource):
+            allocations.exclusive = any(entry.exclusive for entry in entries)
+
+    def _is_relevant(self, resource: str, tokens: Iterable[str]) -> bool:
+        """Whether a resource that is not followed is ours, or hands out hardware that is ours."""
+        if self.entries(resource):
+            return True
+        units = self._units.get(resource)
+        if units is None:  # asked again for each plan, and another plugin may have handed out very many
+            units = self._units[resource] = frozenset(map(unit_of, tokens))
+        if not all(map(units.isdisjoint, self._found.values())):
+            return True
+        return any(self._devices_meant(token, ()) for token in tokens)
+
+    def _devices_meant(self, token: str, entries: Collection[ResourceSettings]) -> dict[Key, Device]:
+        """The devices that a token may be made from: of the resource's backend, else of any."""
+        own = {entry.backend for entry in entries}
+        return self._named(token, own) or self._named(token, self._found.keys() - own)
+
+    def _named(self, token: str, backends: Iterable[str]) -> dict[Key, Device]:
+        named = {}
+        for backend in backends:
+            devices = self._found.get(backend, {})
+            known = self._known_of.get(backend)
+            if known is None or known.devices is not devices:
+                known = self._known_of[backend] = Known(devices)
+            named.update({(backend, device.id): device for device in known.named(token)})
+        return named
+
+    @contextmanager
+    def _deferred(self) -> Iterator[None]:
+        """Remembers that the plan may be outdated instead of reporting it, until everything is in place."""
+        self._deferring = True
+        try:
+            yield
+        finally:
+            self._deferring = False

@@ -1,0 +1,76 @@
+"""What the log reports about the devices of one resource from one list to the next.
+
+One line for each device and change, whatever the number of its tokens; where very many change at once,
+:data:`NAMED` lines of a kind and a count of the other devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Protocol
+
+from devhost.allocation.inventory import Changes, Member
+from devhost.backend.incident import Incident
+from devhost.telemetry.log import get
+
+NAMED = 20
+"""Devices that the log names at most for each kind of change between two lists."""
+
+REASONS = 4
+"""Reasons logged of one device at most until it is healthy again: it may be one of hundreds."""
+
+log = get(__name__)
+
+
+class _Write(Protocol):
+    def __call__(self, message: str, /, **fields: object) -> None: ...
+
+
+class DeviceLog:
+    """Logs what becomes of the devices of one resource.
+
+    Args:
+        resource: its name.
+    """
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self._incidents: dict[str, Incident] = {}  # of those whose reason has changed since
+
+    def write(self, changes: Changes) -> None:
+        """Logs them; where all devices appear or leave only those that are unhealthy are named."""
+        unhealthy, healthy_again = changes.unhealthy, changes.healthy_again
+        if self._incidents:
+            for device in (*changes.left, *unhealthy, *healthy_again):
+                self._incidents.pop(device, None)
+        other_reason = {
+            device: reason
+            for device, reason in changes.other_reason.items()
+            if self._incident(device, changes.before[device]).news(reason)
+        }
+        if not changes.whole:
+            self._lines(log.info, changes.left, "device left", "more devices left")
+            self._lines(log.info, changes.appeared, "device appeared", "more devices appeared")
+        self._lines(log.warning, unhealthy, "device is unhealthy", "more devices are unhealthy")
+        self._lines(
+            log.warning,
+            other_reason,
+            "device is unhealthy for another reason",
+            "more devices are unhealthy for another reason",
+        )
+        self._lines(log.info, healthy_again, "device is healthy again", "more devices are healthy again")
+
+    def _incident(self, device: str, before: Member) -> Incident:
+        incident = self._incidents.get(device)
+        if incident is None:
+            incident = self._incidents[device] = Incident(REASONS)
+            incident.news(before.health.reason)
+        return incident
+
+    def _lines(self, write: _Write, devices: Mapping[str, str], one: str, more: str) -> None:
+        for device, reason in islice(devices.items(), NAMED):
+            fields = {"reason": reason} if reason else {}
+            write(one, resource=self._resource, device=device, **fields)
+        if len(devices) > NAMED:
+            write(more, resource=self._resource, devices=len(devices) - NAMED)
