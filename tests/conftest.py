@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # for what test modules of several directories share
 
 
 @pytest.fixture(autouse=True, scope="session")

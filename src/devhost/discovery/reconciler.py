@@ -1,0 +1,254 @@
+"""The loop behind everything that devhost keeps in step: wake, wait, run a pass, retry with back-off.
+
+A *pass* looks at what is and brings it to what should be. It does not care why it runs, so a wake carries no
+data, and many wakes lead to one pass. What a pass does decides when the next one runs:
+
+* it returns seconds: after so long, or when woken before;
+* it returns ``None``: when woken;
+* it raises a :class:`~devhost.backend.errors.DevhostError`: after a back-off with jitter, which starts again
+  from its shortest delay once a pass has succeeded. Each failure is logged once, and so is its end.
+
+Every other exception is a bug: it leaves :meth:`Reconciler.run`, and the pass is owed when that runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol
+
+from devhost.backend.backoff import Backoff, Pacer
+from devhost.backend.errors import DevhostError
+from devhost.backend.incident import Incident
+from devhost.telemetry.log import Log
+
+Pass = Callable[[], Awaitable[float | None]]
+
+
+class Timer(Protocol):
+    """What :meth:`Clock.call_at` returns."""
+
+    def cancel(self) -> None:
+        """Keeps the callback from being called."""
+
+
+class Clock(Protocol):
+    """Where time comes from: the part of an event loop that knows it."""
+
+    def time(self) -> float:
+        """Monotonic seconds."""
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
+        """Calls ``callback`` in the event loop at ``when``."""
+
+
+class LoopClock:
+    """The clock of the event loop that is running when it is asked."""
+
+    def time(self) -> float:
+        """Monotonic seconds."""
+        return asyncio.get_running_loop().time()
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
+        """Calls ``callback`` in the event loop at ``when``."""
+        return asyncio.get_running_loop().call_at(when, callback)
+
+
+LOOP_CLOCK = LoopClock()
+"""The default: it keeps nothing, so that one value serves every event loop."""
+
+
+class Retry(DevhostError):
+    """A pass failed and is run again with back-off.
+
+    Args:
+        reason: for the log; empty where the pass has reported the failure itself.
+        wakeable: whether a wake ends the back-off; ``None`` for what the reconciler does by default.
+    """
+
+    def __init__(self, reason: str = "", *, wakeable: bool | None = None) -> None:
+        super().__init__(reason)
+        self.wakeable = wakeable
+
+
+class FailureLog:
+    """Logs one kind of failure once for each reason, and its end once.
+
+    Args:
+        failed: the message when it fails; the field ``reason`` says why.
+        recovered: the message when it works again.
+        level: of the first message; the second is always an ``info``.
+        incident: which reasons have been logged; that of a predecessor, whose failures are not repeated.
+        fields: further fields of both messages.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        failed: str,
+        recovered: str,
+        *,
+        level: Literal["warning", "error"] = "warning",
+        incident: Incident | None = None,
+        **fields: object,
+    ) -> None:
+        self.incident = Incident() if incident is None else incident
+        self._log = log
+        self._failed = failed
+        self._recovered = recovered
+        self._level = level
+        self._fields = fields
+
+    def failed(self, reason: str) -> None:
+        """It failed, for this reason."""
+        if self.incident.news(reason):
+            write = self._log.error if self._level == "error" else self._log.warning
+            write(self._failed, **self._fields, reason=reason)
+
+    def succeeded(self) -> None:
+        """It works."""
+        if self.incident.over():
+            self._log.info(self._recovered, **self._fields)
+
+
+class Reconciler:
+    """Runs passes, one at a time: when woken, when the last pass said so, and after a failure.
+
+    Args:
+        reconcile: one pass; see the module for what its result means.
+        backoff: delays after failures; it holds the source of their jitter.
+        failures: how failures are logged; without it the pass logs them itself.
+        first: seconds from the start of :meth:`run` to the first pass; ``None`` to wait for a wake.
+        settle: seconds from a wake to the pass it leads to: events come in bursts.
+        gap: least seconds from the beginning of one pass to the beginning of the next.
+        pacer: the pause after a pass, in proportion to how long it took.
+        wakeable: whether a wake ends a back-off. It should not where failing is expensive: a driver in
+            trouble is not helped by more calls.
+        clock: a fake one in tests.
+    """
+
+    def __init__(
+        self,
+        reconcile: Pass,
+        *,
+        backoff: Backoff | None = None,
+        failures: FailureLog | None = None,
+        first: float | None = 0.0,
+        settle: float = 0.0,
+        gap: float = 0.0,
+        pacer: Pacer | None = None,
+        wakeable: bool = True,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self.reason: str | None = None
+        """Why the last pass failed; ``None`` if it did not."""
+        self._reconcile = reconcile
+        self._backoff = backoff or Backoff(1.0, 60.0)
+        self._failures = failures
+        self._first = first
+        self._settle = settle
+        self._gap = gap
+        self._pacer = pacer
+        self._wakeable = wakeable
+        self._clock = clock
+        self._woken_for = math.inf
+        """When the pass is due that wakes have asked for."""
+        self._timed_for = math.inf
+        """When the pass is due that the last one, or its failure, has asked for."""
+        self._free_at = -math.inf
+        """Before this no pass runs, whoever asks for it."""
+        self._holding = False
+        """Whether wakes have to wait for the end of the back-off."""
+        self._restarted = False
+        self._stopped = False
+        self._changed = asyncio.Event()
+
+    def wake(self, within: float | None = None) -> None:
+        """Asks for a pass. Of several wakes before it, the one that wants it first counts.
+
+        Args:
+            within: seconds until it is wanted; ``settle`` if not given.
+        """
+        due = self._clock.time() + (self._settle if within is None else within)
+        if due < self._woken_for:
+            self._woken_for = due
+            self._changed.set()
+
+    def restart(self) -> None:
+        """Asks for a pass at once, also during a back-off: what failed is no longer what would be tried."""
+        self._restarted = True
+        self._holding = False
+        self._backoff.reset()
+        self.wake(0.0)
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Has :meth:`run` return, after the pass that is running now."""
+        self._stopped = True
+        self._changed.set()
+
+    def succeeded(self) -> None:
+        """What failed works again. A pass that goes on for long calls this before it returns."""
+        self.reason = None
+        self._backoff.reset()
+        if self._failures:
+            self._failures.succeeded()
+
+    async def run(self) -> None:
+        """Runs passes until :meth:`stop`.
+
+        Raises:
+            Exception: whatever a pass raises that is no :class:`DevhostError`.
+        """
+        self._timed_for = math.inf if self._first is None else self._clock.time() + self._first
+        self._holding = False
+        while await self._due():
+            self._woken_for, self._restarted = math.inf, False
+            began = self._clock.time()
+            finished = False
+            try:
+                self._timed_for = await self._pass()
+                finished = True
+            finally:
+                if not finished:
+                    self.wake(0.0)
+            ended = self._clock.time()
+            if self._pacer:
+                self._pacer.ran(began, ended)
+            self._free_at = max(began + self._gap, ended + (self._pacer.pause(ended) if self._pacer else 0.0))
+
+    async def _pass(self) -> float:
+        """Runs a pass; gives the time of the next."""
+        self._holding = False
+        try:
+            again = await self._reconcile()
+        except DevhostError as error:
+            self.reason = error.message
+            if self._failures and error.message:
+                self._failures.failed(str(error))
+            if self._restarted:
+                return math.inf
+            wakeable = error.wakeable if isinstance(error, Retry) else None
+            self._holding = not (self._wakeable if wakeable is None else wakeable)
+            again = self._backoff.delay()
+        else:
+            self.succeeded()
+        return math.inf if again is None else self._clock.time() + again
+
+    async def _due(self) -> bool:
+        """Waits until a pass is due; false once there are to be no more."""
+        await asyncio.sleep(0)  # passes that follow each other leave the loop to others
+        while not self._stopped:
+            wanted = self._timed_for if self._holding else min(self._timed_for, self._woken_for)
+            due = max(wanted, self._free_at)
+            if due <= self._clock.time():
+                return True
+            self._changed.clear()
+            timer = None if math.isinf(due) else self._clock.call_at(due, self._changed.set)
+            try:
+                await self._changed.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return False

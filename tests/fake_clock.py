@@ -1,0 +1,64 @@
+"""A clock that stands still until the test moves it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+
+
+class FakeTimer:
+    """A callback that is due at some time."""
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class FakeClock:
+    """Passes for ``devhost.discovery.reconciler.Clock``.
+
+    Code that only wants to know the time takes ``clock.time``.
+    """
+
+    STEPS = 50
+    """Turns the event loop gets after each timer: what it set off can run until it waits again."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+        self._order = itertools.count()
+        self._timers: list[tuple[float, int, FakeTimer]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> FakeTimer:
+        timer = FakeTimer(callback)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    @property
+    def timers(self) -> list[float]:
+        """When the timers are due that have not been cancelled."""
+        return sorted(when for when, _, timer in self._timers if timer.callback)
+
+    async def settle(self) -> None:
+        """Lets everything run that does not wait for time to pass."""
+        for _ in range(self.STEPS):
+            await asyncio.sleep(0)
+
+    async def advance(self, seconds: float) -> None:
+        """Lets so much time pass, with every timer at its time and in order."""
+        await self.settle()
+        end = self.now + seconds
+        while self._timers and self._timers[0][0] <= end:
+            when, _, timer = heapq.heappop(self._timers)
+            self.now = max(self.now, when)
+            if timer.callback:
+                timer.callback()
+                await self.settle()
+        self.now = end
+        await self.settle()
