@@ -30,11 +30,13 @@ from .table import machine, render
 BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "startup": startup.measure,
     "uevents": latency.uevents,
+    "following": latency.following,
     "changes": latency.changes,
     "reload": latency.reload,
     "allocate": allocate.measure,
     "affinity": affinity.measure,
     "burst": burst.measure,
+    "churn": burst.churn,
     "footprint": footprint.measure,
     "idle": footprint.idle,
     "rdma": rdma.measure,

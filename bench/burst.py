@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from .process import devhost, resource, serving, workplace
 from .recorder import Recorder
 
 EVENTS = 1000
+APART = 0.002
+"""Seconds between two changes of the burst in which every event is one."""
+
 AFTER = 3.0
 """Seconds without a list after which the burst is over: vanished devices leave the list after 2."""
 
@@ -79,6 +83,23 @@ async def _synthetic(note: str) -> Result:
         right = sick == {f"synthetic-{number:05}" for number in (2, 4, 6)}
         lists = _count(running.kubelet) - before
     return _result(lists, right, note)
+
+
+async def churn() -> AsyncIterator[Result]:
+    """A burst in which every event is a change: one device after the other becomes unhealthy."""
+    async with serving(resources=1, devices=EVENTS) as running:
+        before = _count(running.kubelet)
+        began = time.monotonic()
+        for number in range(EVENTS):
+            running.tell(f"sick {number}")
+            await asyncio.sleep(max(0.0, began + (number + 1) * APART - time.monotonic()))
+        lasted = time.monotonic() - began
+        await asyncio.sleep(AFTER)
+        await running.kubelet.quiet(AFTER)
+        right = not running.kubelet.resources[resource(0)].latest[-1].healthy()
+        lists = _count(running.kubelet) - before
+    wrong = "" if right else "the last list is not the last state"
+    yield Result(measures.CHURN, (lists,), note=f"simulated events in {lasted:.1f} s", wrong=wrong)
 
 
 def _existing() -> set[str]:

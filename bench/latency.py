@@ -12,11 +12,18 @@ from devhost.testing.zram import Zram, why_not
 from . import measures
 from .measure import Measure, Result
 from .process import Running, devhost, resource, serving, synthetic, workplace
+from .recorder import Recorder
 
 T = TypeVar("T")
 
 QUIET = 0.2
-"""Seconds without a list before each sample: devhost sends at most one list per stream in 0.1 s."""
+"""Seconds without a list before each sample, so that samples do not influence each other."""
+
+RECOVERY = 0.7
+"""Seconds in which the permits for two lists come back."""
+
+GAPS = tuple(step / 200 for step in range(1, 21))
+"""Seconds between two changes that follow each other: 5 ms to 100 ms."""
 
 REST = 1.1
 """The same where a look takes long: devhost then rests for four times as long, at most 1 s."""
@@ -70,6 +77,62 @@ def _timed(act: Callable[[], T]) -> tuple[T, float]:
     """What ``act`` gives, and the monotonic time just before it began."""
     began = time.monotonic()
     return act(), began
+
+
+async def following() -> AsyncIterator[Result]:
+    """Pairs of changes: only the second is measured, for the list of the first has just been sent."""
+    pairs = 5 * len(GAPS)
+    if reason := why_not():
+        async with serving(resources=1, devices=10) as running:
+            samples = await _following_events(running, pairs)
+        yield Result(measures.FOLLOWING, samples, note=f"simulated events: {reason}")
+        return
+    async with workplace() as (directory, kubelet):
+        with Zram() as disks:
+            async with devhost(directory, kubelet, ZRAM_CONFIG):
+                await kubelet.all_listed(1)
+                samples = await _following_zram(kubelet, disks, pairs)
+    yield Result(measures.FOLLOWING, samples, note="zram hot_add and hot_remove, 5 to 100 ms apart")
+
+
+async def _following_zram(kubelet: Recorder, disks: Zram, pairs: int) -> tuple[float, ...]:
+    """Milliseconds of each second plug and second unplug. Disks return before they leave the list."""
+    samples = []
+    for pair in range(pairs // 2):
+        gap = GAPS[pair % len(GAPS)]
+        await kubelet.quiet(RECOVERY)
+        first = await asyncio.to_thread(disks.plug)
+        await asyncio.sleep(gap)
+        number, began = await asyncio.to_thread(_timed, disks.plug)
+        device = f"block-zram{number}"
+        shown = await kubelet.first(ZRAM, began, lambda listing: listing.is_healthy(device))  # noqa: B023
+        samples.append((shown.at - began) * 1e3)
+        await kubelet.quiet(RECOVERY)
+        await asyncio.to_thread(disks.unplug, first)
+        await asyncio.sleep(gap)
+        _, began = await asyncio.to_thread(_timed, lambda: disks.unplug(number))  # noqa: B023
+        shown = await kubelet.first(ZRAM, began, lambda listing: not listing.is_healthy(device))  # noqa: B023
+        samples.append((shown.at - began) * 1e3)
+    return tuple(samples)
+
+
+async def _following_events(running: Running, pairs: int) -> tuple[float, ...]:
+    """The same with devices that become unhealthy and healthy again."""
+    kubelet, samples = running.kubelet, []
+    for pair in range(pairs):
+        action = "well" if pair % 2 else "sick"
+        await kubelet.quiet(RECOVERY)
+        running.tell(f"{action} 0")
+        await asyncio.sleep(GAPS[pair // 2 % len(GAPS)])
+        began = time.monotonic()
+        running.tell(f"{action} 1")
+        shown = await kubelet.first(
+            resource(0),
+            began,
+            lambda listing: listing.is_healthy("synthetic-00001") is (action == "well"),  # noqa: B023
+        )
+        samples.append((shown.at - began) * 1e3)
+    return tuple(samples)
 
 
 async def changes() -> AsyncIterator[Result]:

@@ -14,6 +14,7 @@ START_BIG = Measure(
     "start-10000", "process start → first list of 10 000 devices", "s", {P50: 1.5}, (P50, MAX)
 )
 UEVENT = Measure("uevent", "kernel uevent → new list", "ms", {P50: 6, P99: 20})
+FOLLOWING = Measure("following", "hot-plug soon after another change → new list", "ms", {P99: 10})
 EVENT_100 = Measure("event-100", "backend's event → new list, 100 resources of 10 devices", "ms")
 EVENT_BIG = Measure("event-10000", "one of 10 000 devices changes → new list", "ms", {P50: 150}, (P50, MAX))
 EVENT_BIG_FRESH = Measure(
@@ -31,6 +32,7 @@ PREFER_REPLICAS = Measure(
 )
 PREFER_PAIR = Measure("prefer-pair", "preference among 8 GPUs and 8 HCAs in turn", "ms", {P99: 5})
 BURST = Measure("burst", "lists for a burst of 1 000 uevents", "lists", {MAX: 20}, (MAX,))
+CHURN = Measure("churn", "lists for 1 000 changes in one burst", "lists", {MAX: 20}, (MAX,))
 MEMORY = Measure("memory", "resident memory, 10 resources of 10 devices, scraped", "MB", {MAX: 48}, (MAX,))
 MEMORY_BIG = Measure("memory-10000", "resident memory, 10 000 devices", "MB", {MAX: 80}, (MAX,))
 MEMORY_RDMA = Measure("memory-rdma", "resident memory, 8 shared RDMA adapters", "MB", {MAX: 56}, (MAX,))
@@ -76,6 +78,7 @@ MEASURES = (
     START_100,
     START_BIG,
     UEVENT,
+    FOLLOWING,
     EVENT_100,
     EVENT_BIG,
     EVENT_BIG_FRESH,
@@ -89,6 +92,7 @@ MEASURES = (
     PREFER_REPLICAS,
     PREFER_PAIR,
     BURST,
+    CHURN,
     MEMORY,
     MEMORY_BIG,
     MEMORY_RDMA,

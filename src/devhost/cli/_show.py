@@ -26,7 +26,7 @@ REGISTER_WITHIN = 5.0
 """Seconds the demo waits for every resource to be registered."""
 
 QUIET = 0.25
-"""Seconds before each plug: a change within 0.1 s of the last list would wait, to be folded with others."""
+"""Seconds before each plug, so that what the one before caused is over."""
 
 SEE_WITHIN = 3.0
 """Seconds the demo waits for a plugged device to show."""

@@ -31,11 +31,15 @@ from devhost.telemetry.metrics import CallFailure, Metrics
 from . import messages
 from .api import MAX_SOCKET_PATH
 from .api import api_pb2 as pb
+from .token_bucket import TokenBucket
 
 log = get(__name__)
 
-LIST_GAP = 0.1
-"""Least seconds between two lists of one stream: a burst of changes is folded into one list."""
+LISTS_AT_ONCE = 4
+"""Lists that a stream may send without a pause: a hot-plug that follows another change is sent at once."""
+
+LIST_INTERVAL = 0.2
+"""Seconds between two lists of a stream under sustained churn; the changes in between share one list."""
 
 STOP_GRACE = 1.0
 """Seconds that calls in progress have to finish when a server stops."""
@@ -106,7 +110,7 @@ class PluginServer:
         self._supply = supply
         self._metrics = metrics
         self._changed = changed
-        self._ending = False
+        self._ending = asyncio.Event()
         self._streams: dict[asyncio.Event, None] = {}  # in the order they were opened
         self._sent = asyncio.Event()
         self._held = False
@@ -156,7 +160,7 @@ class PluginServer:
 
         Where the directory does not let us do the last the socket stays: see :meth:`unlink`.
         """
-        self._ending = True
+        self._ending.set()
         self._unsubscribe()
         self._wake()
         server, self._server = self._server, None
@@ -243,39 +247,46 @@ class PluginServer:
         A stream whose reader is slow is held in ``yield``; when it goes on it sees only the newest.
         """
         await self._decoded(pb.Empty, data, context, "ListAndWatch")
-        loop = asyncio.get_running_loop()
         news = asyncio.Event()
         news.set()
         self._streams[news] = None
         self.opened = True
         self._changed()
-        sent, sent_at = (-1, self._round), 0.0
+        sent = (-1, self._round)
+        bucket = TokenBucket(LISTS_AT_ONCE, LIST_INTERVAL)
         try:
             while True:
                 await news.wait()
-                if not self._ending:
-                    await asyncio.sleep(max(0.0, sent_at + LIST_GAP - loop.time()))
+                await self._until_allowed(bucket)
                 snapshot = self._supply.inventory.snapshot
                 wanted = snapshot.revision, self._round
-                if self._ending and (wanted == sent or self._held):
+                if self._ending.is_set() and (wanted == sent or self._held):
                     return
                 if wanted != sent and not self._held:
                     yield messages.device_list(snapshot)
-                    sent, sent_at = wanted, loop.time()
+                    bucket.take()
+                    sent = wanted
                     cause = snapshot.caused_at
                     age = None if cause is None else time.monotonic() - cause
                     self._metrics.list_sent(self._supply.name, len(snapshot.entries), snapshot.revision, age)
-                if self._ending:
+                if self._ending.is_set():
                     return
                 if self._held or (self._supply.inventory.snapshot.revision, self._round) == sent:
                     news.clear()
                     self._sent.set()
         finally:
             # The kubelet's stream is the one opened first; whoever else looks in may leave again.
-            self.lost = self.lost or (not self._ending and next(iter(self._streams)) is news)
+            self.lost = self.lost or (not self._ending.is_set() and next(iter(self._streams)) is news)
             del self._streams[news]
             self._sent.set()
             self._changed()
+
+    async def _until_allowed(self, bucket: TokenBucket) -> None:
+        """Waits until the bucket allows another list; an ending server waits no more."""
+        if delay := bucket.delay():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._ending.wait()
 
     async def _prefer(self, data: bytes, context: Any) -> pb.PreferredAllocationResponse:
         """Never fails a request, and so the pod. An empty answer leaves the choice to the kubelet."""
