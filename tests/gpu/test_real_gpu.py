@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from devhost_gpu import Gpu
-from devhost_gpu.giving_nvidia import VISIBLE, VOLUMES
+from devhost_gpu.nvidia.allocation import VISIBLE, VOLUMES
 from devhost_gpu.options import GpuOptions
 from lab.waiting import until
 from realgpu import sees

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from devhost_gpu.use import GpuUse, Mps
+from devhost_gpu.options import GpuUse, Mps
 
 from devhost.backend.errors import ConfigError
 from devhost.backend.where import holds

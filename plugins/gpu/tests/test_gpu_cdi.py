@@ -12,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_gpu import toolkit, writing
-from devhost_gpu.adapter import Adapter
-from devhost_gpu.allocation import Request, edits
-from devhost_gpu.card import NVIDIA, Card
-from devhost_gpu.nvml.facts import NvidiaFacts
+from devhost_gpu.discovery import NVIDIA, Adapter
+from devhost_gpu.nvidia import cdi as writing
+from devhost_gpu.nvidia import specifications as toolkit
+from devhost_gpu.nvidia.allocation import edits
+from devhost_gpu.nvidia.cards import NvidiaFacts
+from devhost_gpu.nvidia.cdi import Specified
+from devhost_gpu.nvidia.specifications import Specifications
 from devhost_gpu.options import GpuOptions
-from devhost_gpu.specifications import Specifications
-from devhost_gpu.specified import Specified
+from devhost_gpu.vendor import Card, ContainerRequest
 from gpu_ctk import install
 
 from devhost.backend import HEALTHY, Device, Event, Health, unhealthy
@@ -169,7 +170,7 @@ async def test_cards_are_ill_until_nvidia_ctk_has_named_them(place: Place) -> No
     (call,) = place.calls
     assert call[:2] == ["cdi", "generate"]
     assert {"--format=json", "--device-name-strategy=uuid", "--driver-root=/", "--dev-root=/"} <= set(call)
-    given = edits(place.specified.scan(()), Request(place.options, Sysfs(place.root)))
+    given = edits(place.specified.scan(()), ContainerRequest(place.options, Sysfs(place.root)))
     assert given.cdi_devices == (own(A)[0], own(B)[0])
     assert not given.nodes and not given.env and not given.mounts
 
@@ -371,7 +372,7 @@ async def test_what_goes_with_gpus_is_named_beside_them_and_the_runtime_is_told(
     assert asking.look()[A] == ("", "its CDI specification is not written yet")
     async with asking.watched():
         await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
-    given = edits(asking.specified.scan(()), Request(asking.options, Sysfs(asking.root)))
+    given = edits(asking.specified.scan(()), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert given.cdi_devices == (
         own(A)[0],
         own(B)[0],
@@ -406,7 +407,7 @@ async def test_a_node_that_has_nothing_of_a_kind_offers_its_gpus_without(
     asking.install(modes={name: what for name, what in EXTRAS.items() if name != "gds"})
     async with asking.watched():
         await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
-    given = edits(asking.specified.scan(()), Request(asking.options, Sysfs(asking.root)))
+    given = edits(asking.specified.scan(()), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert f"{OWN}/gds=all" not in given.cdi_devices and f"{OWN}/mofed=all" in given.cdi_devices
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("gdsEnabled: nvidia-ctk cdi generate --mode=gds found nothing")
@@ -451,7 +452,7 @@ async def test_without_nvidia_ctk_what_goes_with_gpus_may_be_named_by_others(ask
         assert "nvidia.com/gdrcopy=all" in asking.look()[A][1]
         asking.file("etc/cdi/gdrcopy.json", specification("nvidia.com/gdrcopy", ["all"]))
         await asking.until(lambda: asking.look()[A] == (f"{THEIRS}={A}", ""))
-    given = edits(asking.specified.scan(()), Request(asking.options, Sysfs(asking.root)))
+    given = edits(asking.specified.scan(()), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert given.cdi_devices[2:] == (
         "nvidia.com/imex-channel=0",
         "nvidia.com/gdrcopy=all",

@@ -10,7 +10,8 @@ import gpu_intel
 import gpu_others
 import pytest
 import yaml
-from devhost_gpu import card
+from devhost_gpu.discovery import VENDORS
+from devhost_gpu.vendor import KINDS
 from gpu_tree import GpuTree
 
 from devhost.config import load
@@ -26,9 +27,7 @@ OVERLAYS = [ROOT / f"deploy/kustomize/overlays/{name}/devhost.yaml" for name in 
 PROFILES = [ROOT / f"deploy/helm/devhost/profiles/{name}.yaml" for name in ("gpu", "full")]
 
 
-@pytest.mark.parametrize(
-    "word", [card.NVIDIA, card.AMD, card.INTEL, card.OTHER, card.GPU, card.MIG, card.PARTITION, card.VF]
-)
+@pytest.mark.parametrize("word", [*VENDORS, *KINDS])
 def test_the_page_names_each_vendor_and_kind(word: str) -> None:
     assert f"`{word}`" in PAGE
 

@@ -12,7 +12,7 @@ import gpu_amd
 import gpu_intel
 import pytest
 from devhost_gpu import drm
-from devhost_gpu.asking import Asking
+from devhost_gpu.drm import Asking
 
 from devhost.backend import Event
 from devhost.testing.fixtures import BackendFixture, by_id

@@ -10,7 +10,7 @@ from pathlib import Path
 import gpu_amd
 import grpc
 import pytest
-from devhost_gpu import exporter
+from devhost_gpu.amd import health as exporter
 
 from devhost.testing.fixtures import BackendFixture
 

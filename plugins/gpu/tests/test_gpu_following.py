@@ -8,10 +8,9 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from devhost_gpu import following
-from devhost_gpu.adapter import Adapter
-from devhost_gpu.card import Card
-from devhost_gpu.following import Following
+from devhost_gpu import vendor as following
+from devhost_gpu.discovery import Adapter
+from devhost_gpu.vendor import Card, Following
 
 from devhost.backend import Event, Health
 from devhost.testing.fixtures import BackendFixture

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_gpu.allocation import Request, edits
-from devhost_gpu.card import NVIDIA, Card
-from devhost_gpu.nvml.facts import NvidiaFacts
+from devhost_gpu.discovery import NVIDIA
+from devhost_gpu.nvidia.allocation import edits
+from devhost_gpu.nvidia.cards import NvidiaFacts
 from devhost_gpu.options import GpuOptions
+from devhost_gpu.vendor import Card, ContainerRequest
 
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount, OptionError
 from devhost.backend.sysfs import Sysfs
@@ -33,7 +34,7 @@ def mig(uuid: str, parent: str, minor: int, capabilities: tuple[int, ...], index
 
 
 def given(cards: list[Card], root: Path = Path("/nowhere"), **options: object) -> Edits:
-    return edits(cards, Request(GpuOptions(**options), Sysfs(root)))  # type: ignore[arg-type]
+    return edits(cards, ContainerRequest(GpuOptions(**options), Sysfs(root)))  # type: ignore[arg-type]
 
 
 def nodes(given: Edits) -> dict[str, str]:

@@ -8,8 +8,7 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
-from devhost_gpu.options import GpuOptions
-from devhost_gpu.use import GpuUse
+from devhost_gpu.options import GpuOptions, GpuUse
 
 from devhost.backend import AllocationError, Device, Edits, Mount
 from devhost.testing.fixtures import BackendFixture, by_id

@@ -10,9 +10,11 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
-from devhost_gpu import amd, kfd, other
-from devhost_gpu.adapter import Adapter
-from devhost_gpu.card import Card
+from devhost_gpu import drm as other
+from devhost_gpu.amd import cards as amd
+from devhost_gpu.amd import kfd
+from devhost_gpu.discovery import Adapter
+from devhost_gpu.vendor import Card
 from gpu_tree import DISPLAY
 
 from devhost.backend import AllocationError, Event

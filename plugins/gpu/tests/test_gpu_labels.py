@@ -8,8 +8,8 @@ from pathlib import Path
 import gpu_amd
 import gpu_intel
 import pytest
-from devhost_gpu.nvidia_labels import labels as nvidia_labels
-from devhost_gpu.nvml.facts import Shape
+from devhost_gpu.labels import nvidia as nvidia_labels
+from devhost_gpu.nvml.reports import Shape
 
 from devhost.backend import AttributeValue, Device
 from devhost.host.node_label_files import sorted_out

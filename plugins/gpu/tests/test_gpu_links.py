@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import pytest
-from devhost_gpu import nvidia as family
-from devhost_gpu.links import SWITCH, NvLinks
+from devhost_gpu.nvidia import gpus as family
+from devhost_gpu.nvml.reports import SWITCH, NvLinks
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 

@@ -175,7 +175,7 @@ def test_without_the_binding_it_is_told_what_to_install(
     nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = nvidia.gpu(A)
-    monkeypatch.setattr("devhost_gpu.nvml.library.binding", str)
+    monkeypatch.setattr("devhost_gpu.nvml.keeper.binding", str)
     assert at(nvidia).reasons() == {
         uuid: "nvidia-ml-py is not installed: pip install nvidia-ml-py",
     }

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from devhost_gpu import nvidia as family
-from devhost_gpu import nvidia_care, nvidia_health
-from devhost_gpu.nvidia_care import Care
-from devhost_gpu.nvidia_xid import XidRule
+from devhost_gpu.nvidia import gpus as family
+from devhost_gpu.nvidia import health as nvidia_care
+from devhost_gpu.nvidia import health as nvidia_health
+from devhost_gpu.nvidia.health import Care, XidRule
 from devhost_gpu.nvml import keeper, session
 from devhost_gpu.nvml.reports import Check
 from gpu_nvidia import DGX, NvidiaMachine

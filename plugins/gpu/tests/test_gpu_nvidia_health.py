@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from devhost_gpu import nvidia as family
-from devhost_gpu import nvidia_care, nvidia_health
+from devhost_gpu.nvidia import gpus as family
+from devhost_gpu.nvidia import health as nvidia_care
+from devhost_gpu.nvidia import health as nvidia_health
 from devhost_gpu.options import GpuOptions
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk

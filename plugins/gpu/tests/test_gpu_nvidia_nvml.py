@@ -8,8 +8,9 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from devhost_gpu import nvidia as family
-from devhost_gpu import nvidia_care, nvidia_health
+from devhost_gpu.nvidia import gpus as family
+from devhost_gpu.nvidia import health as nvidia_care
+from devhost_gpu.nvidia import health as nvidia_health
 from devhost_gpu.nvml import keeper, session
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk

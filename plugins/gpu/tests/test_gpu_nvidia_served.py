@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from devhost_gpu import nvidia as family
-from devhost_gpu import nvidia_care, nvidia_health
+from devhost_gpu.nvidia import gpus as family
+from devhost_gpu.nvidia import health as nvidia_care
+from devhost_gpu.nvidia import health as nvidia_health
 from gpu_nvidia import DGX, NvidiaMachine, dgx
 
 from devhost.testing.node import Node

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from devhost_gpu.nvidia_health import BLIND_HOLD, HOLD, Cases, wrong
-from devhost_gpu.nvidia_mig import profile
-from devhost_gpu.nvidia_xid import APPLICATION_ERRORS, XidRule, reason
-from devhost_gpu.nvml.facts import NvidiaFacts, Shape
-from devhost_gpu.nvml.reports import Check, Instance, Trouble, inventory
+from devhost_gpu.nvidia.cards import NvidiaFacts, profile
+from devhost_gpu.nvidia.health import APPLICATION_ERRORS, BLIND_HOLD, HOLD, Cases, XidRule, wrong
+from devhost_gpu.nvidia.health import xid_reason as reason
+from devhost_gpu.nvml.reports import Check, Instance, Shape, Trouble, inventory
 from devhost_gpu.options import GpuOptions
 
 from devhost.backend import OptionError

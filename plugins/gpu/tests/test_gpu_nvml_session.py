@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from devhost_gpu.nvml import session as sessions
-from devhost_gpu.nvml.library import binding, library
+from devhost_gpu.nvml.keeper import binding, find_library
 from devhost_gpu.nvml.reports import Check, Gpu, Trouble, checks, inventory, links
 from devhost_gpu.nvml.session import Ended, Message, Refused, Session, Unanswered, program
 from gpu_nvidia import DGX, NvidiaMachine
@@ -29,7 +29,7 @@ class Desk:
 
     def __init__(self, machine: NvidiaMachine) -> None:
         self.heard: Queue[Message] = Queue()
-        found = library(machine.root, "/")
+        found = find_library(machine.root, "/")
         assert found is not None
         self.session = Session(program(binding(), found), self.heard.put)
 
@@ -289,7 +289,7 @@ def test_it_ends_with_whoever_started_it(nvidia: NvidiaMachine, hangs: bool) -> 
     nvidia.gpu(A)
     if hangs:
         nvidia.nvml.fault("nvmlInit_v2", hang=60)
-    found = library(nvidia.root, "/")
+    found = find_library(nvidia.root, "/")
     assert found
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -305,7 +305,7 @@ def test_it_ends_with_whoever_started_it(nvidia: NvidiaMachine, hangs: bool) -> 
 def test_devhost_does_not_end_before_a_process_that_hangs(nvidia: NvidiaMachine) -> None:
     nvidia.gpu(A)
     nvidia.nvml.fault("nvmlInit_v2", hang=60)
-    found = library(nvidia.root, "/")
+    found = find_library(nvidia.root, "/")
     assert found
     code = (
         "from devhost_gpu.nvml.session import Session, Unanswered, program\n"
@@ -334,20 +334,20 @@ def holds(pid: int, machine: NvidiaMachine) -> bool:
 
 def test_the_binding_is_found_without_importing_it() -> None:
     code = (
-        "import sys; from devhost_gpu.nvml.library import binding; "
+        "import sys; from devhost_gpu.nvml.keeper import binding; "
         "assert binding(); assert 'pynvml' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_library_is_looked_for_below_the_drivers_root(tmp_path: Path) -> None:
-    assert library(tmp_path, "/run/nvidia/driver") is None
+    assert find_library(tmp_path, "/run/nvidia/driver") is None
     place = tmp_path / "run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"
     place.parent.mkdir(parents=True)
     place.touch()
-    assert library(tmp_path, "/run/nvidia/driver") == str(place)
-    assert library(tmp_path, "/") is None
-    assert library(Path("/"), "/") is not None
+    assert find_library(tmp_path, "/run/nvidia/driver") == str(place)
+    assert find_library(tmp_path, "/") is None
+    assert find_library(Path("/"), "/") is not None
 
 
 @pytest.mark.parametrize("call", ["nvmlEventSetWait_v2", "nvmlSystemEventSetWait"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,22 +22,15 @@ from devhost.backend import (
 from devhost.backend.errors import one_line
 from devhost.backend.sysfs import Sysfs
 
-from .adapter import Adapter
-from .adapters import Adapters
-from .allocation import Request, edits
-from .attributes import ATTRIBUTES
-from .card import NVIDIA, CanLink, Card, Family
-from .following import Following
-from .mps import Servers, uses
-from .options import GpuOptions
-from .recall import Recall
-from .suspects import Suspects
-from .undriven import missing
-from .use import PLAIN, GpuUse
-from .vendors import by_vendor, make
+from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, Adapters, by_vendor
+from .driverless import Recall, missing
+from .drm import Suspects
+from .nvidia.allocation import Servers, uses
+from .options import NO_OPTIONS, GpuOptions, GpuUse
+from .vendor import ATTRIBUTES, CanLink, Card, ContainerRequest, Family, Following
 
 if TYPE_CHECKING:
-    from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
+    from fractions import Fraction
 
 
 class Gpu(Backend):
@@ -104,7 +97,7 @@ class Gpu(Backend):
         return self._missing
 
     def allocate(
-        self, devices: Sequence[Device], use: GpuUse = PLAIN, shares: Mapping[str, Fraction] = {}
+        self, devices: Sequence[Device], use: GpuUse = NO_OPTIONS, shares: Mapping[str, Fraction] = {}
     ) -> Edits:
         """What a container needs to use these cards.
 
@@ -115,8 +108,12 @@ class Gpu(Backend):
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
-        cards = [self._card(device) for device in devices]
-        return edits(cards, Request(self.options, self._sysfs, use, shares))
+        own: dict[str, list[Card]] = {}
+        for device in devices:
+            card = self._card(device)
+            own.setdefault(card.vendor, []).append(card)
+        asked = ContainerRequest(self.options, self._sysfs, use, shares)
+        return Edits.merge(self._families[vendor].edits(cards, asked) for vendor, cards in own.items())
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """Which cards are ill, asked of each vendor's code."""
@@ -150,7 +147,7 @@ class Gpu(Backend):
 
     def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]:
         """Labels for the node, with the names that the vendors' own labellers use."""
-        from .node_labels import labels as node_labels  # only where labels are wanted
+        from .labels import labels as node_labels
 
         shared = {use.resource for use in uses(self.context.entries)}
         return node_labels(devices, offered, self._cards, self._sysfs, shared)
@@ -167,7 +164,7 @@ class Gpu(Backend):
             family.close()
 
     def _scan(self, vendor: str, adapters: Sequence[Adapter]) -> Sequence[Card]:
-        family = self._families.get(vendor) or make(vendor, self.options, self.context)
+        family = self._families.get(vendor) or _make(vendor, self.options, self.context)
         if family is None:
             return ()
         if vendor not in self._families:
@@ -209,3 +206,47 @@ def _ill(card: Card, reason: str) -> Card:
 
 def _failure(vendor: str, error: Exception) -> str:
     return f"asking for the cards of {vendor} failed: {one_line(error)}"
+
+
+def _make(vendor: str, options: GpuOptions, context: Context) -> Family | None:
+    """The code for a vendor; ``None`` where there is none."""
+    maker = _MAKERS.get(vendor)
+    return maker(options, context) if maker else None
+
+
+def _amd(options: GpuOptions, context: Context) -> Family:
+    from .amd.cards import Amd
+
+    return Amd(options, context)
+
+
+def _intel(options: GpuOptions, context: Context) -> Family:
+    from .intel import Intel
+
+    return Intel(options, context)
+
+
+def _nvidia(options: GpuOptions, context: Context) -> Family:
+    from .nvidia.gpus import Nvidia
+
+    family = Nvidia(options, context)
+    if "cdi" not in options.strategies:
+        return family
+    from .nvidia.cdi import Specified
+
+    return Specified(family, options, context)
+
+
+def _other(options: GpuOptions, context: Context) -> Family:
+    from .drm import Other
+
+    return Other(options, context)
+
+
+_MAKERS: Mapping[str, Callable[[GpuOptions, Context], Family]] = {
+    AMD: _amd,
+    INTEL: _intel,
+    NVIDIA: _nvidia,
+    OTHER: _other,
+}
+"""How each vendor's code is made."""

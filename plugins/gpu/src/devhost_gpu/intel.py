@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from devhost.backend import AttributeValue
+from devhost.backend import AttributeValue, DeviceNode, Edits, Mount
 
-from .adapter import Adapter
-from .card import INTEL
-from .plain import Plain, PlainFacts
+from .discovery import INTEL, Adapter
+from .drm import Plain, PlainFacts, drm_nodes
+from .vendor import Card, ContainerRequest
 
 DRIVERS = frozenset({"i915", "xe"})
 """What makes a GPU of an Intel function. Bound to something else (``vfio-pci``) it is none of ours."""
+
+BY_PATH = "/dev/dri/by-path"
+"""Where udev keeps names of DRM nodes by PCI address (its rule ``60-drm.rules``)."""
 
 _MEI = re.compile(r"[\w-]+\.mei-[\w-]+(\.\d+)?")
 _MEI_NODE = re.compile(r"mei\d{1,5}")
@@ -45,6 +48,30 @@ class Intel(Plain):
     def more(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
         """Its memory, where a driver tells."""
         return {"memory": self._memory(adapter)}
+
+    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+        """The DRM nodes, by both their names; those of the firmware interface where the entry asks for them.
+
+        Who has those can load firmware and read the telemetry of all that runs on the card, so Intel's plugin
+        gives them with its monitoring resource alone.
+        """
+        from .intel import IntelFacts
+
+        facts = [card.facts for card in cards if isinstance(card.facts, IntelFacts)]
+        firmware = [DeviceNode(node, required=False) for own in facts for node in own.mei]
+        names: list[str] = []
+        if request.options.bypath == "all":
+            names = [BY_PATH]
+        elif request.options.bypath == "single":
+            names = [
+                f"{BY_PATH}/pci-{own.adapter.address}-{kind}"
+                for own in facts
+                for kind, node in (("card", own.adapter.card), ("render", own.adapter.render))
+                if node and own.adapter.address
+            ]
+        mounts = tuple(Mount(name, name, required=False) for name in names)
+        nodes = drm_nodes((own.adapter.id, own.nodes) for own in facts)
+        return Edits.merge([nodes, Edits(tuple(firmware) if request.use.firmware else (), mounts)])
 
     def _memory(self, adapter: Adapter) -> int | None:
         """Own memory in MiB, the sum of its tiles, where a driver tells.

@@ -1,21 +1,99 @@
-"""The options of the backend. Fields in snake_case are the YAML's keys in camelCase."""
+"""The keys under ``backends.gpu`` and those of an entry. Fields in snake_case are the YAML's keys in
+camelCase.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self, get_args
 
 from devhost.backend import OptionError, option
 
-from .giving_options import GivingOptions
+Strategy = Literal["envvar", "volume-mounts", "device-specs", "cdi"]
+"""How a container gets NVIDIA's GPUs; the names are those of NVIDIA's device plugin."""
 
 HealthCheck = Literal["xid", "ecc", "recovery", "remap", "drain"]
 """What is looked for in an NVIDIA GPU that can be used otherwise."""
 
+FOR_RUNTIME = frozenset({"envvar", "volume-mounts"})
+"""Strategies that tell NVIDIA's container runtime what to do."""
+
+MOST_CHANNELS = 2048
+"""IMEX channels that a driver makes unless told otherwise (its parameter ``NVreg_ImexChannelCount``)."""
+
 
 @dataclass(frozen=True, slots=True)
-class GpuOptions(GivingOptions):
+class GpuOptions:
     """The keys under ``backends.gpu``."""
+
+    former_keys: ClassVar[Mapping[str, str]] = {
+        "mpsPipeDirectory": "say it in the key mps of an entry: mps: {root: /run/nvidia/mps} for NVIDIA's "
+        "mps-control-daemon, mps: {pipeDirectory: /tmp/nvidia-mps} for one server",
+        "mpsShmDirectory": "say shmDirectory in the key mps of an entry, beside pipeDirectory",
+    }
+
+    driver_root: str = option(
+        "/",
+        "The directory that NVIDIA's driver is installed below on the host.",
+        example="/run/nvidia/driver",
+    )
+    device_list_strategy: Strategy | tuple[Strategy, ...] = option(
+        "envvar",
+        "How a container gets NVIDIA's GPUs, one way or a list: `envvar` and `volume-mounts` tell NVIDIA's "
+        "container runtime, `device-specs` gives device nodes, `cdi` names of NVIDIA's CDI specification.",
+        example=["envvar", "device-specs"],
+    )
+    device_ID_strategy: Literal["uuid", "index"] = option(
+        "uuid", "By what NVIDIA's container runtime is told a GPU; numbers may change at a reboot."
+    )
+    dev_root: str = option(
+        "",
+        "The directory whose `dev` has NVIDIA's device nodes on the host; without it, `driverRoot` where "
+        "that has them, else `/`.",
+        example="/run/nvidia/driver",
+    )
+    driver_directory: str = option(
+        "",
+        "With `device-specs`: the directory of the host that a container sees as `/usr/local/nvidia`, with "
+        "the driver's programs and libraries.",
+        example="/opt/nvidia",
+    )
+    gds_enabled: bool = option(
+        False,
+        "Whether containers get GPUDirect Storage: NVIDIA's container runtime is asked for it "
+        "(`NVIDIA_GDS`), and with `cdi` the name `…/gds=all` is given.",
+    )
+    mofed_enabled: bool = option(
+        False,
+        "The same for the devices of NVIDIA's network driver (`NVIDIA_MOFED`, `…/mofed=all`).",
+    )
+    gdrcopy_enabled: bool = option(False, "The same for GDRCopy (`NVIDIA_GDRCOPY`, `…/gdrcopy=all`).")
+    imex_channel_IDs: tuple[int, ...] = option(
+        (),
+        "Channels for memory shared between nodes (IMEX) that each container with NVIDIA GPUs gets, those of "
+        "them that the node has; with `cdi` as `…/imex-channel=<number>`.",
+        example=[0],
+    )
+    nvidia_CTK_path: str = option(
+        "/usr/bin/nvidia-ctk",
+        "With `cdi`: the program of NVIDIA's container toolkit that writes the specification, on the host.",
+    )
+    nvidia_CDI_hook_path: str = option(
+        "",
+        "With `cdi`: the program that the specification names for its hooks, on the host; without it, what "
+        "nvidia-ctk finds.",
+        example="/usr/bin/nvidia-cdi-hook",
+    )
+    cdi_directories: tuple[str, ...] = option(
+        ("/etc/cdi", "/var/run/cdi"),
+        "With `cdi`: where the container runtime looks for specifications; devhost's goes to the last.",
+    )
+    bypath: Literal["single", "none", "all"] = option(
+        "single",
+        "Which names in `/dev/dri/by-path` a container with Intel GPUs gets: those of its own, none, or the "
+        "whole directory.",
+    )
 
     temperature_limit: int = option(
         0,
@@ -47,6 +125,17 @@ class GpuOptions(GivingOptions):
     )
 
     @property
+    def strategies(self) -> frozenset[str]:
+        """The ways in which a container gets NVIDIA's GPUs."""
+        wanted = self.device_list_strategy
+        return frozenset((wanted,) if isinstance(wanted, str) else wanted)
+
+    @property
+    def tells_runtime(self) -> bool:
+        """Whether NVIDIA's container runtime is told anything."""
+        return bool(self.strategies & FOR_RUNTIME)
+
+    @property
     def checks(self) -> frozenset[str]:
         """The signs that make an NVIDIA GPU Unhealthy."""
         if isinstance(self.health_checks, str):
@@ -54,7 +143,47 @@ class GpuOptions(GivingOptions):
         return frozenset(self.health_checks)
 
     def __post_init__(self) -> None:
-        GivingOptions.__post_init__(self)
+        self._check_paths()
+        self._check_strategies()
+        self._check_health()
+
+    def _check_paths(self) -> None:
+        paths = {
+            "driverRoot": self.driver_root,
+            "devRoot": self.dev_root,
+            "driverDirectory": self.driver_directory,
+            "nvidiaCTKPath": self.nvidia_CTK_path,
+            "nvidiaCDIHookPath": self.nvidia_CDI_hook_path,
+            **{f"cdiDirectories[{n}]": path for n, path in enumerate(self.cdi_directories)},
+        }
+        for key, path in paths.items():
+            if not path and key in ("driverRoot", "nvidiaCTKPath"):
+                raise OptionError("must be a path", key=key)
+            if path and not path.startswith("/"):
+                raise OptionError(f'"{path}" is not absolute', key=key)
+
+    def _check_strategies(self) -> None:
+        key = "deviceListStrategy"
+        strategies = self.strategies
+        if not strategies:
+            raise OptionError("must have a member", key=key, hint="for example envvar")
+        if strategies >= FOR_RUNTIME:
+            raise OptionError("envvar and volume-mounts set the same variable: leave one out", key=key)
+        needs = {
+            "gdsEnabled": (self.gds_enabled, FOR_RUNTIME | {"cdi"}),
+            "mofedEnabled": (self.mofed_enabled, FOR_RUNTIME | {"cdi"}),
+            "gdrcopyEnabled": (self.gdrcopy_enabled, FOR_RUNTIME | {"cdi"}),
+            "driverDirectory": (self.driver_directory, frozenset({"device-specs"})),
+        }
+        for name, (value, one_of) in needs.items():
+            if value and not strategies & one_of:
+                raise OptionError(f"does nothing without {key} {' or '.join(sorted(one_of))}", key=name)
+        if any(not 0 <= number < MOST_CHANNELS for number in self.imex_channel_IDs):
+            raise OptionError(f"must be from 0 to {MOST_CHANNELS - 1}", key="imexChannelIDs")
+        if "cdi" in strategies and not self.cdi_directories:
+            raise OptionError("must have a member", key="cdiDirectories", hint="for example /var/run/cdi")
+
+    def _check_health(self) -> None:
         if self.heed_xids and "xid" not in self.checks:
             raise OptionError("does nothing without xid in healthChecks", key="heedXids")
         for key, number in (
@@ -67,3 +196,92 @@ class GpuOptions(GivingOptions):
             for xid in () if xids == "all" else xids:
                 if xid < 1:
                     raise OptionError(f"an Xid is 1 or more, not {xid}", key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class Mps:
+    """Where the MPS server of a resource is; either ``root`` or ``pipe_directory`` is given."""
+
+    root: str = option(
+        "",
+        "The root directory of NVIDIA's mps-control-daemon on the host, which keeps one server for each "
+        "resource below it and sets its limits.",
+        example="/run/nvidia/mps",
+    )
+    pipe_directory: str = option(
+        "",
+        "The directory on the host with the pipes of one server for the node, as on GKE; devhost then gives "
+        "each container its limits of threads and memory.",
+        example="/tmp/nvidia-mps",
+    )
+    shm_directory: str = option(
+        "",
+        "With `pipeDirectory`: the directory on the host that a container sees as `/dev/shm`, where the "
+        "server's own is another than the container's.",
+        example="/run/nvidia/shm",
+    )
+
+    def __post_init__(self) -> None:
+        if bool(self.root) == bool(self.pipe_directory):
+            raise OptionError(
+                "must have either root or pipeDirectory",
+                hint="root: /run/nvidia/mps for NVIDIA's mps-control-daemon, pipeDirectory: /tmp/nvidia-mps "
+                "for one server",
+            )
+        if self.shm_directory and self.root:
+            raise OptionError("belongs to pipeDirectory: root has its own", key="shmDirectory")
+        paths = {
+            "root": self.root,
+            "pipeDirectory": self.pipe_directory,
+            "shmDirectory": self.shm_directory,
+        }
+        for key, path in paths.items():
+            if path and not path.startswith("/"):
+                raise OptionError(f'"{path}" is not absolute', key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """The keys of an entry under ``resources``."""
+
+    firmware: bool = option(
+        False,
+        "Whether a container with Intel GPUs also gets the nodes of their firmware interface, `/dev/mei<n>`: "
+        "for monitoring agents.",
+    )
+    mps: Mps | None = option(
+        None,
+        "The MPS server that containers share NVIDIA GPUs through; MIG instances get nothing of it.",
+        example={"root": "/run/nvidia/mps"},
+    )
+    resource: str = field(default="", init=False, metadata={"meaning": "The name of the entry."})
+
+    def named(self, resource: str) -> Self:
+        """The same, knowing what the entry is called: NVIDIA's daemon names directories after resources.
+
+        Raises:
+            OptionError: the name is a template, and MPS is wanted.
+        """
+        if self.mps and "{" in resource:
+            raise OptionError(
+                f"needs an entry with a plain name, and {resource} is a template",
+                key="mps",
+                hint="write an entry for each name",
+            )
+        made = replace(self)
+        object.__setattr__(made, "resource", resource)
+        return made
+
+    @property
+    def uses(self) -> Collection[str]:
+        """What of it a card can be unusable for (``Device.unusable_for``)."""
+        return (self.mps_use,) if self.mps else ()
+
+    @property
+    def mps_use(self) -> str:
+        """What the MPS server of this resource is called there."""
+        return f"mps:{self.resource}"
+
+
+NO_OPTIONS = GpuUse()
+"""What an entry says that has none of the keys."""

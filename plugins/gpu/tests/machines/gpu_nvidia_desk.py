@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from devhost_gpu import Gpu
-from devhost_gpu.nvidia import Nvidia
+from devhost_gpu.nvidia.gpus import Nvidia
 from devhost_gpu.options import GpuOptions
 from gpu_nvidia import NvidiaMachine
 

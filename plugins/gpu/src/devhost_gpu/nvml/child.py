@@ -8,8 +8,7 @@ when its input does.
 
 Each GPU is asked on a thread of its own, and one that does not answer is left out of the answer, so that it
 keeps nobody from the others. ``{"at": "0000:3b:00.0"}`` names the one that has been asked for longest without
-an answer whenever that is another, and is empty when there is none.
-"""
+an answer whenever that is another, and is empty when there is none."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # importing these would take a megabyte
+if TYPE_CHECKING:
     from collections.abc import Callable
 
     Ask = Callable[[Any, str], dict[str, Any]]

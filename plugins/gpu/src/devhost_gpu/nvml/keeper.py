@@ -1,20 +1,82 @@
-"""Keeps one run of the program that uses NVML, which fits the machine as it is.
+"""Keeps one process that uses NVML running, and replaces it when the machine has changed.
 
-A new driver, another library, a GPU that was bound or unbound, one that must be let go: each means a fresh
-process, for NVML looks for GPUs and finds its way about only when it is loaded.
+A new driver, another library, a GPU that was bound or unbound, one that must be released: each means a fresh
+process, because NVML looks for GPUs and for its files only when it is loaded.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 from devhost.backend import Context
+from devhost.backend.sysfs import prefix_of
 
-from . import library, reports
+from . import reports
 from .session import Ended, Message, Refused, Reply, Session, Unanswered, program
+
+LIBRARY = "libnvidia-ml.so.1"
+
+_MACHINE = platform.machine()
+
+DIRECTORIES = (
+    "usr/lib64",
+    f"usr/lib/{_MACHINE}-linux-gnu",
+    f"lib/{_MACHINE}-linux-gnu",
+    "lib64",
+    f"usr/lib/{_MACHINE}-linux-gnu/nvidia/current",
+    "usr/lib/nvidia/current",
+    "usr/lib",
+    "lib",
+    "usr/lib/wsl/lib",
+    "usr/local/nvidia/lib64",
+    "home/kubernetes/bin/nvidia/lib64",
+)
+"""Where a driver puts its libraries, below its root; the distributions' own places first."""
+
+
+def binding() -> str:
+    """The directory with the module ``pynvml``, which is not imported; empty where it is not installed."""
+    try:
+        spec = find_spec("pynvml")
+    except (ImportError, ValueError):
+        return ""
+    if spec is None or not spec.origin:
+        return ""
+    place = Path(spec.origin).parent
+    return os.fspath(place.parent if spec.submodule_search_locations else place)
+
+
+def find_library(root: Path, driver_root: str) -> str | None:
+    """The library to load: a path, or empty for the one that the loader finds; ``None`` if there is none.
+
+    Args:
+        root: what stands for ``/``.
+        driver_root: where the driver's files are below it, ``/run/nvidia/driver``.
+    """
+    prefix = prefix_of(root)
+    base = f"{prefix}/{driver_root.strip('/')}".rstrip("/")
+    for directory in DIRECTORIES:
+        path = f"{base}/{directory}/{LIBRARY}"
+        if os.path.isfile(path):  # noqa: PTH113 - a plain string path
+            return path
+    return "" if not base else None
+
+
+def library_identity(path: str) -> tuple[int, int, int] | None:
+    """What tells one installation of the library from the next; ``None`` for the loader's own."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a plain string path
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
 
 FIRST_DELAY, LAST_DELAY = 1.0, 60.0
 """Seconds between tries to start what fails; they double."""
@@ -105,7 +167,7 @@ class Keeper:
                 self._problem, self._not_before, self._delay = "", 0.0, 0.0
                 self._footing = footing
                 return False
-            found = library.library(self._context.root, self._driver_root)
+            found = find_library(self._context.root, self._driver_root)
             fits = footing == self._footing and self._library == _known(found)
             if self._session is not None and self._session.is_over:
                 self._give_up(self._session.why)
@@ -200,7 +262,7 @@ class Keeper:
         command = self._command()
         if command is None:
             self._wait(
-                f"{library.LIBRARY} is not below {self._driver_root}: is backends.gpu.driverRoot right?"
+                f"{LIBRARY} is not below {self._driver_root}: is backends.gpu.driverRoot right?"
                 if found is None
                 else "nvidia-ml-py is not installed: pip install nvidia-ml-py"
             )
@@ -213,9 +275,9 @@ class Keeper:
                 self._wait(f"the program that uses NVML cannot be started: {error.strerror}")
 
     def _command(self) -> list[str] | None:
-        found = library.library(self._context.root, self._driver_root)
-        binding = library.binding()
-        return program(binding, found) if found is not None and binding else None
+        found = find_library(self._context.root, self._driver_root)
+        found_binding = binding()
+        return program(found_binding, found) if found is not None and found_binding else None
 
     def _has_strays(self) -> bool:
         return sum(not session.is_gone for session in self._left) >= MOST_STRAYS
@@ -239,7 +301,7 @@ class Keeper:
 
 
 def _known(found: str | None) -> tuple[str, object] | None:
-    return None if found is None else (found, library.identity(found))
+    return None if found is None else (found, library_identity(found))
 
 
 def _nobody(message: Message) -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-
-from devhost_gpu.links import NvLinks
-
-from .facts import Shape
 
 LOST, RESET_REQUIRED = 15, 16
 """``NVML_ERROR_GPU_IS_LOST`` and ``NVML_ERROR_RESET_REQUIRED``."""
@@ -47,6 +43,20 @@ class Trouble:
         if self.code == DRAINED:
             return "it is being drained (nvidia-smi drain)"
         return f"NVML: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a MIG instance consists of (``nvmlDeviceAttributes_t``). Its GPU instance shares the engines."""
+
+    gpu_slices: int
+    compute_slices: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,29 @@ class Check:
     remap_failed: bool = False
     retirement_pending: bool = False
     age: float = 0.0
+
+
+SWITCH = "switch"
+"""What stands for every NVSwitch together: they join all GPUs that lead to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvLinks:
+    """The NVLinks of each GPU that are up: how many lead to which other, by their PCI addresses."""
+
+    peers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def between(self, a: str, b: str) -> int:
+        """How many links two GPUs can use towards each other; 0 for a GPU and itself.
+
+        What one end says is enough, for a GPU that does not answer says nothing. Over switches, it is what
+        the GPU with fewer links has.
+        """
+        if a == b:
+            return 0
+        one, other = self.peers.get(a, {}), self.peers.get(b, {})
+        direct = max(one.get(b, 0), other.get(a, 0))
+        return direct + min(one.get(SWITCH, 0), other.get(SWITCH, 0))
 
 
 def inventory(answer: Mapping[str, Any]) -> Inventory:

@@ -6,8 +6,7 @@ is an error like any other.
 
 Whoever asks waits for a while and is then told that there is no answer *yet*; the question stays put, is not
 put a second time, and its late answer is an event. A GPU whose call hangs is missing in the answer. Only a
-question that has been open for :data:`LIMIT`, or such a GPU's, ends the process.
-"""
+question that has been open for :data:`LIMIT`, or such a GPU's, ends the process."""
 
 from __future__ import annotations
 

@@ -8,22 +8,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from devhost.backend import Context, Event, Health, unhealthy
+from devhost.backend import Context, Edits, Event, Health, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.sysfs import Sysfs, pci_path
+from devhost_gpu.discovery import Adapter
+from devhost_gpu.nvml import reports
+from devhost_gpu.nvml.keeper import Footing, Keeper
+from devhost_gpu.nvml.reports import NvLinks
+from devhost_gpu.nvml.session import Message
+from devhost_gpu.options import GpuOptions
+from devhost_gpu.vendor import Card, ContainerRequest
 
-from .adapter import Adapter
-from .card import Card
-from .links import NvLinks
-from .nvidia_cards import DRIVER, Knowledge, part, whole
-from .nvidia_care import Care
-from .nvidia_proc import Proc
-from .nvidia_xid import XidRule
-from .nvml import reports
-from .nvml.facts import NvidiaFacts
-from .nvml.keeper import Footing, Keeper
-from .nvml.session import Message
-from .options import GpuOptions
+from .allocation import edits
+from .cards import DRIVER, Knowledge, NvidiaFacts, Proc, part, whole
+from .health import Care, XidRule
 
 FIRST_PATIENCE = 8.0
 """Seconds the first look waits for NVML, which has to wake up the GPUs."""
@@ -137,6 +135,10 @@ class Nvidia:
         finally:
             self._loop = None
             self.close()
+
+    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+        """What a container needs, by the strategies of the options."""
+        return edits(cards, request)
 
     def close(self) -> None:
         """Lets the driver go."""

@@ -1,8 +1,8 @@
-"""AMD's compute topology, ``/sys/class/kfd/kfd/topology``: which GPUs and partitions can compute, and how
-they are joined.
+"""AMD's compute topology, ``/sys/class/kfd/kfd/topology``: which GPUs and partitions compute, how they are
+joined.
 
-The layout is that of drivers/gpu/drm/amd/amdkfd/kfd_topology.c; the numbers are those of kfd_crat.h. Every
-processor is a node; GPUs are those with SIMD units. A partition is a node too, with the location of its GPU.
+The layout is that of drivers/gpu/drm/amd/amdkfd/kfd_topology.c, the numbers are those of kfd_crat.h. Every
+processor is a node; GPUs are those with SIMD units. A partition is also a node, with the location of its GPU.
 """
 
 from __future__ import annotations

@@ -1,21 +1,145 @@
-"""The adapters that exist now: PCI functions of a display class, and whatever has a DRM node.
+"""How GPUs are found: PCI functions of a display class, and every other device with a DRM node.
 
-Everything is read anew at each look but which PCI functions are of no interest, of which there may be
-thousands. The layout: Documentation/ABI/testing/sysfs-bus-pci of the Linux kernel, and ``drm_sysfs.c``.
+A scan reads everything again, except PCI functions known to be no display: a machine may have thousands. The
+layout is that of Documentation/ABI/testing/sysfs-bus-pci of the Linux kernel, and of ``drm_sysfs.c``.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from devhost.backend.model import MAX_DEVICE_ID
-from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
+from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural, pcie_path
 
-from . import recordings
-from .adapter import ACCELERATOR, DISPLAY, Adapter
-from .recordings import DRM_CLASS, NODE, Copy, nodes_of
+VENDORS = NVIDIA, AMD, INTEL, OTHER = "nvidia", "amd", "intel", "other"
+"""What the attribute ``vendor`` can be."""
+
+DISPLAY = "03"
+"""PCI base class of display controllers (PCI Code and ID Assignment Specification)."""
+
+ACCELERATOR = "1200"
+"""PCI class of processing accelerators, which AMD's Instinct from MI300 on are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One adapter. Strings are empty where sysfs says nothing; ids are lower-case hex digits without ``0x``.
+
+    ``id`` is the PCI address, or of what is not on PCI the name of its directory. ``path`` is its directory
+    below ``/sys/devices``, ``address`` its PCI address, ``driver`` what drives its DRM device.
+    ``physical_function`` is the address of the function that it is a virtual one of, ``num_vfs`` how many
+    virtual functions it has itself. ``card`` and ``render`` are names of DRM devices: ``card0``,
+    ``renderD128``. ``inode`` tells it from one that was there before under the same name.
+    """
+
+    id: str
+    path: str
+    inode: int = 0
+    address: str = ""
+    vendor: str = ""
+    device: str = ""
+    subsystem_vendor: str = ""
+    subsystem_device: str = ""
+    pci_class: str = ""
+    driver: str = ""
+    numa_node: int | None = None
+    physical_function: str = ""
+    num_vfs: int = 0
+    card: str = ""
+    render: str = ""
+
+    @property
+    def card_node(self) -> str:
+        """The node for mode setting; empty if it has none."""
+        return f"/dev/dri/{self.card}" if self.card else ""
+
+    @property
+    def render_node(self) -> str:
+        """The node for rendering and computing; empty if it has none."""
+        return f"/dev/dri/{self.render}" if self.render else ""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Both nodes, those that it has."""
+        return tuple(node for node in (self.card_node, self.render_node) if node)
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is an SR-IOV virtual function."""
+        return bool(self.physical_function)
+
+    @property
+    def pcie_path(self) -> tuple[str, ...]:
+        """PCI addresses from the root port down to it; empty if it is not a PCI function."""
+        return pcie_path(self.path) if self.address else ()
+
+
+# A recording of a machine may lack its buses and have only what another device plugin reads: AMD's plugin the
+# functions below its driver and the partitions below the platform bus, Intel's the directories of the class
+# of DRM devices. Where a machine has links to a device, such a copy has the device's files. On a machine that
+# runs, all devices are on the buses, and nothing is found here.
+
+DRM_CLASS = "/sys/class/drm"
+AMDGPU = "/sys/module/amdgpu/drivers/pci:amdgpu"
+PLATFORM = f"{DEVICES}platform"
+
+AMD_PARTITION = re.compile(r"amdgpu_xcp[_.]\d{1,5}")
+"""What the directories of AMD's partitions are called (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c); with a
+dot by the first drivers that made them."""
+
+NODE = re.compile(r"(card|renderD)\d{1,5}")
+"""Names of DRM devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A device whose files are at ``path``.
+
+    ``address`` is its PCI address, empty if it has none or that is not recorded; ``nodes`` are the names of
+    its DRM devices. ``vendor`` and ``driver`` are what its place tells, where its files do not.
+    """
+
+    path: str
+    address: str
+    nodes: tuple[str, ...]
+    vendor: str = ""
+    driver: str = ""
+
+
+def of_amdgpu(sysfs: Sysfs) -> Iterator[Copy]:
+    """The functions bound to AMD's driver, and the partitions."""
+    for name in sysfs.names(AMDGPU):
+        if BDF.fullmatch(name):
+            path = sysfs.device(f"{AMDGPU}/{name}") or f"{AMDGPU}/{name}"
+            yield Copy(path, name, nodes_of(sysfs, path), "1002", "amdgpu")
+    for name in sysfs.names(PLATFORM):
+        path = f"{PLATFORM}/{name}"
+        if AMD_PARTITION.fullmatch(name) and (nodes := nodes_of(sysfs, path)):
+            yield Copy(path, "", nodes)
+
+
+def of_drm_class(sysfs: Sysfs, names: Iterable[str]) -> Iterator[Copy]:
+    """The devices of these entries of the class, which are no links to any."""
+    seen: set[str] = set()
+    for name in names:
+        path = f"{DRM_CLASS}/{name}/device"
+        if name in seen or not sysfs.exists(path):
+            continue
+        address = sysfs.target(path)
+        if not BDF.fullmatch(address):
+            address = sysfs.uevent(path).get("PCI_SLOT_NAME", "")
+        nodes = nodes_of(sysfs, path) or (name,)
+        seen.update(nodes)
+        yield Copy(path, address if BDF.fullmatch(address) else "", nodes)
+
+
+def nodes_of(sysfs: Sysfs, path: str) -> tuple[str, ...]:
+    """The names of the DRM devices of the device at ``path``."""
+    return tuple(name for name in sysfs.names(f"{path}/drm") if NODE.fullmatch(name))
+
 
 PCI_BUS = "/sys/bus/pci/devices"
 
@@ -61,9 +185,9 @@ class Adapters:
                 above = _named_by(path.rpartition("/")[0])
                 adapter = replace(adapter, id=f"{above}-{adapter.id}"[:MAX_DEVICE_ID])
             found[adapter.id] = adapter
-        copies = [*recordings.of_drm_class(self._sysfs, strays)]
+        copies = [*of_drm_class(self._sysfs, strays)]
         if not drm or not any(adapter.address for adapter in found.values()):
-            copies += recordings.of_amdgpu(self._sysfs)
+            copies += of_amdgpu(self._sysfs)
         for copy in copies:
             adapter = self._copied(copy)
             known = found.get(adapter.id)
@@ -182,3 +306,31 @@ def _named_by(path: str) -> str:
 
 def _first(nodes: tuple[str, ...], prefix: str) -> str:
     return next((name for name in nodes if name.startswith(prefix)), "")
+
+
+NVIDIA_DRIVER = "/proc/driver/nvidia"
+"""There while NVIDIA's driver is loaded."""
+
+_PCI_VENDORS = {"1002": AMD, "10de": NVIDIA, "8086": INTEL}
+
+
+def vendor_of(adapter: Adapter) -> str:
+    """Whose code knows an adapter; empty for one that is of no interest."""
+    if AMD_PARTITION.fullmatch(adapter.id):
+        return AMD
+    vendor = _PCI_VENDORS.get(adapter.vendor, OTHER)
+    is_gpu = adapter.pci_class.startswith((DISPLAY, ACCELERATOR) if vendor == AMD else DISPLAY)
+    if vendor != OTHER and (is_gpu or adapter.nodes):
+        return vendor
+    return OTHER if adapter.nodes else ""
+
+
+def by_vendor(adapters: Iterable[Adapter], sysfs: Sysfs) -> dict[str, list[Adapter]]:
+    """The adapters of each vendor that is here; NVIDIA is here too where only its driver is."""
+    found: dict[str, list[Adapter]] = {}
+    if sysfs.exists(NVIDIA_DRIVER):
+        found[NVIDIA] = []
+    for adapter in adapters:
+        if vendor := vendor_of(adapter):
+            found.setdefault(vendor, []).append(adapter)
+    return found

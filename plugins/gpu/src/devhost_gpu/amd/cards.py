@@ -1,8 +1,8 @@
-"""AMD's GPUs and their partitions, from sysfs and the compute topology alone.
+"""AMD GPUs and their partitions, from sysfs and the compute topology alone; what a container gets of them.
 
 A GPU of the MI300 family can be partitioned. Its own DRM node is then that of its first partition, and each
-further one is a device of its own, ``/sys/devices/platform/amdgpu_xcp_<n>``. The driver makes those for the
-most partitions that there can be: only the compute topology tells which of them are in use, and of which GPU.
+further one is a device ``/sys/devices/platform/amdgpu_xcp_<n>``. The driver makes those for the most
+partitions that are possible: only the compute topology shows which of them are in use, and of which GPU.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from devhost.backend import HEALTHY, AttributeValue, Context, Event, Health, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Context, Edits, Event, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
+from devhost_gpu.discovery import AMD, Adapter
+from devhost_gpu.drm import Standing, drm_nodes, standing
+from devhost_gpu.options import GpuOptions
+from devhost_gpu.vendor import GPU, PARTITION, VF, Card, ContainerRequest, device, of_adapter, parents
 
 from . import kfd
-from .adapter import Adapter
-from .attributes import of_adapter
-from .card import AMD, GPU, PARTITION, VF, Card, device, parents
-from .illness import Illness
-from .options import GpuOptions
-from .standing import Standing, standing
+from .health import Illness
 
 DRIVERS = frozenset({"amdgpu", "radeon"})
 """What makes a GPU of an AMD function. Bound to something else (``vfio-pci``) it is none of ours."""
@@ -127,6 +126,10 @@ class Amd:
             if now != before:
                 before = now
                 yield Event("kfd", "change", kfd.TOPOLOGY)
+
+    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+        """``/dev/kfd`` where it computes, and its DRM nodes."""
+        return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, AmdFacts))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -1,15 +1,49 @@
-"""GPUs that the vendor's driver does not drive, and how to change that."""
+"""Cards whose driver is absent: they keep their last attributes, and the user learns how to load it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from devhost.backend import MissingDriver
+from devhost.backend import AttributeValue, MissingDriver
 from devhost.backend.sysfs import Sysfs
 
-from .adapter import Adapter
-from .attributes import of_adapter
-from .card import AMD, INTEL, NVIDIA
+from .discovery import AMD, INTEL, NVIDIA, Adapter
+from .vendor import Card, of_adapter
+
+_NODES = frozenset({"cardNode", "renderNode"})
+"""What a card without a driver does not have, whatever it had."""
+
+
+class Recall:
+    """Remembers what cards said. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, int], Mapping[str, AttributeValue]] = {}
+
+    def complete(self, cards: Mapping[str, Card], adapters: Iterable[Adapter]) -> dict[str, Card]:
+        """The cards; those without DRM nodes with the attributes that they had when they last had some.
+
+        Args:
+            cards: by their ids.
+            adapters: all there are. One that went and came back says everything anew.
+        """
+        completed = dict(cards)
+        said: dict[tuple[str, int], Mapping[str, AttributeValue]] = {}
+        for adapter in adapters:
+            card, key = cards.get(adapter.id), (adapter.id, adapter.inode)
+            if card is None or card.device.withheld:
+                continue
+            if adapter.nodes:
+                said[key] = card.device.attributes
+            elif before := self._said.get(key):
+                said[key] = before
+                lost = {name: value for name, value in before.items() if name not in _NODES}
+                attributes = lost | dict(card.device.attributes)
+                completed[adapter.id] = replace(card, device=replace(card.device, attributes=attributes))
+        self._said = said
+        return completed
+
 
 _FIX = {
     NVIDIA: "install NVIDIA's driver, then run modprobe nvidia",

@@ -1,0 +1,1 @@
+"""AMD GPUs: their cards, their health, their compute topology."""

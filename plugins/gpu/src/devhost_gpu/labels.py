@@ -1,0 +1,406 @@
+"""Node labels for GPUs, with the names that each vendor's own labeller uses.
+
+NVIDIA's are those of GPU feature discovery. Its labels ``nvidia.com/gpu.*`` have room for one model: on a
+node with several they describe the most frequent one, because pods select by them, and each model also gets a
+block ``nvidia.com/gpu-<product>.*``. AMD's are those of its node labeller as far as sysfs has the values.
+Intel's are those of the rules for Node Feature Discovery that come with its device plugins. Other DRM devices
+have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from devhost.backend import AttributeValue, Device, Offered
+from devhost.backend.sysfs import Sysfs
+
+from .amd.kfd import Node
+from .discovery import AMD, INTEL, NVIDIA
+from .nvidia.cards import NvidiaFacts
+from .nvml.reports import Shape
+from .vendor import GPU, MIG, PARTITION, Card
+
+NVIDIA_DOMAIN = "nvidia.com"
+NVIDIA_GPU = f"{NVIDIA_DOMAIN}/gpu"
+"""The resource, and what the labels of a whole GPU begin with."""
+
+Labels = dict[str, str | int]
+
+_NVIDIA_MODES = {"0300": "graphics", "0302": "compute"}
+"""What PCI classes say a GPU is there for: with a display or without."""
+
+_FAMILIES = {
+    "5": "maxwell",
+    "6": "pascal",
+    "7": "volta",
+    "8": "ampere",
+    "9": "hopper",
+    "10": "blackwell",
+    "12": "blackwell",
+}
+_YOUNGER = {"7.5": "turing", "8.9": "ada-lovelace"}
+"""Generations by compute capability, those of a minor number of their own apart."""
+
+_MIG_CAPABLE = {
+    "8.0": True,
+    "9.0": True,
+    "10.0": True,
+    "10.3": True,
+    "8.6": False,
+    "8.7": False,
+    "8.9": False,
+}
+"""Which generations can be cut into MIG instances, where all models of one can, or none (MIG User Guide)."""
+
+_LONGEST = 63 - len(".sharing-strategy")
+"""Characters a block's name may have."""
+
+
+def nvidia(
+    devices: Sequence[Device],
+    offered: Offered,
+    shapes: Mapping[str, Shape],
+    machine: str,
+    classes: Mapping[str, str],
+    mps: Collection[str] = (),
+) -> Labels:
+    """What GPU feature discovery would say of a node, and a block for each model where there are several.
+
+    Args:
+        devices: NVIDIA's, all that exist.
+        offered: how often each one is handed out, by its id and the name of the resource.
+        shapes: what MIG instances consist of, by id.
+        machine: what the machine's vendor calls it; empty where that is not known.
+        classes: PCI classes by address, six hex digits.
+        mps: names of the resources that containers share through MPS.
+    """
+    shares = _Shares(offered, frozenset(mps))
+    gpus = [device for device in devices if device.attributes.get("kind") == GPU and _is_known(device)]
+    migs = [device for device in devices if device.attributes.get("kind") == MIG and _is_known(device)]
+    if not gpus:
+        return {}
+    models = sorted(_grouped(gpus, "product"), key=lambda model: (-len(model), _text(model[0], "product")))
+    main = models[0]
+    found: Labels = {
+        f"{NVIDIA_GPU}.machine": machine or "unknown",
+        f"{NVIDIA_GPU}.mode": _NVIDIA_MODES.get(classes.get(_text(main[0], "pciBusID"), "")[:4], "unknown"),
+        f"{NVIDIA_DOMAIN}/mps.capable": "true" if any(map(shares.by_mps, gpus)) else "false",
+        **_versions(main[0]),
+        **_capable(gpus, migs),
+    }
+    blocks = {_product(model[0]): _model(model, shares) for model in models}
+    found |= _under(NVIDIA_GPU, blocks[_product(main[0])])
+    if len(models) > 1:
+        for product, block in blocks.items():
+            found |= _under(f"{NVIDIA_GPU}-{_fitting(product)}", block)
+    return found | _instances(gpus, migs, shares, shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """How often devices are handed out, by id and resource, and which resources have an MPS server."""
+
+    offered: Offered
+    mps: frozenset[str]
+
+    def of(self, device: Device) -> Mapping[str, int]:
+        return self.offered.get(device.id, {})
+
+    def by_mps(self, device: Device) -> bool:
+        """Whether a whole GPU is offered through a resource that has an MPS server."""
+        return device.attributes.get("kind") == GPU and not self.mps.isdisjoint(self.of(device))
+
+
+def _is_known(device: Device) -> bool:
+    """Whether its driver has told of it: one that is bound to ``vfio-pci``, or to nothing, is no GPU here."""
+    return "product" in device.attributes and "driverVersion" in device.attributes
+
+
+def _grouped(devices: Iterable[Device], attribute: str) -> list[list[Device]]:
+    ordered = sorted(devices, key=lambda device: (_text(device, attribute), device.id))
+    return [list(group) for _, group in groupby(ordered, lambda device: _text(device, attribute))]
+
+
+def _text(device: Device, attribute: str) -> str:
+    return str(device.attributes.get(attribute, ""))
+
+
+def _product(device: Device) -> str:
+    """A model's name in a label, as GPU feature discovery writes it."""
+    name = _text(device, "product")
+    return "-".join("".join(c for c in name if (c.isascii() and c.isalnum()) or c in "-_. ").split())
+
+
+def _fitting(product: str) -> str:
+    """The same as part of a label's name: cut, with a hash, where a name would be too long."""
+    room = _LONGEST - len("gpu-")
+    if len(product) <= room:
+        return product
+    return f"{product[: room - 7].rstrip('-_.')}-{hashlib.sha256(product.encode()).hexdigest()[:6]}"
+
+
+def _under(prefix: str, block: Labels) -> Labels:
+    return {f"{prefix}.{key}": value for key, value in block.items()}
+
+
+def _versions(device: Device) -> Labels:
+    """The driver's version and the newest CUDA it supports; both under their deprecated names too."""
+    driver = _text(device, "driverVersion")
+    major, minor, revision = [*driver.split("."), "", ""][:3]
+    found: Labels = {
+        "cuda.driver-version.full": driver,
+        "cuda.driver-version.major": major,
+        "cuda.driver-version.minor": minor,
+        "cuda.driver-version.revision": revision,
+        "cuda.driver.major": major,
+        "cuda.driver.minor": minor,
+        "cuda.driver.rev": revision,
+    }
+    if cuda := _text(device, "cudaVersion"):
+        major, _, minor = cuda.partition(".")
+        found |= {
+            "cuda.runtime-version.full": cuda,
+            "cuda.runtime-version.major": major,
+            "cuda.runtime-version.minor": minor,
+            "cuda.runtime.major": major,
+            "cuda.runtime.minor": minor,
+        }
+    return {f"{NVIDIA_DOMAIN}/{key}": value for key, value in found.items()}
+
+
+def _capable(gpus: Sequence[Device], migs: Sequence[Device]) -> Labels:
+    verdicts = {_can_be_cut(_text(gpu, "computeCapability")) for gpu in gpus}
+    if migs or True in verdicts:
+        return {f"{NVIDIA_DOMAIN}/mig.capable": "true"}
+    return {} if None in verdicts else {f"{NVIDIA_DOMAIN}/mig.capable": "false"}
+
+
+def _can_be_cut(capability: str) -> bool | None:
+    major = capability.partition(".")[0]
+    older = major.isdigit() and int(major) < 8
+    return False if older else _MIG_CAPABLE.get(capability)
+
+
+def _model(gpus: Sequence[Device], shares: _Shares) -> Labels:
+    """What there is to say of one model; ``count`` counts those too that are cut into instances."""
+    first = gpus[0].attributes
+    block = _base(_product(gpus[0]), gpus, shares, NVIDIA_GPU)
+    if "memory" in first:
+        block["memory"] = _number(first["memory"])
+    capability = _text(gpus[0], "computeCapability")
+    major, _, minor = capability.partition(".")
+    if minor:
+        family = _YOUNGER.get(capability) or _FAMILIES.get(major, "undefined")
+        block |= {"family": family, "compute.major": major, "compute.minor": minor}
+    return block
+
+
+def _base(product: str, devices: Sequence[Device], shares: _Shares, resource: str) -> Labels:
+    """The labels that whole GPUs and instances have alike.
+
+    ``replicas`` is the most that any of them is handed out, 0 where none is. The product has ``-SHARED``
+    where containers share it under the name that it has alone, be it through MPS or by time slices.
+    """
+    offered = [pair for device in devices for pair in shares.of(device).items()]
+    replicas = max((number for _, number in offered), default=0)
+    shared = any(number > 1 and name == resource for name, number in offered)
+    sharing = "mps" if any(map(shares.by_mps, devices)) else "time-slicing"
+    return {
+        "product": f"{product}-SHARED" if shared else product,
+        "count": len(devices),
+        "replicas": replicas,
+        "sharing-strategy": sharing if replicas > 1 else "none",
+    }
+
+
+def _number(value: AttributeValue) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _instances(
+    gpus: Sequence[Device], migs: Sequence[Device], shares: _Shares, shapes: Mapping[str, Shape]
+) -> Labels:
+    """Of MIG instances: under the GPU's own names where they are offered as GPUs, else by their profiles."""
+    profiles = _grouped(migs, "profile")
+    if not profiles:
+        return {}
+    as_gpus = any(NVIDIA_GPU in shares.of(mig) for mig in migs)
+    found: Labels = {f"{NVIDIA_DOMAIN}/mig.strategy": "single" if as_gpus else "mixed"}
+    whole = any(NVIDIA_GPU in shares.of(gpu) for gpu in gpus)
+    if as_gpus and len(profiles) == 1 and not whole:
+        return found | _under(NVIDIA_GPU, _profile(profiles[0], shares, NVIDIA_GPU, shapes))
+    for group in profiles:
+        name = f"{NVIDIA_DOMAIN}/mig-{_text(group[0], 'profile').replace('+', '.')}"
+        found |= _under(name, _profile(group, shares, name, shapes))
+    return found
+
+
+def _profile(migs: Sequence[Device], shares: _Shares, resource: str, shapes: Mapping[str, Shape]) -> Labels:
+    first = migs[0]
+    profile = _text(first, "profile").replace("+", "")
+    block = _base(f"{_product(first)}-MIG-{profile}", migs, shares, resource)
+    if "memory" in first.attributes:
+        block["memory"] = _number(first.attributes["memory"])
+    if (shape := shapes.get(first.id)) is not None:
+        block |= {
+            "multiprocessors": shape.multiprocessors,
+            "slices.gi": shape.gpu_slices,
+            "slices.ci": shape.compute_slices,
+            "engines.copy": shape.copy_engines,
+            "engines.decoder": shape.decoders,
+            "engines.encoder": shape.encoders,
+            "engines.jpeg": shape.jpeg_engines,
+            "engines.ofa": shape.ofa_engines,
+        }
+    return block
+
+
+MACHINE = "/sys/class/dmi/id/product_name"
+"""What the machine's vendor calls it (SMBIOS)."""
+
+_INTEL_SERIES = {
+    "56c0": ("Flex_Series", "Flex_170"),
+    "56c1": ("Flex_Series", "Flex_140"),
+    "0bda": ("Max_Series", "Max_1100"),
+    "0bd5": ("Max_Series", "Max_1550"),
+}
+"""Family and product by PCI device id, those that Intel's rules name."""
+
+
+def labels(
+    devices: Sequence[Device],
+    offered: Offered,
+    cards: Mapping[str, Card],
+    sysfs: Sysfs,
+    mps: Collection[str] = (),
+) -> Labels:
+    """The labels of a node.
+
+    Args:
+        devices: all that exist, of every vendor.
+        offered: how often each one is handed out, by its id and the name of the resource.
+        cards: the same as the vendors' code knows them, by id.
+        mps: names of the resources that containers share through NVIDIA's MPS.
+    """
+    of = {
+        vendor: [d for d in devices if d.attributes.get("vendor") == vendor]
+        for vendor in (NVIDIA, AMD, INTEL)
+    }
+    found: Labels = {}
+    if of[NVIDIA]:
+        classes = _classes(of[NVIDIA], sysfs)
+        found |= nvidia(of[NVIDIA], offered, _shapes(cards), sysfs.text(MACHINE), classes, mps)
+    if of[AMD]:
+        found |= amd(of[AMD], sysfs.text("/sys/module/amdgpu/srcversion"), _nodes(cards))
+    if of[INTEL]:
+        found |= intel(of[INTEL], _classes(of[INTEL], sysfs))
+    return found
+
+
+def amd(devices: Iterable[Device], source_version: str, nodes: Mapping[str, Node]) -> Labels:
+    """As AMD's labeller: a property that all have alike is a label's value, else each value has its count.
+
+    Args:
+        devices: AMD's; those that its driver does not drive have no labels.
+        source_version: of the driver; empty where that is not known.
+        nodes: what the compute topology has of them, by id.
+    """
+    named = {d.id: d.attributes for d in devices if d.attributes.get("driver") == "amdgpu"}
+    named = {name: one for name, one in named.items() if one.get("kind") in (GPU, PARTITION)}
+    if not named:
+        return {}
+    own = [*named.values()]
+    computing = [nodes[name] for name in named if name in nodes]
+    found: Labels = {}
+    found |= _counted("device-id", (str(one["deviceID"]) for one in own if "deviceID" in one))
+    found |= _counted("product-name", (_underscored(str(one["product"])) for one in own if "product" in one))
+    found |= _counted("vram", (f"{round(int(str(one['memory'])) / 1024)}G" for one in own if "memory" in one))
+    found |= _counted("simd-count", (str(node.simds) for node in computing))
+    found |= _counted("cu-count", (str(node.compute_units) for node in computing if node.compute_units))
+    if version := next((one["driverVersion"] for one in own if "driverVersion" in one), ""):
+        found["amd.com/gpu.driver-version"] = str(version)
+    if source_version:
+        found["amd.com/gpu.driver-src-version"] = source_version
+    modes = [str(one["profile"]) for one in own if "profile" in one]
+    partitioning: dict[str, str] = {
+        "compute-partitioning-supported": "true" if modes else "false",
+        "memory-partitioning-supported": "true" if any("_nps" in mode for mode in modes) else "false",
+    }
+    if len(modes) == len(own) and len(set(modes)) == 1:
+        partitioning["compute-memory-partition"] = modes[0]
+    for name, value in partitioning.items():  # the later name, and that of its first versions
+        found |= {f"amd.com/gpu.{name}": value, f"amd.com/{name}": value}
+    return found
+
+
+def intel(devices: Iterable[Device], classes: Mapping[str, str]) -> Labels:
+    """As Intel's rules: how many of each PCI id, and what the data center models are called.
+
+    Args:
+        devices: Intel's; virtual functions are not counted beside what they are parts of.
+        classes: PCI classes by address.
+    """
+    gpus = [device.attributes for device in devices if device.attributes.get("kind") == GPU]
+    kinds = Counter(
+        f"{classes.get(str(one.get('pciBusID')), '')[:4]}-{one['deviceID']}"
+        for one in gpus
+        if "deviceID" in one and classes.get(str(one.get("pciBusID")))
+    )
+    found: Labels = {}
+    for kind, count in sorted(kinds.items()):
+        found |= {
+            f"gpu.intel.com/device-id.{kind}.{key}": value
+            for key, value in (("count", count), ("present", "true"))
+        }
+    series = Counter(one["deviceID"] for one in gpus if one.get("deviceID") in _INTEL_SERIES)
+    if series:
+        most = min(series, key=lambda model: (-series[model], str(model)))
+        family, product = _INTEL_SERIES[str(most)]
+        found |= {
+            "gpu.intel.com/device.count": series[most],
+            "gpu.intel.com/family": family,
+            "gpu.intel.com/product": product,
+        }
+    return found
+
+
+def _counted(kind: str, values: Iterable[str]) -> Labels:
+    """One property of AMD's cards, under both of the prefixes that its labeller uses."""
+    counts = Counter(value for value in values if value)
+    if not counts:
+        return {}
+    beta, name = f"beta.amd.com/gpu.{kind}", f"amd.com/gpu.{kind}"
+    found: Labels = {f"{beta}.{value}": count for value, count in sorted(counts.items())}
+    if len(counts) == 1:
+        return found | dict.fromkeys((beta, name), next(iter(counts)))
+    return found | {f"{name}.{value}": count for value, count in sorted(counts.items())}
+
+
+def _underscored(product: str) -> str:
+    """A product's name as AMD's labeller writes it; what can stand in no label is left out."""
+    kept = "".join(c for c in product.replace(" ", "_") if (c.isascii() and c.isalnum()) or c in "-_.")
+    return kept.strip("-_.")
+
+
+def _shapes(cards: Mapping[str, Card]) -> dict[str, Shape]:
+    """What MIG instances consist of, by id."""
+    facts = {name: card.facts for name, card in cards.items()}
+    return {name: one.shape for name, one in facts.items() if isinstance(one, NvidiaFacts) and one.shape}
+
+
+def _nodes(cards: Mapping[str, Card]) -> dict[str, Node]:
+    """What AMD's compute topology has of cards, by id."""
+    from .amd.cards import AmdFacts
+
+    facts = {name: card.facts for name, card in cards.items()}
+    return {name: one.node for name, one in facts.items() if isinstance(one, AmdFacts) and one.node}
+
+
+def _classes(devices: Iterable[Device], sysfs: Sysfs) -> dict[str, str]:
+    addresses = {str(device.attributes["pciBusID"]) for device in devices if "pciBusID" in device.attributes}
+    texts = {address: sysfs.text(f"/sys/bus/pci/devices/{address}/class") for address in addresses}
+    return {address: text.removeprefix("0x").rjust(6, "0") for address, text in texts.items() if text}

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs and MIG instances: cards, what containers get, health, CDI names."""

@@ -1,0 +1,295 @@
+"""What a container gets of NVIDIA GPUs and MIG instances, by each strategy and through MPS.
+
+The strategies and the names of variables are those of NVIDIA's device plugin, so that pods and container
+runtimes set up for it need no change; ``device-specs`` with a driver directory is what Google's plugin does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from devhost.backend import AllocationError, Context, DeviceNode, Edits, Event, Mount
+from devhost.backend.sysfs import Sysfs
+from devhost_gpu.discovery import NVIDIA
+from devhost_gpu.options import GpuOptions, GpuUse
+from devhost_gpu.vendor import Card, ContainerRequest
+
+from .cards import NvidiaFacts
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""What NVIDIA's container runtime reads the GPUs from that it is to put into a container."""
+
+VOLUMES = "/var/run/nvidia-container-devices"
+"""As a value of that variable: the runtime shall look at what is mounted in this directory instead."""
+
+CONTROL = {"nvidiactl": True, "nvidia-uvm": True, "nvidia-uvm-tools": False, "nvidia-modeset": False}
+"""Nodes below ``/dev`` that every container needs, and whether CUDA cannot start without."""
+
+CHANNEL = "/dev/nvidia-caps-imex-channels/channel"
+"""What the node of an IMEX channel is called before its number."""
+
+IN_CONTAINER = "/usr/local/nvidia"
+"""Where a container sees the driver's directory: images made for CUDA have its ``lib64`` in their path."""
+
+VULKAN, VULKAN_IN_CONTAINER = "vulkan/icd.d", "/etc/vulkan/icd.d"
+"""What the directory may have for Vulkan's loader, and where that looks."""
+
+
+def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
+    """What the strategies say, and how to reach the MPS server of the resource.
+
+    Raises:
+        AllocationError: of one it is not known what a strategy needs to know.
+    """
+    own = [card.facts for card in cards if isinstance(card.facts, NvidiaFacts)]
+    ordered = in_order(cards)
+    return Edits.merge(
+        [
+            strategy_edits(own, request.options, request.sysfs.exists),
+            mps_edits(request.use, ordered, request.shares),
+        ]
+    )
+
+
+def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Callable[[str], bool]) -> Edits:
+    """What one container needs to use these cards.
+
+    Args:
+        cards: the cards, as the last look saw them.
+        options: what the configuration says.
+        exists: whether the host has a path.
+
+    Raises:
+        AllocationError: of one it is not known what the strategy needs to know.
+    """
+    ordered = sorted({card.uuid: card for card in cards}.values(), key=_order)
+    parts: list[Edits] = []
+    if "envvar" in options.strategies:
+        parts.append(Edits(env={VISIBLE: ",".join(_id(card, options) for card in ordered)}))
+    if "volume-mounts" in options.strategies:
+        mounts = tuple(Mount("/dev/null", f"{VOLUMES}/{_id(card, options)}") for card in ordered)
+        parts.append(Edits(mounts=mounts, env={VISIBLE: VOLUMES}))
+    if options.tells_runtime or "cdi" in options.strategies:
+        parts.append(Edits(env=dict.fromkeys(_extras(options), "enabled")))
+    root = dev_root(options, exists)
+    parts.append(_channels(options, root, exists))
+    if "device-specs" in options.strategies:
+        nodes = [_node(root, path) for card in ordered for path in _paths(card)]
+        # NVIDIA's container runtime makes those that are missing, as does what CDI names
+        alone = options.strategies == {"device-specs"}
+        nodes += [_node(root, f"/dev/{name}", required=needed and alone) for name, needed in CONTROL.items()]
+        parts.append(Edits(tuple(nodes), _driver(options)))
+    if "cdi" in options.strategies:
+        names = [_specified(card) for card in ordered]
+        names += [name for card in ordered for name in card.cdi_extras]
+        parts.append(Edits(cdi_devices=tuple(names)))
+    return Edits.merge(parts)
+
+
+def in_order(cards: Sequence[Card]) -> list[Card]:
+    """NVIDIA's cards in NVIDIA's own order."""
+    facts = {card.id: card.facts for card in cards}
+    known = {name: one for name, one in facts.items() if isinstance(one, NvidiaFacts)}
+    return sorted((card for card in cards if card.id in known), key=lambda card: _order(known[card.id]))
+
+
+def _order(card: NvidiaFacts) -> tuple[list[int], str]:
+    """NVIDIA's own order, so that the same cards are always told the same way."""
+    return [int(part) for part in card.index.split(":") if part], card.uuid
+
+
+def _id(card: NvidiaFacts, options: GpuOptions) -> str:
+    """What the runtime is told a card by."""
+    if options.device_ID_strategy == "index":
+        if not card.index:
+            raise AllocationError(f"{card.uuid or card.address}: its number is not known")
+        return card.index
+    if not card.uuid:
+        raise AllocationError(f"{card.address}: NVIDIA's driver has not told its UUID")
+    return card.uuid
+
+
+def _extras(options: GpuOptions) -> Iterator[str]:
+    """Variables that ask the runtime for what goes with GPUs."""
+    if options.gds_enabled:
+        yield "NVIDIA_GDS"
+    if options.mofed_enabled:
+        yield "NVIDIA_MOFED"
+    if options.gdrcopy_enabled:
+        yield "NVIDIA_GDRCOPY"
+
+
+def _paths(card: NvidiaFacts) -> Sequence[str]:
+    """The GPU's node; of a MIG instance also those that give access to it and nothing beside it."""
+    if card.minor is None:
+        raise AllocationError(
+            f"{card.uuid or card.address}: the driver does not say which /dev/nvidia… it is"
+        )
+    if card.is_mig and not card.capabilities:
+        raise AllocationError(f"{card.uuid}: the driver does not say which nodes give access to it")
+    return card.nodes
+
+
+def _node(root: str, path: str, *, required: bool = True) -> DeviceNode:
+    """A node, which the host may have below another root than a container sees it at."""
+    return DeviceNode(f"{root}{path}", path, required=required)
+
+
+def dev_root(options: GpuOptions, exists: Callable[[str], bool]) -> str:
+    """What stands before ``/dev/nvidia…`` on the host; empty where nothing does."""
+    if options.dev_root:
+        return options.dev_root.rstrip("/")
+    root = options.driver_root.rstrip("/")
+    return root if root and exists(f"{root}/dev/nvidiactl") else ""
+
+
+def _channels(options: GpuOptions, root: str, exists: Callable[[str], bool]) -> Edits:
+    """The IMEX channels that the node has: all GPUs of a container use the same."""
+    numbers = [number for number in options.imex_channel_IDs if exists(f"{root}{CHANNEL}{number}")]
+    if not numbers:
+        return Edits()
+    env, mounts, nodes = {}, [], []
+    if "envvar" in options.strategies:
+        env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, numbers))
+    if "volume-mounts" in options.strategies:
+        mounts = [Mount("/dev/null", f"{VOLUMES}/imex/{number}") for number in numbers]
+    if "device-specs" in options.strategies:
+        nodes = [_node(root, f"{CHANNEL}{number}") for number in numbers]
+    return Edits(tuple(nodes), tuple(mounts), env)
+
+
+def _driver(options: GpuOptions) -> tuple[Mount, ...]:
+    """The driver's programs and libraries, where the host keeps them in one directory for containers."""
+    if not (directory := options.driver_directory.rstrip("/")):
+        return ()
+    return (
+        Mount(directory, IN_CONTAINER),
+        Mount(f"{directory}/{VULKAN}", VULKAN_IN_CONTAINER, required=False),
+    )
+
+
+def _specified(card: NvidiaFacts) -> str:
+    if not card.cdi:
+        raise AllocationError(f"{card.uuid or card.address}: no CDI specification names it")
+    return card.cdi
+
+
+# Two forms of the Multi-Process Service (MPS) are known. NVIDIA's mps-control-daemon runs a server for each
+# resource: ``<root>/<resource>/pipe`` and ``<root>/shm``, which clients see as ``/mps/<resource>/pipe`` and
+# ``/dev/shm``; it sets limits itself (NVIDIA/k8s-device-plugin, ``internal/plugin/mps.go``). GKE has one
+# server for the node, and its device plugin gives each container limits by two variables
+# (GoogleCloudPlatform/container-engine-accelerators, ``pkg/gpu/nvidia/manager.go``).
+
+DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
+THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+"""What a client reads of its server, and of its own limits (NVIDIA's MPS documentation)."""
+
+USUAL = "/tmp/nvidia-mps"
+"""The directory of pipes that CUDA takes without a variable."""
+
+SHM = "/dev/shm"
+"""Where a client expects the memory that it shares with the server."""
+
+MPS_CONTROL = "control"
+"""The control daemon's socket in the directory of pipes: it exists while the daemon runs."""
+
+MPS_TICK = 2.0
+"""Seconds between two looks for sockets that came or went."""
+
+
+def mps_edits(use: GpuUse, cards: Sequence[Card], shares: Mapping[str, Fraction]) -> Edits:
+    """What a container needs to be a client of the server; nothing where it has no whole GPU.
+
+    Args:
+        cards: NVIDIA's, in the order in which CUDA numbers them.
+        shares: how much of each card the container asks for, by id.
+    """
+    whole = [card for card in cards if _is_whole(card)]
+    if use.mps is None or not whole:
+        return Edits()
+    pipes, seen_as = _mps_pipes(use), _mps_pipes_in_container(use)
+    mounts = [Mount(pipes, seen_as, read_only=False)]
+    if shm := f"{use.mps.root.rstrip('/')}/shm" if use.mps.root else use.mps.shm_directory:
+        mounts.append(Mount(shm, SHM, read_only=False))
+    env = {} if seen_as == USUAL else {DIRECTORY: seen_as}
+    return Edits(mounts=tuple(mounts), env=env | ({} if use.mps.root else _mps_limits(whole, shares)))
+
+
+def _mps_limits(cards: Sequence[Card], shares: Mapping[str, Fraction]) -> dict[str, str]:
+    """Of several cards the smallest share decides about threads; memory is limited on each by itself."""
+    parts = [shares.get(card.id, 1) for card in cards]
+    sizes = [card.device.attributes.get("memory") for card in cards]
+    memory = ",".join(
+        f"{number}={int(size * part)}M"
+        for number, (size, part) in enumerate(zip(sizes, parts, strict=True))
+        if isinstance(size, int)
+    )
+    threads = {THREADS: str(max(1, int(100 * min(parts))))}
+    return threads | ({MEMORY: memory} if memory else {})
+
+
+def _mps_pipes(use: GpuUse) -> str:
+    """The directory of pipes on the host."""
+    assert use.mps is not None
+    root = use.mps.root.rstrip("/")
+    return f"{root}/{use.resource}/pipe" if use.mps.root else use.mps.pipe_directory.rstrip("/")
+
+
+def _mps_pipes_in_container(use: GpuUse) -> str:
+    assert use.mps is not None
+    return f"/mps/{use.resource}/pipe" if use.mps.root else use.mps.pipe_directory.rstrip("/")
+
+
+def _is_whole(card: Card) -> bool:
+    return card.vendor == NVIDIA and isinstance(card.facts, NvidiaFacts) and not card.facts.is_mig
+
+
+class Servers:
+    """Whether the servers run that the entries of the file name."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sysfs = Sysfs(context.root)
+        # Replaced whole, never changed: the look sets it on another thread.
+        self._shown: Mapping[str, str] = {}
+
+    def look(self) -> Mapping[str, str]:
+        """Why cards cannot be used through MPS, by what the uses are called; nothing for those that can."""
+        self._shown = self._silent()
+        return self._shown
+
+    def judged(self, card: Card) -> Card:
+        """A card with what the last look found, where that concerns it."""
+        if not self._shown or not _is_whole(card):
+            return card
+        reasons = {**card.device.unusable_for, **self._shown}
+        return replace(card, device=replace(card.device, unusable_for=reasons))
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """An event when a server has come or gone."""
+        while True:
+            await asyncio.sleep(MPS_TICK)
+            named = uses(self._context.entries)
+            if named and await self._context.run_blocking(self._silent) != self._shown:
+                yield Event("nvidia", "change")
+
+    def _silent(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for use in uses(self._context.entries):
+            if not self._sysfs.exists(socket := f"{_mps_pipes(use)}/{MPS_CONTROL}"):
+                found[use.mps_use] = (
+                    f"the MPS server of {use.resource} is not running: {socket} does not exist"
+                )
+        return found
+
+
+def uses(entries: Collection[object]) -> list[GpuUse]:
+    """Those of the entries that name an MPS server."""
+    return [entry for entry in entries if isinstance(entry, GpuUse) and entry.mps]

@@ -1,0 +1,322 @@
+"""NVIDIA GPUs and MIG instances as cards: attributes, claims, and why one is not offered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from devhost.backend import HEALTHY, AttributeValue, Device, Health, unhealthy
+from devhost.backend.sysfs import Sysfs
+from devhost_gpu.discovery import NVIDIA, Adapter
+from devhost_gpu.nvml.reports import Gpu, Instance, Shape
+from devhost_gpu.vendor import GPU, MIG, VF, Card, of_adapter, own_claims, parents
+
+CAPABILITIES = "/dev/nvidia-caps"
+"""Where the driver's capability nodes are."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaFacts:
+    """A GPU, or a MIG instance of one.
+
+    ``uuid``
+        ``GPU-…`` or ``MIG-…``; empty for a GPU that no driver of NVIDIA's has told of, which is withheld.
+    ``gpu_uuid``
+        That of the physical GPU: the same for a GPU, the parent's for a MIG instance.
+    ``address``
+        PCI address of the physical GPU, ``0000:3b:00.0``.
+    ``index``
+        The number in NVIDIA's own order as ``NVIDIA_VISIBLE_DEVICES`` takes it: ``0``, or ``0:1`` for a MIG
+        instance; empty where it is not known. It may be another after a reboot.
+    ``minor``
+        The physical GPU's node is ``/dev/nvidia<minor>``; ``None`` where it is not known.
+    ``instance``
+        Of a MIG instance: the ids of its GPU instance and of its compute instance.
+    ``capabilities``
+        Of a MIG instance: the minors of the capability nodes that give access to these two,
+        ``/dev/nvidia-caps/nvidia-cap<minor>``. Empty where the driver does not say.
+    ``shape``
+        Of a MIG instance, where NVML tells it.
+    ``cdi``
+        What a CDI specification of the toolkit calls it, ``nvidia.com/gpu=GPU-…``; empty where none does,
+        or nobody has looked.
+    ``cdi_extras``
+        What goes with it there, by such names: ``…/gds=all``, ``…/imex-channel=0``.
+    """
+
+    uuid: str
+    gpu_uuid: str
+    address: str
+    index: str = ""
+    minor: int | None = None
+    instance: tuple[int, int] | None = None
+    capabilities: tuple[int, ...] = ()
+    shape: Shape | None = None
+    cdi: str = ""
+    cdi_extras: tuple[str, ...] = ()
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is a MIG instance."""
+        return self.instance is not None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The device nodes that are its alone, or its and its siblings'; not the driver's control nodes."""
+        own = () if self.minor is None else (f"/dev/nvidia{self.minor}",)
+        return (*own, *(f"{CAPABILITIES}/nvidia-cap{minor}" for minor in self.capabilities))
+
+
+PROC_DRIVER = "/proc/driver/nvidia"
+MODULE = "/sys/module/nvidia"
+
+_VERSION = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s")
+_UUID = re.compile(r"GPU-[0-9a-f-]{8,59}")
+_MINOR = re.compile(r"DeviceFileMinor:\s*(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Information:
+    """What the driver tells of one GPU. ``uuid`` is empty for one that has not been woken up yet."""
+
+    uuid: str = ""
+    minor: int | None = None
+    model: str = ""
+    is_excluded: bool = False
+
+
+class Proc:
+    """Reads the driver's files. Nothing is remembered."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the driver is loaded and nobody is about to unload it (module_state, ``initstate``)."""
+        return self._sysfs.exists(PROC_DRIVER) and self._sysfs.text(f"{MODULE}/initstate") != "going"
+
+    def version(self) -> str:
+        """The version of the driver that is loaded; empty where there is none."""
+        if version := self._sysfs.text(f"{MODULE}/version"):
+            return version
+        found = _VERSION.search(self._sysfs.text(f"{PROC_DRIVER}/version"))
+        return found[1] if found else ""
+
+    def information(self, address: str) -> Information:
+        """What it tells of the GPU at a PCI address."""
+        fields = {}
+        for line in self._sysfs.text(f"{PROC_DRIVER}/gpus/{address}/information").splitlines():
+            key, _, value = line.partition(":")
+            fields[key.strip()] = value.strip()
+        uuid, minor = fields.get("GPU UUID", ""), fields.get("Device Minor", "")
+        return Information(
+            uuid=uuid if _UUID.fullmatch(uuid) else "",
+            minor=int(minor) if minor.isdecimal() else None,
+            model=fields.get("Model", ""),
+            is_excluded=fields.get("GPU Excluded", "") == "Yes",
+        )
+
+    def capabilities(self, minor: int | None, gi: int, ci: int) -> tuple[int, ...]:
+        """The minors of the nodes that give access to a GPU instance and one of its compute instances.
+
+        Empty where the driver does not tell both. (NVIDIA's MIG user guide, "Device Nodes and Capabilities".)
+        """
+        base = f"{PROC_DRIVER}/capabilities/gpu{minor}/mig/gi{gi}"
+        found = [
+            _MINOR.search(self._sysfs.text(path)) for path in (f"{base}/access", f"{base}/ci{ci}/access")
+        ]
+        return tuple(int(match[1]) for match in found if match) if all(found) else ()
+
+
+_NAME = re.compile(r"\bMIG ((?:\d+c\.)?\d+g\.\d+gb(?:[+-][a-z.+-]*)?)")
+"""How a MIG instance's name ends: ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
+
+
+def profile(instance: Instance, gpu_memory: int | None) -> str:
+    """The profile of a MIG instance: by its name, else by its shape; empty where neither tells.
+
+    A compute instance that does not have all of its GPU instance's slices bears their number in front.
+
+    Args:
+        instance: the instance.
+        gpu_memory: of the whole GPU, in MiB.
+    """
+    if found := _NAME.search(instance.name):
+        return found[1]
+    shape = instance.shape
+    if shape is None or not instance.memory:
+        return ""
+    part = f"{shape.compute_slices}c." if shape.compute_slices != shape.gpu_slices else ""
+    return f"{part}{shape.gpu_slices}g.{_gigabytes(instance.memory, gpu_memory)}gb"
+
+
+def _gigabytes(memory: int, gpu_memory: int | None) -> int:
+    """The memory as a profile has it: eighths of the GPU's, each rounded up (A100 40GB: 4864 MiB are 5)."""
+    if not gpu_memory:
+        return -(-memory // 1024)
+    whole = -(-gpu_memory // 1024)
+    eighths = max(1, round(memory * 8 / gpu_memory))
+    return -(-eighths * whole // 8)
+
+
+DRIVER = "nvidia"
+"""The name of NVIDIA's kernel driver on the PCI bus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What is known of one GPU: ``gpu`` what NVML last told, ``information`` what the driver does.
+
+    ``reason`` is why it, or all of them, cannot be used; empty if nothing speaks against it.
+    """
+
+    adapter: Adapter
+    gpu: Gpu | None
+    information: Information
+    reason: str
+    driver_version: str
+    cuda_version: str
+
+    @property
+    def uuid(self) -> str:
+        """Its UUID, if anything tells it."""
+        return self.gpu.uuid if self.gpu else self.information.uuid
+
+    @property
+    def minor(self) -> int | None:
+        """The number of its node."""
+        return self.information.minor if self.gpu is None else self.gpu.minor
+
+
+def whole(known: Knowledge) -> Card:
+    """The card of a GPU as a whole."""
+    adapter, gpu = known.adapter, known.gpu
+    withheld = _why_withheld(known)
+    facts = NvidiaFacts(
+        uuid=known.uuid,
+        gpu_uuid=known.uuid,
+        address=adapter.address,
+        index="" if gpu is None or gpu.index is None else str(gpu.index),
+        minor=known.minor,
+    )
+    device = Device(
+        id=known.uuid or adapter.id,
+        attributes=_present(
+            {
+                **_shared(known),
+                "kind": VF if adapter.is_virtual else GPU,
+                "uuid": known.uuid,
+                "index": gpu.index if gpu else None,
+                "memory": gpu.memory if gpu else None,
+                "renderNode": adapter.render_node,
+                "cardNode": adapter.card_node,
+            }
+        ),
+        claims=own_claims(adapter) | {f"node:{node}" for node in facts.nodes},
+        part_of=parents(adapter),
+        numa_nodes=_numa(adapter),
+        pcie_path=adapter.pcie_path,
+        health=_health(known.reason),
+        withheld=withheld,
+    )
+    return Card(device, NVIDIA, facts)
+
+
+def part(
+    known: Knowledge, instance: Instance, reason: str, capabilities: Callable[[int, int], tuple[int, ...]]
+) -> Card:
+    """The card of a MIG instance.
+
+    Args:
+        known: its GPU.
+        instance: what NVML tells of it.
+        reason: why it cannot be used; empty if it can.
+        capabilities: gives the minors of its capability nodes.
+    """
+    adapter, gpu = known.adapter, known.gpu
+    number = gpu.index if gpu else None
+    facts = NvidiaFacts(
+        uuid=instance.uuid,
+        gpu_uuid=known.uuid,
+        address=adapter.address,
+        index="" if number is None else f"{number}:{instance.index}",
+        minor=known.minor,
+        instance=(instance.gi, instance.ci),
+        capabilities=capabilities(instance.gi, instance.ci),
+        shape=instance.shape,
+    )
+    own = {f"node:{node}" for node in facts.nodes[-1:]} if facts.capabilities else set()
+    device = Device(
+        id=instance.uuid,
+        attributes=_present(
+            {
+                **_shared(known),
+                "kind": MIG,
+                "uuid": instance.uuid,
+                "index": instance.index,
+                "memory": instance.memory,
+                "profile": profile(instance, gpu.memory if gpu else None),
+                "parent": known.uuid,
+            }
+        ),
+        claims=frozenset({f"mig:{instance.uuid}", *own}),
+        part_of=frozenset({f"pci:{adapter.address}"}),
+        numa_nodes=_numa(adapter),
+        pcie_path=adapter.pcie_path,
+        health=_health(reason),
+    )
+    return Card(device, NVIDIA, facts)
+
+
+def _shared(known: Knowledge) -> dict[str, AttributeValue | None]:
+    """The attributes that a GPU and its instances have alike."""
+    gpu, found = known.gpu, of_adapter(known.adapter)
+    del found["renderNode"], found["cardNode"]  # they reach the whole GPU
+    return {
+        **found,
+        "vendor": NVIDIA,
+        "product": gpu.name if gpu else known.information.model,
+        "architecture": gpu.architecture if gpu else "",
+        "computeCapability": gpu.capability if gpu else "",
+        "driverVersion": known.driver_version,
+        "cudaVersion": known.cuda_version,
+        "firmware": gpu.firmware if gpu else "",
+        "serial": gpu.serial if gpu else "",
+    }
+
+
+def _why_withheld(known: Knowledge) -> str:
+    adapter, gpu = known.adapter, known.gpu
+    if adapter.num_vfs:
+        plural = "s" * (adapter.num_vfs > 1)
+        return f"it has {adapter.num_vfs} virtual function{plural}, which belong to virtual machines"
+    if adapter.is_virtual:
+        return "it is a virtual function, which belongs to a virtual machine"
+    if adapter.driver and adapter.driver != DRIVER:
+        return f"it is bound to {adapter.driver}, which makes no GPU of it for containers"
+    if known.information.is_excluded:
+        return "its driver was told to leave it out (NVreg_ExcludedGpus)"
+    if not known.uuid:
+        return known.reason or "its driver has not told its UUID"
+    if gpu is None:
+        return ""
+    if gpu.mig:
+        count = len(gpu.instances)
+        if not count:
+            return "MIG is on and it has no instance"
+        return f"MIG is on: its {count} instance{'s are' if count > 1 else ' is'} offered instead"
+    return "MIG will be on after its next reset" if gpu.mig_next else ""
+
+
+def _health(reason: str) -> Health:
+    return unhealthy(reason) if reason else HEALTHY
+
+
+def _numa(adapter: Adapter) -> tuple[int, ...]:
+    return () if adapter.numa_node is None else (adapter.numa_node,)
+
+
+def _present(attributes: dict[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+    return {name: value for name, value in attributes.items() if value not in (None, "")}

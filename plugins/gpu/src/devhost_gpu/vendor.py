@@ -1,0 +1,233 @@
+"""What the vendors' modules have in common: cards, their attributes and claims, and what a vendor implements.
+
+A vendor's code is a class with the methods of :class:`Family`, in a module that is imported when the machine
+has such a card. It may also implement :class:`CanLink` and :class:`CanWatch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Health
+from devhost.backend.sysfs import Sysfs
+
+from .discovery import VENDORS, Adapter
+from .options import NO_OPTIONS, GpuOptions, GpuUse
+
+if TYPE_CHECKING:
+    from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
+
+KINDS = GPU, MIG, PARTITION, VF = "gpu", "mig", "partition", "vf"
+"""What the attribute ``kind`` can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One thing that a container can get: a GPU, or a part of one.
+
+    ``device`` is what the core hears of it; ``facts`` a frozen value of the vendor's own with what
+    allocation needs beside the attributes (``AmdFacts``, ``IntelFacts``, …).
+    """
+
+    device: Device
+    vendor: str
+    facts: object
+
+    @property
+    def id(self) -> str:
+        """The device's id."""
+        return self.device.id
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """What decides beside the cards what a container gets.
+
+    ``use`` is what the entry says, ``shares`` how much of each card the container asks for, by id.
+    """
+
+    options: GpuOptions
+    sysfs: Sysfs
+    use: GpuUse = NO_OPTIONS
+    shares: Mapping[str, Fraction] = field(default_factory=dict)
+
+
+class Family(Protocol):
+    """The cards of one vendor. ``probe`` is called on another thread than the rest."""
+
+    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
+        """Every card there is now, given all of the vendor's adapters that exist (none: all have gone).
+
+        One bad card never hides another: it is given as an Unhealthy or withheld device with its reason.
+        """
+
+    def notice(self, event: Event) -> None:
+        """Hears each event before the ``scan`` it causes."""
+
+    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
+        """Health by id, for checks too dear for each ``scan``; a card it does not name is well."""
+
+    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+        """What one container needs to use these cards.
+
+        Raises:
+            AllocationError: one cannot be used as it is now.
+        """
+
+    def close(self) -> None:
+        """Lets go of whatever it holds."""
+
+
+@runtime_checkable
+class CanLink(Protocol):
+    def links(self, a: Card, b: Card) -> int: ...
+
+
+@runtime_checkable
+class CanWatch(Protocol):
+    def watch(self) -> AsyncIterator[Event]: ...
+
+
+def device(
+    adapter: Adapter,
+    attributes: Mapping[str, AttributeValue | None],
+    health: Health,
+    *,
+    withheld: str = "",
+    claims: frozenset[str] = frozenset(),
+    part_of: frozenset[str] = frozenset(),
+) -> Device:
+    """The device of an adapter; attributes that are empty or ``None`` are left out."""
+    return Device(
+        id=adapter.id,
+        attributes={name: value for name, value in attributes.items() if value not in (None, "", ())},
+        claims=claims or own_claims(adapter),
+        part_of=part_of or parents(adapter),
+        numa_nodes=() if adapter.numa_node is None else (adapter.numa_node,),
+        pcie_path=adapter.pcie_path,
+        health=health,
+        withheld=withheld,
+    )
+
+
+def own_claims(adapter: Adapter) -> frozenset[str]:
+    """What an adapter uses up: its PCI function, and its DRM nodes, which a group of udev could name too."""
+    claims = {f"node:{node}" for node in adapter.nodes}
+    if adapter.address:
+        claims.add(f"pci:{adapter.address}")
+    return frozenset(claims)
+
+
+def parents(adapter: Adapter) -> frozenset[str]:
+    """What an adapter is a part of: a virtual function, of its physical one."""
+    return frozenset((f"pci:{adapter.physical_function}",) if adapter.physical_function else ())
+
+
+ATTRIBUTES = {
+    "vendor": Attribute(str, "whose GPU it is", "nvidia", words=VENDORS),
+    "kind": Attribute(
+        str, "GPU, a part of one (NVIDIA: `mig`, AMD: `partition`) or virtual function", "gpu", words=KINDS
+    ),
+    "product": Attribute(str, "name of the model, as its driver has it", "NVIDIA H100 80GB HBM3"),
+    "uuid": Attribute(
+        str, "NVIDIA: UUID; AMD: unique id of the chip", "GPU-8dfe9b2c-3b5a-11ee-be56-0242ac120002"
+    ),
+    "index": Attribute(int, "number from 0: NVIDIA's own, else among all of the vendor by PCI address", 0),
+    "memory": Attribute(int, "own memory in MiB", 81559),
+    "architecture": Attribute(str, "NVIDIA: name of the generation; AMD: compiler target", "gfx90a"),
+    "computeCapability": Attribute(str, "NVIDIA: CUDA compute capability", "9.0"),
+    "driverVersion": Attribute(str, "version of the driver", "570.86.15"),
+    "cudaVersion": Attribute(str, "NVIDIA: newest CUDA version that the driver supports", "12.8"),
+    "profile": Attribute(str, "MIG profile, or AMD's compute and memory partition mode", "1g.10gb"),
+    "parent": Attribute(str, "id of the GPU that a part is a part of", "0000:05:00.0"),
+    "pciBusID": Attribute(str, "PCI address; of a partition, that of its GPU", "0000:05:00.0", hex=True),
+    "pcieRoot": Attribute(str, "PCI root complex it is below", "pci0000:00", hex=True),
+    "numaNode": Attribute(int, "NUMA node it is near", 0),
+    "driver": Attribute(str, "kernel driver it is bound to", "amdgpu"),
+    "renderNode": Attribute(str, "DRM node for rendering and computing", "/dev/dri/renderD128"),
+    "cardNode": Attribute(str, "DRM node for mode setting", "/dev/dri/card0"),
+    "vendorID": Attribute(str, "PCI vendor id", "1002", hex=True),
+    "deviceID": Attribute(str, "PCI device id", "740f", hex=True),
+    "subsystemVendorID": Attribute(str, "PCI vendor id of the board", "1002", hex=True),
+    "subsystemDeviceID": Attribute(str, "PCI device id of the board", "0c34", hex=True),
+    "firmware": Attribute(str, "version of the card's video BIOS", "113-D67301-063"),
+    "serial": Attribute(str, "serial number of the board", "692229001234"),
+}
+"""The declaration of the backend's attributes."""
+
+_PCI_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
+
+
+def of_adapter(adapter: Adapter) -> dict[str, AttributeValue | None]:
+    """What sysfs tells of any adapter; what it does not tell is empty or ``None``."""
+    root = _PCI_ROOT.search(adapter.path) if adapter.address else None
+    return {
+        "driver": adapter.driver,
+        "pciBusID": adapter.address,
+        "pcieRoot": root[1] if root else "",
+        "numaNode": adapter.numa_node,
+        "renderNode": adapter.render_node,
+        "cardNode": adapter.card_node,
+        "vendorID": adapter.vendor,
+        "deviceID": adapter.device,
+        "subsystemVendorID": adapter.subsystem_vendor,
+        "subsystemDeviceID": adapter.subsystem_device,
+    }
+
+
+NEW_VENDORS = 5.0
+"""Seconds until the code of a vendor whose first card has just appeared is listened to."""
+
+
+class Following:
+    """Hears every vendor's ``watch``; one that fails ends the stream, which the core begins again."""
+
+    def __init__(self) -> None:
+        self._sources: Mapping[str, object] = {}
+
+    def begin(self, sources: Mapping[str, object]) -> None:
+        """Takes note of the vendors there are now. May be called from any thread."""
+        self._sources = sources
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Events of all vendors, also of those that appear later."""
+        queue: asyncio.Queue[Event] = asyncio.Queue(maxsize=100)
+        heard: dict[str, asyncio.Future[None]] = {}
+        try:
+            while True:
+                for vendor, family in self._sources.items():
+                    if isinstance(family, CanWatch) and vendor not in heard:
+                        heard[vendor] = asyncio.ensure_future(_pass_on(family, queue))
+                for task in heard.values():
+                    if task.done():
+                        task.result()
+                        return
+                if (event := await _next(queue)) is not None:
+                    yield event
+        finally:
+            for task in heard.values():
+                task.cancel()
+            await asyncio.gather(*heard.values(), return_exceptions=True)
+
+
+async def _pass_on(family: CanWatch, queue: asyncio.Queue[Event]) -> None:
+    events = family.watch()
+    try:
+        async for event in events:
+            await queue.put(event)
+    finally:
+        # at once, and not when the generator is collected: what it ends with lets go of the hardware
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
+
+
+async def _next(queue: asyncio.Queue[Event]) -> Event | None:
+    try:
+        async with asyncio.timeout(NEW_VENDORS):
+            return await queue.get()
+    except TimeoutError:
+        return None
