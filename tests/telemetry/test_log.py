@@ -32,7 +32,7 @@ def test_a_text_line_reads_time_level_logger_message_fields(stderr: Lines) -> No
     log.get("devhost.host.host").info("registered", resource="rdma/hca", devices=4)
     (line,) = stderr()
     assert re.fullmatch(
-        r"\d\d:\d\d:\d\d\.\d{3} INFO devhost\.host registered resource=rdma/hca devices=4", line
+        r"\d\d:\d\d:\d\d\.\d{3} INFO devhost\.host\.host registered resource=rdma/hca devices=4", line
     )
 
 

@@ -26,7 +26,7 @@ from devhost.kubelet.registration import KubeletSocket
 from devhost.kubelet.self_check import SelfCheck
 from devhost.planning.diff import Member
 from devhost.telemetry.document import ProblemKind
-from devhost.telemetry.printable import printable
+from devhost.telemetry.log import printable
 
 from .entries import State as EntryState
 from .node_labels import NodeLabels
