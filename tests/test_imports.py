@@ -42,6 +42,8 @@ LIBRARIES = {
     "click": ("cli",),
     "google": ("kubelet", "testing"),
     "grpc": ("kubelet", "testing"),
+    "h11": ("telemetry.http",),
+    "markupsafe": ("telemetry.page",),
     "pluggy": ("backend.observe", "discovery.catalog"),
     "pyudev": ("discovery.uevents",),
     "yaml": ("config.document", "testing"),

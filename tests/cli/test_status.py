@@ -17,7 +17,7 @@ from status_document import document as _document
 from devhost.cli._status_view import show
 from devhost.telemetry.document import EntryStatus, StatusDocument
 from devhost.telemetry.status import StatusServer
-from devhost.telemetry.wording import age
+from devhost.telemetry.tables import age
 
 DEADLINE = 60
 

@@ -22,7 +22,7 @@ async def test_an_open_page_hears_of_a_device_that_becomes_unhealthy_and_of_the_
     async with asyncio.timeout(WAIT), rig.running(changed=page.changed):
         address = await server.start()
         reader, writer = await asyncio.open_connection(address.host, address.port, limit=1 << 24)
-        writer.write(b"GET /events HTTP/1.1\r\n\r\n")
+        writer.write(b"GET /events HTTP/1.0\r\n\r\n")
         while "example.com/toy: registered, 2 of 2 healthy" not in await _event(reader):
             pass
         devices = rig.scripts["toy"].devices
@@ -33,7 +33,7 @@ async def test_an_open_page_hears_of_a_device_that_becomes_unhealthy_and_of_the_
             pass
         assert "example.com/toy: registered, 1 of 2 healthy" in text
         reading, asking = await asyncio.open_connection(address.host, address.port)
-        asking.write(b"GET /status.json HTTP/1.1\r\n\r\n")
+        asking.write(b"GET /status.json HTTP/1.0\r\n\r\n")
         body = (await reading.read()).partition(b"\r\n\r\n")[2]
         problems = [problem for problem in json.loads(body)["problems"] if problem["kind"] == "device"]
         assert [(one["subject"], one["reason"]) for one in problems] == [

@@ -23,7 +23,7 @@ from devhost.telemetry import http
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.http import HttpServer, Listen
 from devhost.telemetry.page.serving import StatusPage
-from devhost.telemetry.wording import age
+from devhost.telemetry.tables import age
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 WAIT = 60.0
@@ -189,9 +189,9 @@ async def test_a_lost_connection_is_told_and_the_page_goes_on_by_itself(page: Op
 
 async def test_a_page_too_many_asks_every_few_seconds_and_gets_a_stream_once_one_is_free(page: Open) -> None:
     streams = []
-    for _ in range(http.MAX_STREAMS):
+    for _ in range(http.Limits().streams):
         reader, writer = await asyncio.open_connection(page.address.host, page.address.port)
-        writer.write(b"GET /events HTTP/1.1\r\n\r\n")
+        writer.write(b"GET /events HTTP/1.0\r\n\r\n")
         await reader.readline()
         streams.append(writer)
     await page.load(live=False)

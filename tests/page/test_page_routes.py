@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple, cast
 
 import page_document as made
 import pytest
 
-from devhost.telemetry import http, newest
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.http import HttpServer, Listen, probe
+from devhost.telemetry.http import Answer, HttpServer, Limits, Listen, Route, Stream, probe
 from devhost.telemetry.page.serving import StatusPage, node_name
+
+LIMITS = Limits()
 
 
 class Slow(NamedTuple):
@@ -28,13 +29,33 @@ class Slow(NamedTuple):
 class Scene:
     """A server with the page of a document that tests change."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.document = made.busy_node()
-        self.asked = 0
-        self.page = StatusPage(self._now, node=made.NODE, interval=0)
+        self.asked = self.streams = 0
+        self.page = StatusPage(self._now, node=made.NODE, interval=0, rest=0)
         routes = {**self.page.routes(), "/healthz": probe(lambda: (True, ""))}
-        self.server = HttpServer(Listen("127.0.0.1", 0), routes)
+        routes["/events"] = self._counted(routes["/events"])
+        self.server = HttpServer(Listen("127.0.0.1", 0), routes, limits)
         self.address = Listen("", 0)
+
+    def _counted(self, route: Route) -> Route:
+        """The same route; ``streams`` is how many of its streams are being sent."""
+
+        async def answer() -> Answer:
+            stream = cast("Stream", await route())
+
+            async def parts() -> AsyncGenerator[bytes, None]:
+                self.streams += 1
+                try:
+                    async with aclosing(stream.parts()) as sent:
+                        async for part in sent:
+                            yield part
+                finally:
+                    self.streams -= 1
+
+            return Stream(parts, stream.once, stream.content_type)
+
+        return answer
 
     def _now(self) -> StatusDocument:
         self.asked += 1
@@ -56,7 +77,7 @@ class Scene:
         self, path: str, method: str = "GET"
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         reader, writer = await asyncio.open_connection(self.address.host, self.address.port, limit=1 << 24)
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        writer.write(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
         try:
             yield reader, writer
         finally:
@@ -79,7 +100,7 @@ class Scene:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.connect((self.address.host, self.address.port))
         reader, writer = await asyncio.open_connection(sock=peer, limit=1 << 24)
-        writer.write(b"GET /events HTTP/1.1\r\n\r\n")
+        writer.write(b"GET /events HTTP/1.0\r\n\r\n")
         await reader.readuntil(b"\n\n")
         transport = cast("asyncio.Transport", writer.transport)
         transport.pause_reading()
@@ -99,9 +120,8 @@ async def event(reader: asyncio.StreamReader) -> str:
 
 
 @pytest.fixture
-async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(newest, "REST", 0)
-    scene = Scene()
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    scene = Scene(getattr(request, "param", LIMITS))
     async with asyncio.timeout(120):
         scene.address = await scene.server.start()
         yield scene
@@ -153,7 +173,7 @@ async def test_a_change_reaches_everybody_who_watches_and_is_rendered_once(scene
 async def test_nothing_is_rendered_when_nobody_watches(scene: Scene) -> None:
     async with scene.watching():
         pass
-    await scene.until(lambda: scene.server._streams == 0)
+    await scene.until(lambda: scene.streams == 0)
     before = scene.asked
     for n in range(5):
         scene.change(f"reason {n}")
@@ -175,21 +195,19 @@ async def test_a_slow_reader_gets_the_newest(scene: Scene) -> None:
         assert got < 50
 
 
-async def test_a_reader_that_stops_reading_loses_its_stream(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "STREAM_DEADLINE", 0.05)
+@pytest.mark.parametrize("scene", [Limits(stream_deadline=0.05)], indirect=True)
+async def test_a_reader_that_stops_reading_loses_its_stream(scene: Scene) -> None:
     async with scene.slow():
         n = 0
-        while scene.server._streams:
+        while scene.streams:
             scene.change(f"{n} " + "x" * 100_000)
             n += 1
             await asyncio.sleep(0.001)
 
 
 async def test_streams_never_take_the_connections_of_probes(scene: Scene) -> None:
-    assert http.MAX_STREAMS < http.MAX_CONNECTIONS / 2
-    watching = [scene.watching() for _ in range(http.MAX_STREAMS)]
+    assert LIMITS.streams < LIMITS.connections / 2
+    watching = [scene.watching() for _ in range(LIMITS.streams)]
     for one in watching:
         await one.__aenter__()
     scene.change("what the ninth sees")
@@ -209,7 +227,7 @@ async def test_streams_never_take_the_connections_of_probes(scene: Scene) -> Non
     assert second.startswith("data: <div ") and "what the ninth sees" in second
     assert (await scene.get("/healthz"))[0] == (await scene.get("/"))[0] == 200
     await watching[0].__aexit__(None, None, None)
-    await scene.until(lambda: scene.server._streams < http.MAX_STREAMS)
+    await scene.until(lambda: scene.streams < LIMITS.streams)
     async with scene.watching():
         pass
     for one in watching[1:]:
@@ -222,13 +240,13 @@ async def test_stop_ends_every_stream(scene: Scene) -> None:
         for reader in (one, other):
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                 await event(reader)
-    assert scene.server._streams == 0
+    assert scene.streams == 0
 
 
 async def test_hidden_pods_are_in_no_answer() -> None:
     page = StatusPage(made.busy_node, node=made.NODE, pods=False)
     server = HttpServer(Listen("127.0.0.1", 0), page.routes())
-    scene = Scene()
+    scene = Scene(LIMITS)
     scene.address = await server.start()
     async with asyncio.timeout(60):
         answers = (await scene.get("/"))[2] + (await scene.get("/status.json"))[2]

@@ -16,8 +16,8 @@ import pytest
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.telemetry import ask
+from devhost.telemetry.ask import difference
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.shape import difference
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Place = tuple[str | int, ...]
@@ -105,12 +105,12 @@ def saying(*parts: bytes) -> Answer:
     return answer
 
 
-async def told(path: Path) -> DevhostError:
+async def told(path: Path, **limits: Any) -> DevhostError:
     """What comes of asking, which must be the same for both ways to ask."""
     with pytest.raises(DevhostError) as once:
-        await ask.fetch(path)
+        await ask.fetch(path, **limits)
     with pytest.raises(DevhostError) as watching:
-        async with aclosing(ask.watch(path)) as documents:
+        async with aclosing(ask.watch(path, **limits)) as documents:
             await anext(documents)
     assert str(once.value) == str(watching.value)
     assert "\n" not in str(once.value) and once.value.hint
@@ -200,21 +200,17 @@ async def readable(peer: socket.socket) -> bool:
     return False
 
 
-async def test_an_answer_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask, "MAX_DOCUMENT", 1 << 20)
-
+async def test_an_answer_without_end_is_given_up(tmp_path: Path) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(b"x" * 65536)
             await writer.drain()
 
     async with answering(tmp_path / "s.sock", endless):
-        assert "more than 1 MiB in a line" in (await told(tmp_path / "s.sock")).message
+        assert "more than 1 MiB in a line" in (await told(tmp_path / "s.sock", largest=1 << 20)).message
 
 
-async def test_an_answer_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask, "DEADLINE", 0.1)
-
+async def test_an_answer_that_trickles_is_given_up(tmp_path: Path) -> None:
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(b" ")
@@ -222,18 +218,15 @@ async def test_an_answer_that_trickles_is_given_up(tmp_path: Path, monkeypatch: 
             await asyncio.sleep(0.01)
 
     async with answering(tmp_path / "s.sock", trickle):
-        assert "did not answer within" in (await told(tmp_path / "s.sock")).message
+        assert "did not answer within" in (await told(tmp_path / "s.sock", deadline=0.1)).message
 
 
-async def test_a_host_too_busy_to_accept_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ask, "DEADLINE", 0.1)
+async def test_a_host_too_busy_to_accept_is_one_clear_line(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stuck, socket.socket(socket.AF_UNIX) as first:
         stuck.bind(str(tmp_path / "s.sock"))
         stuck.listen(0)
         first.connect(str(tmp_path / "s.sock"))
-        assert str(tmp_path / "s.sock") in (await told(tmp_path / "s.sock")).message
+        assert str(tmp_path / "s.sock") in (await told(tmp_path / "s.sock", deadline=0.1)).message
 
 
 async def test_a_place_where_no_devhost_is_is_exit_code_3(tmp_path: Path) -> None:
@@ -281,12 +274,12 @@ async def test_a_watched_host_that_breaks_off_within_a_document_has_ended(tmp_pa
     [(b"", "tells nothing more"), (b"{}\n", "devhost is missing"), (b"x" * 3_000_000, "more than 1 MiB")],
 )
 async def test_a_watched_host_that_turns_to_something_else_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: bytes, message: str
+    tmp_path: Path, then: bytes, message: str
 ) -> None:
-    monkeypatch.setattr(ask, "MAX_DOCUMENT", 1 << 20)
     document = json.dumps(sample(StatusDocument)).encode() + b"\n"
     path = tmp_path / "s.sock"
-    async with answering(path, saying(document, then)), aclosing(ask.watch(path)) as seen:
+    watching = ask.watch(path, largest=1 << 20)
+    async with answering(path, saying(document, then)), aclosing(watching) as seen:
         await anext(seen)
         with pytest.raises(DevhostError, match=message) as caught:
             await anext(seen)

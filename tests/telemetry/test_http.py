@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.telemetry import http
-from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
+from devhost.telemetry.http import HttpServer, Limits, Listen, Route, Stream, page, parse_listen, probe
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -39,6 +40,14 @@ async def server(host: Host) -> AsyncIterator[Listen]:
     serving = HttpServer(Listen("127.0.0.1", 0), routes)
     yield await serving.start()
     await serving.stop()
+
+
+@asynccontextmanager
+async def _serving(routes: Mapping[str, Route], limits: Limits) -> AsyncIterator[Listen]:
+    server = HttpServer(Listen("127.0.0.1", 0), routes, limits)
+    async with asyncio.timeout(60):
+        yield await server.start()
+        await server.stop()
 
 
 async def _exchange(address: Listen, request: bytes) -> Answer:
@@ -150,32 +159,60 @@ async def test_headers_beyond_the_limit_are_431_and_the_answer_arrives(server: L
     assert status == 431
 
 
-async def test_a_client_that_sends_nothing_is_told_408(
-    server: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "HEAD_DEADLINE", 0.01)
-    assert (await _exchange(server, b"GET / HT"))[0] == 408
+async def test_a_request_as_long_as_the_limit_is_answered_and_a_longer_one_is_not(host: Host) -> None:
+    start, end = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"\r\n\r\n"
+    fill = 300 - len(start) - len(end)
+    async with _serving({"/healthz": probe(lambda: host.health)}, Limits(head=300)) as address:
+        assert (await _exchange(address, start + b"x" * fill + end))[0] == 200
+        assert (await _exchange(address, start + b"x" * (fill + 2) + end))[0] == 431
 
 
-async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BODY_DEADLINE", 0.05)
-    size, asked = 50_000_000, asyncio.Event()
+async def test_http_1_1_without_a_host_is_400_and_1_0_needs_none(server: Listen) -> None:
+    assert (await _exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n"))[0] == 400
+    assert (await _exchange(server, b"GET /healthz HTTP/1.0\r\n\r\n"))[::2] == (200, b"ok\n")
+
+
+async def test_an_answer_without_end_is_framed_as_any_client_reads_it() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first\n"
+        yield b"second\n"
+
+    async def once() -> bytes:
+        return b""
+
+    async def stream() -> Stream:
+        return Stream(parts, once, "text/event-stream")  # type: ignore[arg-type]  # a generator is both
+
+    def read(address: Listen) -> bytes:
+        with urllib.request.urlopen(f"http://{address}/events", timeout=60) as answer:
+            return bytes(answer.readline())
+
+    async with _serving({"/events": stream}, Limits()) as address:
+        assert await asyncio.to_thread(read, address) == b"first\n"
+        assert b"first\nsecond\n" in (await _exchange(address, b"GET /events HTTP/1.0\r\n\r\n"))[2]
+
+
+async def test_a_client_that_sends_nothing_gets_408_and_loses_its_place() -> None:
+    async with _serving({}, Limits(head_deadline=0.01, connections=1)) as address:
+        assert (await _exchange(address, b"GET / HT"))[0] == 408
+        assert (await _exchange(address, b""))[0] == 408
+
+
+async def test_a_client_that_does_not_read_is_dropped(host: Host) -> None:
+    size = 50_000_000
 
     async def big() -> bytes:
-        asked.set()
         return bytes(size)
 
-    serving = HttpServer(Listen("127.0.0.1", 0), {"/big": page(big, "text/plain")})
-    address = await serving.start()
-    reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
-    writer.write(b"GET /big HTTP/1.1\r\n\r\n")
-    async with asyncio.timeout(60):
-        await asked.wait()
-        while serving._connections._tasks:
-            await asyncio.sleep(0.001)
-    assert len(await reader.read()) < size
-    writer.close()
-    await serving.stop()
+    routes = {"/big": page(big, "text/plain"), "/healthz": probe(lambda: host.health)}
+    async with _serving(routes, Limits(body_deadline=0.05, connections=1)) as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
+        writer.write(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readexactly(1)
+        while (await _get(address, "/healthz"))[0] != 200:
+            await asyncio.sleep(0.01)  # the one place there is free again
+        assert len(await reader.read()) < size
+        writer.close()
 
 
 async def test_a_connection_that_only_opens_and_closes_is_no_error(
@@ -187,24 +224,24 @@ async def test_a_connection_that_only_opens_and_closes_is_no_error(
     assert caplog.records == []
 
 
-async def test_one_connection_too_many_is_503_while_all_others_are_being_answered() -> None:
-    let_go = asyncio.Event()
+async def test_one_connection_too_many_is_503_until_another_one_ends() -> None:
+    let_go, asked = asyncio.Event(), asyncio.Semaphore(0)
 
     async def slow() -> bytes:
+        asked.release()
         await let_go.wait()
         return b"done\n"
 
-    serving = HttpServer(Listen("127.0.0.1", 0), {"/slow": page(slow, "text/plain")})
-    address = await serving.start()
-    answers = [asyncio.create_task(_get(address, "/slow")) for _ in range(http.MAX_CONNECTIONS)]
-    async with asyncio.timeout(60):
-        while len(serving._connections._tasks) < http.MAX_CONNECTIONS or serving._connections._waiting:
-            await asyncio.sleep(0.001)
-    status, _, body = await _get(address, "/slow")
-    assert (status, body) == (503, b"too many connections\n")
-    let_go.set()
-    assert {status for status, _, _ in await asyncio.gather(*answers)} == {200}
-    await serving.stop()
+    async with _serving({"/slow": page(slow, "text/plain")}, Limits(connections=3)) as address:
+        answers = [asyncio.create_task(_get(address, "/slow")) for _ in range(3)]
+        for _ in range(3):
+            await asked.acquire()
+        for _ in range(4):  # refusals are bounded by themselves, and none of these stays
+            status, _, body = await _get(address, "/slow")
+            assert (status, body) == (503, b"too many connections\n")
+        let_go.set()
+        assert {status for status, _, _ in await asyncio.gather(*answers)} == {200}
+        assert (await _get(address, "/slow"))[0] == 200
 
 
 async def test_a_client_that_resets_while_it_is_refused_is_no_bug(

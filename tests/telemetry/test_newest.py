@@ -8,8 +8,8 @@ from contextlib import aclosing
 
 import pytest
 
+from devhost.telemetry.document import json_line
 from devhost.telemetry.newest import Newest
-from devhost.telemetry.oneline import line
 
 
 class Counted:
@@ -129,7 +129,7 @@ async def test_a_form_that_fails_is_that_of_those_who_asked_and_the_next_is_made
     ],
 )
 def test_a_line_is_the_same_json_whole_or_in_pieces(value: object) -> None:
-    assert line(value) == json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    assert json_line(value) == json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 async def test_many_who_ask_again_and_again_share_a_recent_state_whatever_changes(counted: Counted) -> None:

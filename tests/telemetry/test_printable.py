@@ -6,8 +6,8 @@ import unicodedata
 
 import pytest
 
+from devhost.telemetry.log import printable
 from devhost.telemetry.page.markup import escaped
-from devhost.telemetry.printable import printable
 
 EVERY = [chr(code) for code in range(sys.maxunicode + 1)]
 

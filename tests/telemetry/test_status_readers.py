@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from devhost.backend.errors import DevhostError
-from devhost.telemetry import ask, status
+from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.status import StatusServer
+from devhost.telemetry.status import Limits, StatusServer
 
 
 def _document() -> StatusDocument:
@@ -42,17 +43,19 @@ def _document() -> StatusDocument:
     return cast("StatusDocument", {**document, **{name: [] for name in lists}})
 
 
+LIMITS = Limits()
+SHORT = Limits(deadline=0.5, watch_deadline=0.5)
+
+
 class Scene:
     """A server, and clients that ask it and read nothing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits) -> None:
         self.path = path
         self.document = _document()
-        self.server = StatusServer(lambda: self.document, kubelet_dir=path.parent, socket=path, interval=0)
-
-    @property
-    def clients(self) -> int:
-        return len(self.server._connections._tasks)
+        self.server = StatusServer(
+            lambda: self.document, kubelet_dir=path.parent, socket=path, interval=0, limits=limits
+        )
 
     @asynccontextmanager
     async def silent(self, count: int, want: str) -> AsyncIterator[list[socket.socket]]:
@@ -74,55 +77,65 @@ def got_something(client: socket.socket) -> bool:
     return False
 
 
+def dropped(client: socket.socket) -> bool:
+    """Whether the server has closed its end, however much the client has yet to read."""
+    poll = select.poll()
+    poll.register(client, 0)
+    return bool(poll.poll(0))
+
+
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    scene = Scene(tmp_path / "s.sock")
+async def scene(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    scene = Scene(tmp_path / "s.sock", getattr(request, "param", LIMITS))
     async with asyncio.timeout(120):
         await scene.server.start()
         yield scene
         await scene.server.stop()
 
 
-async def test_clients_that_ask_and_take_nothing_lock_nobody_out_for_long(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status, "DEADLINE", 0.5)
-    async with scene.silent(status.MAX_CLIENTS, "status") as clients:
+async def nobody_watches(scene: Scene) -> bool:
+    async with aclosing(ask.watch(scene.path)) as documents:
+        with suppress(DevhostError):
+            await anext(documents)
+            return True
+    return False
+
+
+@pytest.mark.parametrize("scene", [SHORT], indirect=True)
+async def test_clients_that_ask_and_take_nothing_lock_nobody_out_for_long(scene: Scene) -> None:
+    async with scene.silent(SHORT.clients, "status") as clients:
         await scene.until(lambda: all(map(got_something, clients)))
-        await scene.until(lambda: scene.clients == 0)
-        monkeypatch.undo()
+        await scene.until(lambda: all(map(dropped, clients)))
         assert await ask.fetch(scene.path) == scene.document
 
 
-async def test_watchers_that_take_nothing_lose_their_place(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status, "WATCH_DEADLINE", 0.5)
-    async with scene.silent(status.MAX_WATCHERS, "watch") as clients:
+@pytest.mark.parametrize("scene", [SHORT], indirect=True)
+async def test_watchers_that_take_nothing_lose_their_place(scene: Scene) -> None:
+    async with scene.silent(SHORT.watchers, "watch") as clients:
         await scene.until(lambda: all(map(got_something, clients)))
-        await scene.until(lambda: scene.server._watchers == scene.clients == 0)
+        await scene.until(lambda: all(map(dropped, clients)))
 
 
 async def test_watchers_leave_places_for_those_who_ask_once(scene: Scene) -> None:
-    async with scene.silent(status.MAX_CLIENTS, "watch"):
-        await scene.until(lambda: scene.server._watchers == scene.clients == status.MAX_WATCHERS)
+    async with scene.silent(LIMITS.clients, "watch") as clients:
+        await scene.until(lambda: sum(map(dropped, clients)) == LIMITS.clients - LIMITS.watchers)
+        await scene.until(lambda: all(map(got_something, clients)))
         assert await ask.fetch(scene.path) == scene.document
         with pytest.raises(DevhostError, match="8 others are watching already"):
             await anext(ask.watch(scene.path))
-    await scene.until(lambda: scene.server._watchers == 0)
-    watching = ask.watch(scene.path)
-    assert await anext(watching) == scene.document
+    while True:
+        watching = ask.watch(scene.path)
+        with suppress(DevhostError):  # until the places of those are free
+            assert await anext(watching) == scene.document
+            break
     await watching.aclose()
 
 
-async def test_a_watcher_that_was_dropped_is_told_that_the_host_goes_on(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ask, "MAX_DOCUMENT", 4_000_000)
-    watching = ask.watch(scene.path)
+@pytest.mark.parametrize("scene", [Limits(watchers=1, watch_deadline=0.05)], indirect=True)
+async def test_a_watcher_that_was_dropped_is_told_that_the_host_goes_on(scene: Scene) -> None:
+    watching = ask.watch(scene.path, largest=4_000_000)
     assert await anext(watching) == scene.document
-    monkeypatch.setattr(status, "WATCH_DEADLINE", 0.05)
-    while scene.server._watchers:
+    while not await nobody_watches(scene):
         scene.document["devhost"]["generation"] += 1  # and nobody asks for the next one
         scene.server.changed()
         await asyncio.sleep(0.001)

@@ -6,15 +6,16 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
-from devhost.telemetry import ask, document, rundir, status
+from devhost.telemetry import ask, document, rundir
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.status import AlreadyServed, StatusServer
+from devhost.telemetry.status import AlreadyServed, Limits, StatusServer
 
 DOC = Path(__file__).parents[2] / "docs" / "status.md"
 
@@ -73,10 +74,18 @@ async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
     started: list[StatusServer] = []
 
     async def start(
-        source: Source, kubelet_dir: Path | None = None, socket: Path | None = None, interval: float = 0.0
+        source: Callable[[], StatusDocument],
+        kubelet_dir: Path | None = None,
+        socket: Path | None = None,
+        interval: float = 0.0,
+        limits: Limits | None = None,
     ) -> tuple[StatusServer, Path]:
         server = StatusServer(
-            source, kubelet_dir=kubelet_dir or tmp_path / "kubelet", socket=socket, interval=interval
+            source,
+            kubelet_dir=kubelet_dir or tmp_path / "kubelet",
+            socket=socket,
+            interval=interval,
+            limits=limits,
         )
         path = await server.start()
         started.append(server)
@@ -275,17 +284,16 @@ async def test_a_request_that_is_not_understood_is_told_so(serve: Serve, sent: b
     assert "expected" in json.loads(line)["error"]
 
 
-async def test_a_silent_client_is_dropped(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "DEADLINE", 0.01)
-    _, path = await serve(Source())
+async def test_a_silent_client_is_dropped(serve: Serve) -> None:
+    _, path = await serve(Source(), limits=Limits(deadline=0.01))
     reader, writer = await asyncio.open_unix_connection(path)
     assert await reader.read() == b""
     writer.close()
 
 
-async def test_one_client_too_many_is_told_so(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_client_too_many_is_told_so(serve: Serve) -> None:
     _, path = await serve(Source())
-    clients = [await asyncio.open_unix_connection(path) for _ in range(status.MAX_CLIENTS)]
+    clients = [await asyncio.open_unix_connection(path) for _ in range(Limits().clients)]
     with pytest.raises(DevhostError, match="more than 16 clients"):
         await ask.fetch(path)
     for _, writer in clients:
@@ -293,14 +301,17 @@ async def test_one_client_too_many_is_told_so(serve: Serve, monkeypatch: pytest.
 
 
 async def test_a_source_that_raises_ends_that_connection_only(
-    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = Source()
-    _, path = await serve(source)
-    with monkeypatch.context() as broken:
-        broken.setattr(Source, "__call__", lambda self: 1 // 0)
-        with pytest.raises(DevhostError, match="closed without an answer"):
-            await ask.fetch(path)
+    source, broken = Source(), [True]
+
+    def describe() -> StatusDocument:
+        return source() if not broken else cast("StatusDocument", 1 // 0)
+
+    _, path = await serve(describe)
+    with pytest.raises(DevhostError, match="closed without an answer"):
+        await ask.fetch(path)
+    broken.clear()
     assert [record.message for record in caplog.records] == ["connection failed"]
     assert await ask.fetch(path) == source()
 
@@ -378,11 +389,16 @@ async def test_two_watching_clients_both_get_each_change_from_one_document(serve
 
 
 async def test_a_watching_client_that_leaves_is_noticed_without_a_change(serve: Serve) -> None:
-    server, path = await serve(Source())
+    _, path = await serve(Source(), limits=Limits(watchers=1))
     async with aclosing(ask.watch(path)) as documents:
         await anext(documents)
-        assert len(server._connections._tasks) == 1
-    await _until(lambda: not server._connections._tasks)
+        with pytest.raises(DevhostError, match="watching already"):
+            await anext(ask.watch(path))
+    while True:
+        with suppress(DevhostError):  # its place is free again, though nothing changed
+            async with aclosing(ask.watch(path)) as documents:
+                await anext(documents)
+                break
 
 
 async def test_watching_ends_when_the_host_stops(serve: Serve) -> None:
@@ -451,15 +467,12 @@ async def test_another_program_on_the_socket_is_one_clear_line(tmp_path: Path, a
             await ask.fetch(tmp_path / "s.sock")
 
 
-async def test_a_host_that_does_not_answer_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ask, "DEADLINE", 0.01)
+async def test_a_host_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stuck:
         stuck.bind(str(tmp_path / "s.sock"))
         stuck.listen()
         with pytest.raises(DevhostError, match="did not answer within"):
-            await ask.fetch(tmp_path / "s.sock")
+            await ask.fetch(tmp_path / "s.sock", deadline=0.01)
 
 
 def test_every_key_of_the_document_is_documented() -> None:

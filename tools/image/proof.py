@@ -18,7 +18,7 @@ LIMIT = 120.0
 
 LOOK = """\
 import os, pathlib, socket, sys
-import grpc, pynvml, pyroute2, pyudev, pyverbs.device, yaml
+import grpc, h11, markupsafe, pynvml, pyroute2, pyudev, pyverbs.device, yaml
 
 status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
 assert os.getuid() == os.geteuid() == 0, "not root"
@@ -34,7 +34,7 @@ for directory in ("/", "/opt/devhost", "/tmp", "/var/lib", "/etc/devhost", "/hos
     else:
         raise AssertionError(f"{directory} can be written")
 pyudev.Context()
-for module in (grpc, pyudev, yaml):
+for module in (grpc, h11, markupsafe, pyudev, yaml):
     assert pathlib.Path(module.__cached__).exists(), f"{module.__name__} was not compiled beforehand"
 print(f"Python {sys.version.split()[0]}, pyverbs from {pathlib.Path(pyverbs.__file__).parent}")
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.telemetry.printable import printable
+from devhost.telemetry.log import printable
 
 if TYPE_CHECKING:
     from devhost.discovery.catalog import Refusal

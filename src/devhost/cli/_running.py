@@ -16,8 +16,8 @@ from devhost.discovery.health import worst
 from devhost.host.survey import Survey, survey
 from devhost.telemetry import ask
 from devhost.telemetry.document import DeviceStatus, HolderStatus, MemberStatus, StatusDocument
-from devhost.telemetry.printable import printable
-from devhost.telemetry.wording import UNKNOWN_POD
+from devhost.telemetry.log import printable
+from devhost.telemetry.tables import UNKNOWN_POD
 
 
 class Verdict(NamedTuple):

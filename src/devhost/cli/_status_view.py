@@ -8,9 +8,8 @@ from datetime import datetime
 
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
-from devhost.telemetry.printable import printable
-from devhost.telemetry.sampling import Alike, alike, fair
-from devhost.telemetry.wording import age, container, empty_entry, few, held_by, in_use
+from devhost.telemetry.log import printable
+from devhost.telemetry.tables import Alike, age, alike, container, empty_entry, fair, few, held_by, in_use
 
 from ._table import table
 

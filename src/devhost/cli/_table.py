@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from devhost.telemetry.printable import printable
+from devhost.telemetry.log import printable
 
 _GAP = "  "
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from devhost.config.loader import DEFAULT, load_or_everything
-from devhost.telemetry.printable import printable
+from devhost.telemetry.log import printable
 
 from . import _options
 from .recording import MANIFEST, Recording, record

@@ -25,7 +25,7 @@ from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import KubeletSocket
 from devhost.kubelet.self_check import SelfCheck
 from devhost.telemetry.document import ProblemKind
-from devhost.telemetry.printable import printable
+from devhost.telemetry.log import printable
 
 from .entries import State as EntryState
 from .node_labels import NodeLabels

@@ -6,18 +6,19 @@ import asyncio
 import json
 import os
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator
+import types
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from devhost import __version__
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 
 from . import rundir
 from .document import StatusDocument
-from .printable import printable
-from .shape import difference
+from .log import printable
 
 DEADLINE = 5.0
 """Seconds the host has to answer."""
@@ -66,18 +67,24 @@ def running() -> list[Path]:
     return live
 
 
-async def fetch(path: Path) -> StatusDocument:
+async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT) -> StatusDocument:
     """The document of the host that listens on ``path``, now.
+
+    Args:
+        deadline: seconds the host has to answer.
+        largest: bytes a document may have.
 
     Raises:
         EnvironmentFailure: nobody listens there, or we may not ask.
         DevhostError: the host does not answer in time, or not with a document.
     """
-    async with _asked(path, "status") as (_, document):
+    async with _asked(path, "status", deadline, largest) as (_, document):
         return document
 
 
-async def watch(path: Path) -> AsyncGenerator[StatusDocument, None]:
+async def watch(
+    path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT
+) -> AsyncGenerator[StatusDocument, None]:
     """The document now, and again after each change; ends when the host does.
 
     Leave it early inside ``contextlib.aclosing``, or the connection stays until the loop ends.
@@ -86,9 +93,9 @@ async def watch(path: Path) -> AsyncGenerator[StatusDocument, None]:
         EnvironmentFailure: as for :func:`fetch`.
         DevhostError: likewise; or the host goes on, without telling us.
     """
-    async with _asked(path, "watch") as (reader, document):
+    async with _asked(path, "watch", deadline, largest) as (reader, document):
         yield document
-        while line := await _next_line(reader, path):
+        while line := await _next_line(reader, path, largest):
             yield _parse(line, path)
     if _is_live(path):
         raise DevhostError(
@@ -97,29 +104,31 @@ async def watch(path: Path) -> AsyncGenerator[StatusDocument, None]:
         )
 
 
-async def _next_line(reader: asyncio.StreamReader, path: Path) -> bytes:
+async def _next_line(reader: asyncio.StreamReader, path: Path, largest: int) -> bytes:
     try:
         line = await reader.readline()
     except OSError:
         return b""
     except ValueError as error:
-        raise _too_long(path) from error
+        raise _too_long(path, largest) from error
     return line if line.endswith(b"\n") else b""  # the host died in the middle of a document
 
 
 @asynccontextmanager
-async def _asked(path: Path, want: str) -> AsyncIterator[tuple[asyncio.StreamReader, StatusDocument]]:
+async def _asked(
+    path: Path, want: str, deadline: float, largest: int
+) -> AsyncIterator[tuple[asyncio.StreamReader, StatusDocument]]:
     """The connection and the first document that came on it."""
     writer = None
     try:
         try:
-            async with asyncio.timeout(DEADLINE):
-                reader, writer = await _connect(path)
+            async with asyncio.timeout(deadline):
+                reader, writer = await _connect(path, largest)
                 writer.write(json.dumps({"want": want}).encode() + b"\n")
-                line = await _first_line(reader, path)
+                line = await _first_line(reader, path, largest)
         except TimeoutError as error:
             raise DevhostError(
-                f"the devhost on {_shown(path)} did not answer within {DEADLINE:.0f} s",
+                f"the devhost on {_shown(path)} did not answer within {deadline:.0f} s",
                 "its log may say what it is busy with",
             ) from error
         yield reader, _parse(line, path)
@@ -129,9 +138,9 @@ async def _asked(path: Path, want: str) -> AsyncIterator[tuple[asyncio.StreamRea
             await asyncio.sleep(0)  # lets the transport go in this loop
 
 
-async def _connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(path: Path, largest: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
-        return await asyncio.open_unix_connection(path, limit=MAX_DOCUMENT)
+        return await asyncio.open_unix_connection(path, limit=largest)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
         if _is_other_file(path):
             raise EnvironmentFailure(f"{_shown(path)} is not a socket", _where_else()) from error
@@ -141,21 +150,21 @@ async def _connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
         raise EnvironmentFailure(f"cannot ask {_shown(path)}: {error.strerror or error}", hint) from error
 
 
-async def _first_line(reader: asyncio.StreamReader, path: Path) -> bytes:
+async def _first_line(reader: asyncio.StreamReader, path: Path, largest: int) -> bytes:
     try:
         line = await reader.readline()
     except OSError:  # a connection that is closed with our question unread is reset
         line = b""
     except ValueError as error:
-        raise _too_long(path) from error
+        raise _too_long(path, largest) from error
     if not line:
         raise DevhostError(f"the devhost on {_shown(path)} closed without an answer", _AGAIN)
     return line
 
 
-def _too_long(path: Path) -> DevhostError:
+def _too_long(path: Path, largest: int) -> DevhostError:
     """What StreamReader reports as a ValueError."""
-    most = f"{MAX_DOCUMENT >> 20} MiB"
+    most = f"{largest >> 20} MiB"
     return DevhostError(f"what listens on {_shown(path)} answers with more than {most} in a line", _OTHER)
 
 
@@ -209,3 +218,61 @@ def _where_else() -> str:
     if os.geteuid() != 0:
         hint += "; one that runs as root answers root only"
     return hint
+
+
+_Check = Callable[[object], str]
+"""Where a value differs, as ``.kubelet.dir is missing``; empty if nowhere."""
+
+
+def difference(value: object, kind: type) -> str:
+    """Where ``value`` has not the form of ``kind``, a TypedDict; empty if it has it.
+
+    Keys beyond those of ``kind`` and words that a Literal does not have are no difference: a newer devhost
+    may write them.
+    """
+    found = _check(kind)(value)
+    return f"it{found}" if found.startswith(" ") else found.removeprefix(".")
+
+
+@cache
+def _check(kind: Any) -> _Check:
+    if is_typeddict(kind):
+        return _keys({name: _check(of) for name, of in get_type_hints(kind).items()})
+    arguments = get_args(kind)
+    if get_origin(kind) is list:
+        return _each(_check(arguments[0]))
+    if get_origin(kind) is types.UnionType:
+        (of,) = (argument for argument in arguments if argument is not type(None))
+        check = _check(of)
+        return lambda value: "" if value is None else check(value)
+    if get_origin(kind) is Literal:
+        kind = str
+    if kind is float:
+        kind = int | float  # JSON has one kind of number
+    return lambda value: "" if isinstance(value, kind) else " is of another kind"
+
+
+def _keys(checks: dict[str, _Check]) -> _Check:
+    def differs(value: object) -> str:
+        if not isinstance(value, dict):
+            return " is of another kind"
+        for key, check in checks.items():
+            if key not in value:
+                return f".{key} is missing"
+            if found := check(value[key]):
+                return f".{key}{found}"
+        return ""
+
+    return differs
+
+
+def _each(check: _Check) -> _Check:
+    def differs(value: object) -> str:
+        if not isinstance(value, list):
+            return " is of another kind"
+        for place, one in enumerate(value):
+            if found := check(one):
+                return f"[{place}]{found}"
+        return ""
+
+    return differs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 
 from .log import Log
 
@@ -22,11 +22,11 @@ class Connections:
     """What ``asyncio.start_server`` calls for each connection.
 
     Args:
-        serve: answers one connection; a peer that leaves (ConnectionError) or stalls (TimeoutError) is
-            its ordinary end, anything else it raises is logged as a bug and ends that connection only.
-        limit: connections served at one time. Where there are as many, the newest takes the place of the
-            oldest that is in :meth:`waiting`, for nobody gets in otherwise while somebody says nothing.
-        busy: what a connection too many is told before it is closed; when as many are being told, nothing.
+        serve: answers one connection, within deadlines; a peer that leaves (ConnectionError) or stalls
+            (TimeoutError) is its ordinary end, anything else it raises is logged as a bug and ends that
+            connection only.
+        limit: connections served at one time.
+        busy: what further connections receive before they are closed; when as many are receiving it, nothing.
     """
 
     def __init__(self, serve: Serve, *, limit: int, busy: bytes, log: Log) -> None:
@@ -34,9 +34,7 @@ class Connections:
         self._limit = limit
         self._busy = busy
         self._log = log
-        self._tasks: set[asyncio.Task[object]] = set()
-        self._waiting: dict[asyncio.Task[object], None] = {}
-        self._leaving: set[asyncio.Task[object]] = set()
+        self._served: set[asyncio.Task[object]] = set()
         self._refused: set[asyncio.Task[object]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,58 +43,35 @@ class Connections:
         writer.transport.set_write_buffer_limits(high=0)
         with suppress(OSError):  # it has left already
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        serve, those = (self._serve, self._tasks) if self._room() else (self._refuse, self._refused)
-        if len(self._refused) >= self._limit and those is self._refused:
+        full = len(self._served) >= self._limit
+        serve, tasks = (self._refuse, self._refused) if full else (self._serve, self._served)
+        if len(tasks) >= self._limit:
             writer.transport.abort()
             return
         task = asyncio.current_task()
         assert task is not None  # asyncio runs this in a task of its own
-        those.add(task)
+        tasks.add(task)
         try:
             await serve(reader, writer)
         except (ConnectionError, TimeoutError):
             writer.transport.abort()
         except asyncio.CancelledError:
-            # Only end() and _room() cancel this task. Python 3.11 reports a cancelled connection task as an
-            # error, so it ends as if it had finished.
+            # Only end() cancels this task. Python 3.11 reports a cancelled connection task as an error, so it
+            # ends as if it had finished.
             writer.transport.abort()
         except Exception:  # noqa: BLE001 - one connection's bug must not end the server
             self._log.exception("connection failed")
         finally:
-            those.discard(task)
-            self._leaving.discard(task)
+            tasks.discard(task)
             writer.close()
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Around a wait for the peer of the present connection, during which it may lose its place."""
-        task = asyncio.current_task()
-        assert task is not None  # called from serve
-        self._waiting[task] = None
-        try:
-            yield
-        finally:
-            self._waiting.pop(task, None)
-
-    def _room(self) -> bool:
-        if len(self._tasks) < self._limit:
-            return True
-        oldest = next(iter(self._waiting), None)
-        if oldest is None:
-            return False
-        del self._waiting[oldest]
-        self._tasks.discard(oldest)
-        self._leaving.add(oldest)
-        oldest.cancel()
-        return True
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(self._busy)
-        await farewell(reader, writer)
+        await drain_refused(reader, writer)
 
     async def end(self) -> None:
         """Ends every connection now."""
-        tasks = (*self._tasks, *self._leaving, *self._refused)
+        tasks = (*self._served, *self._refused)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -138,8 +113,8 @@ async def _left(reader: asyncio.StreamReader) -> None:
         pass
 
 
-async def farewell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Takes in what the peer still sends after a refusal: at most 1 MiB, at most one second.
+async def drain_refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Reads what the peer still sends after a refusal: at most 1 MiB, at most one second.
 
     Closing with unread input makes the kernel reset the connection, and the peer would lose the very
     answer that explains what was wrong.

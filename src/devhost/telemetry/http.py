@@ -2,7 +2,7 @@
 
 A server in a thread would go on answering "healthy" while the loop is stuck; this one cannot. It speaks
 as much HTTP/1.1 as scrapers, probes and browsers need: GET and HEAD of a few fixed paths, one request a
-connection, everything bounded in size, number and time.
+connection, everything bounded in size, number and time. ``h11`` parses the requests and frames the answers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+import h11
+
 from devhost.backend.errors import EnvironmentFailure, UsageError
 
 from . import log
-from .connections import Connections, farewell, send, while_present
-from .printable import printable
+from .connections import Connections, drain_refused, send, while_present
+from .log import printable
 
-_REQUEST = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~\x80-\xff]+) HTTP/1\.[0-9]")
-"""A request line: method, target, version (RFC 9112, 3)."""
 _ABSOLUTE = re.compile(r"https?://[^/?]+(?=[/?]|$)", re.IGNORECASE)
 """What an absolute target has before its path (RFC 9112, 3.2.2)."""
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
@@ -31,19 +31,29 @@ _LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _SCOPE = re.compile(r"[!-~]{1,15}")
 """A network interface behind an IPv6 address: Linux has names of 15 bytes at most (IFNAMSIZ)."""
 
-MAX_HEAD = 8192
-"""Bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500."""
-MAX_CONNECTIONS = 128
-"""Connections served at a time: more than the loop accepts in one turn (100), so that in a flood of those
-that say nothing one with a request is heard before it would have to give way."""
-MAX_STREAMS = 8
-"""Connections that answers without end may take: a page left open must not keep out probes and scrapers."""
-HEAD_DEADLINE = 5.0
-"""Seconds a client has to send its request."""
-BODY_DEADLINE = 30.0
-"""Seconds a client has to take the answer: 2 MB, of ten thousand devices, through half a megabit a second."""
-STREAM_DEADLINE = 30.0
-"""Seconds a client has to take each part of an answer without end."""
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one client, and all of them together, may take.
+
+    Attributes:
+        head: bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500.
+        connections: connections served at a time.
+        streams: how many of them may have an answer without end, so that a page left open does not keep out
+            probes and scrapers.
+        head_deadline: seconds a client has to send its request.
+        body_deadline: seconds a client has to take the answer: 2 MB, the page of ten thousand devices, take
+            30 s at half a megabit a second.
+        stream_deadline: seconds a client has to take each part of an answer without end.
+    """
+
+    head: int = 8192
+    connections: int = 128
+    streams: int = 8
+    head_deadline: float = 5.0
+    body_deadline: float = 30.0
+    stream_deadline: float = 30.0
+
 
 _log = log.get(__name__)
 
@@ -110,11 +120,6 @@ class Response:
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def encode(self, *, head_only: bool = False) -> bytes:
-        """The bytes of the whole answer; without the body for HEAD."""
-        own = {"Content-Length": str(len(self.body)), **self.headers}
-        return _head(self.status, self.content_type, own) + (b"" if head_only else self.body)
-
 
 @dataclass(frozen=True, slots=True)
 class Stream:
@@ -127,22 +132,6 @@ class Stream:
     parts: Callable[[], AsyncGenerator[bytes, None]]
     once: Callable[[], Awaitable[bytes]]
     content_type: str
-
-    def head(self) -> bytes:
-        """What goes before the parts."""
-        return _head(HTTPStatus.OK, self.content_type, {})
-
-
-def _head(status: HTTPStatus, content_type: str, headers: Mapping[str, str]) -> bytes:
-    lines = {
-        "Content-Type": content_type,
-        **headers,
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Connection": "close",
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"HTTP/1.1 {status.value} {status.phrase}\r\n{head}\r\n".encode("ascii")
 
 
 Answer = Response | Stream
@@ -185,15 +174,14 @@ class HttpServer:
     ``start`` binds and returns the address that is really used, ``stop`` ends every connection.
     """
 
-    def __init__(self, listen: Listen, routes: Mapping[str, Route]) -> None:
+    def __init__(self, listen: Listen, routes: Mapping[str, Route], limits: Limits | None = None) -> None:
         self._listen = listen
         self._routes = dict(routes)
+        self._limits = limits or Limits()
         self._streams = 0
+        busy = _Exchange(self._limits).encode(_plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
         self._connections = Connections(
-            self._serve,
-            limit=MAX_CONNECTIONS,
-            busy=_plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections").encode(),
-            log=_log,
+            self._serve, limit=self._limits.connections, busy=b"".join(busy), log=_log
         )
         self._server: asyncio.Server | None = None
 
@@ -214,7 +202,7 @@ class HttpServer:
             ) from error
         except OSError as error:
             raise EnvironmentFailure(
-                f"cannot listen on {self._listen}: {_reason(error)}", _mend(error)
+                f"cannot listen on {self._listen}: {_reason(error)}", _hint(error)
             ) from error
         host, port = self._server.sockets[0].getsockname()[:2]
         return Listen(host, port)
@@ -223,9 +211,9 @@ class HttpServer:
         accept = self._connections.accept
         if self._listen.host:
             host, port = self._listen.host, self._listen.port
-            return await asyncio.start_server(accept, host, port, limit=MAX_HEAD)
+            return await asyncio.start_server(accept, host, port, limit=self._limits.head)
         everywhere = _every_address(self._listen.port)
-        return await asyncio.start_server(accept, sock=everywhere, limit=MAX_HEAD)
+        return await asyncio.start_server(accept, sock=everywhere, limit=self._limits.head)
 
     async def stop(self) -> None:
         """Stops listening and ends every connection."""
@@ -235,51 +223,35 @@ class HttpServer:
         await self._connections.end()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answer, head_only = await self._answer(reader)
-        if isinstance(answer, Stream) and not head_only:
-            await self._stream(answer, reader, writer)
+        exchange = _Exchange(self._limits)
+        answer = await self._answer(exchange, reader)
+        if isinstance(answer, Stream) and not exchange.head_only:
+            self._streams += 1
+            try:
+                await while_present(reader, writer, exchange.push(answer, writer))
+            finally:
+                self._streams -= 1
             return
-        data = answer.head() if isinstance(answer, Stream) else answer.encode(head_only=True)
-        body = answer.body if isinstance(answer, Response) and not head_only else b""
-        with self._connections.waiting():
-            async with asyncio.timeout(BODY_DEADLINE):
+        async with asyncio.timeout(self._limits.body_deadline):
+            for data in exchange.encode(answer):
                 await send(writer, data)
-                await send(writer, body)
-            if isinstance(answer, Response) and 400 <= answer.status < 500:
-                await farewell(reader, writer)
+        if isinstance(answer, Response) and 400 <= answer.status < 500:
+            await drain_refused(reader, writer)
 
-    async def _stream(
-        self, stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._streams += 1
+    async def _answer(self, exchange: _Exchange, reader: asyncio.StreamReader) -> Answer:
         try:
-            await while_present(reader, writer, _push(stream, writer))
-        finally:
-            self._streams -= 1
-
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[Answer, bool]:
-        try:
-            with self._connections.waiting():
-                async with asyncio.timeout(HEAD_DEADLINE):
-                    head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            return _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), False
-        except asyncio.IncompleteReadError as error:
-            if not error.partial:
-                raise ConnectionResetError from error  # opened and closed: a TCP probe
-            return _plain(HTTPStatus.BAD_REQUEST), False
+            async with asyncio.timeout(self._limits.head_deadline):
+                request = await exchange.receive(reader)
+        except h11.RemoteProtocolError as error:
+            return _plain(HTTPStatus(error.error_status_hint))
         except TimeoutError:
-            return _plain(HTTPStatus.REQUEST_TIMEOUT), False
-        request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
-        if request is None:
-            return _plain(HTTPStatus.BAD_REQUEST), False
-        method, target = (part.decode("latin-1") for part in request.groups())
-        if method not in ("GET", "HEAD"):
-            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET, HEAD"), False
-        path = _path(target)
-        if path is None:
-            return _plain(HTTPStatus.BAD_REQUEST), method == "HEAD"
-        return await self._route(path), method == "HEAD"
+            return _plain(HTTPStatus.REQUEST_TIMEOUT)
+        if not request.http_version.startswith(b"1."):
+            return _plain(HTTPStatus.BAD_REQUEST)
+        if request.method not in (b"GET", b"HEAD"):
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET, HEAD")
+        path = _path(request.target.decode("ascii"))
+        return await self._route(path) if path is not None else _plain(HTTPStatus.BAD_REQUEST)
 
     async def _route(self, path: str) -> Answer:
         route = self._routes.get(path)
@@ -287,7 +259,7 @@ class HttpServer:
             return _plain(HTTPStatus.NOT_FOUND)
         try:
             answer = await route()
-            if isinstance(answer, Stream) and self._streams >= MAX_STREAMS:
+            if isinstance(answer, Stream) and self._streams >= self._limits.streams:
                 return Response(await answer.once(), answer.content_type)
             return answer
         except Exception:  # noqa: BLE001 - the client learns that it failed, the log why
@@ -306,12 +278,59 @@ def _path(target: str) -> str | None:
     return target.partition("?")[0] if target.startswith("/") else None
 
 
-async def _push(stream: Stream, writer: asyncio.StreamWriter) -> None:
-    writer.write(stream.head())
-    async with aclosing(stream.parts()) as parts:
-        async for part in parts:
-            async with asyncio.timeout(STREAM_DEADLINE):
-                await send(writer, part)
+class _Exchange:
+    """One request and its answer, as bytes."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head)
+        self.head_only = False
+
+    async def receive(self, reader: asyncio.StreamReader) -> h11.Request:
+        """Reads the request.
+
+        Raises:
+            RemoteProtocolError: it is not HTTP, or longer than permitted.
+            ConnectionResetError: the client left without a request, as a TCP probe does.
+        """
+        size = 0
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            # one byte more than permitted, so that h11 sees that it is too much
+            data = await reader.read(self._limits.head + 1 - size)
+            size += len(data)
+            self._http.receive_data(data)
+        if not isinstance(event, h11.Request):
+            raise ConnectionResetError
+        self.head_only = event.method == b"HEAD"
+        return event
+
+    def encode(self, answer: Answer) -> list[bytes]:
+        """The bytes of the whole answer, those of a body uncopied; for a stream only what goes before it."""
+        body = answer.body if isinstance(answer, Response) else None
+        headers = {
+            "Content-Type": answer.content_type,
+            **({"Content-Length": str(len(body))} if body is not None else {}),
+            **(answer.headers if isinstance(answer, Response) else {}),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Connection": "close",
+        }
+        status = answer.status if isinstance(answer, Response) else HTTPStatus.OK
+        response = h11.Response(status_code=status, headers=list(headers.items()), reason=status.phrase)
+        head = self._http.send(response)
+        return [head or b"", *(self._body(body) if body and not self.head_only else ())]
+
+    def _body(self, data: bytes) -> list[bytes]:
+        return self._http.send_with_data_passthrough(h11.Data(data=data)) or []
+
+    async def push(self, stream: Stream, writer: asyncio.StreamWriter) -> None:
+        """Sends an answer without end."""
+        writer.write(b"".join(self.encode(stream)))
+        async with aclosing(stream.parts()) as parts:
+            async for part in parts:
+                async with asyncio.timeout(self._limits.stream_deadline):
+                    for data in self._body(part):
+                        await send(writer, data)
 
 
 def _every_address(port: int) -> socket.socket:
@@ -336,7 +355,7 @@ def _reason(error: OSError) -> str:
     return known.get(error.errno or errno.EADDRNOTAVAIL, error.strerror or "the kernel refused")
 
 
-def _mend(error: OSError) -> str:
+def _hint(error: OSError) -> str:
     if error.errno == errno.EACCES:
         return "choose a port from 1024 up with --listen"
     return "choose another one with --listen"

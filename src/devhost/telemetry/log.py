@@ -21,8 +21,6 @@ from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Literal
 
-from .printable import printable
-
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -33,6 +31,23 @@ _DEPTH = 8
 _DEEPER = "\u2026"
 """What stands for anything below them."""
 _RESERVED = ("time", "level", "logger", "message", "exception")
+
+
+def printable(text: str) -> str:
+    """``text`` with every character that is not seen as itself written as ``\\n``, ``\\x1b``, ``\\u202e`` …
+
+    A device's attribute is whatever its firmware says; it must not be able to forge a log line, steer a
+    terminal, turn the direction of what stands beside it, or look like another one's. What is seen goes by
+    Unicode's categories, as ``str.isprintable`` has them: no control or format character (Cc, Cf), no line
+    end of any script (Zl, Zp), no blank but the ordinary one (Zs), nothing whose look is not settled (Co, Cn)
+    and no byte that was not UTF-8, as Python keeps it (Cs), for no stream could encode it.
+
+    The joiners that some scripts and emoji are written with (U+200C, U+200D) are format characters as well:
+    with them written out a word stays legible, and two names that differ in them can be told apart.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 # Commands that show a backend's failure themselves do not configure a log, and must not get Python's

@@ -38,6 +38,7 @@ class Newest(Generic[D, T]):
         form: what watchers get of it; called in a thread, for on a node with many devices it takes some
             hundred milliseconds in which a device list or an Allocate would have to wait.
         interval: seconds between two states that one watcher gets.
+        rest: times what making a state took; so long at least passes between two of them.
         stale: seconds after which a newcomer gets a new one although no change was told.
         refresh: seconds after which those who follow get a new one although no change was told.
     """
@@ -48,12 +49,14 @@ class Newest(Generic[D, T]):
         form: Callable[[D], T],
         *,
         interval: float = INTERVAL,
+        rest: float = REST,
         stale: float = 0.0,
         refresh: float | None = None,
     ) -> None:
         self._state = state
         self._form = form
         self._interval = interval
+        self._rest = rest
         self._stale = stale
         self._refresh = refresh
         self._changes = 0
@@ -79,7 +82,7 @@ class Newest(Generic[D, T]):
         changes.
         """
         latest = self._latest
-        if latest is not None and _time() - latest.began <= max(age, REST * self._took):
+        if latest is not None and _time() - latest.began <= max(age, self._rest * self._took):
             return latest.form
         return await self.now()
 
@@ -88,7 +91,7 @@ class Newest(Generic[D, T]):
         state = await self.now()
         while True:
             seen = self._seen
-            next_time = _time() + max(self._interval, REST * self._took)
+            next_time = _time() + max(self._interval, self._rest * self._took)
             yield state
             await asyncio.sleep(next_time - _time())
             state = await self._after(seen)

@@ -15,9 +15,9 @@ from functools import partial
 from devhost import __version__
 
 from .exposition import Distribution, Family, Kind, Metric, Number, process, text
+from .log import printable
 from .metrics import BackendFailure, CallFailure, Guess, Metrics, ObserverFailure
 from .page.redaction import hidden
-from .printable import printable
 from .scraped import Entry, Held, Left, Wrong, entries, holders, problems
 
 _RPC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -12,6 +12,7 @@ import asyncio
 import json
 import math
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend.backoff import Backoff
@@ -19,22 +20,32 @@ from devhost.backend.errors import EnvironmentFailure
 
 from . import log, rundir
 from .connections import Connections, send, while_present
-from .document import BackendRunner
+from .document import StatusSource, json_line
 from .newest import INTERVAL, Newest
-from .oneline import line
 
-LOOK = 10.0
-"""Seconds between looks whether the socket's file is there: who clears runtime directories may take it."""
 
-MAX_CLIENTS = 16
-MAX_WATCHERS = 8
-"""Clients of these that may watch: a terminal that somebody left open, or stopped, keeps no question out."""
-MAX_REQUEST = 4096
-"""Bytes of a request line."""
-DEADLINE = 5.0
-"""Seconds a client has to send its request, and to take the answer."""
-WATCH_DEADLINE = 30.0
-"""Seconds a watching client has to take each document: a person may stop its terminal for a moment."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much clients may take, and how often the socket's own file is checked.
+
+    Attributes:
+        clients: connections served at a time.
+        watchers: how many of them may watch, so that a terminal that was left open keeps no question out.
+        request: bytes of a request line.
+        deadline: seconds a client has to send its request, and to take the answer.
+        watch_deadline: seconds a watching client has to take each document: a person may stop its terminal
+            for a moment.
+        check: seconds between checks that the socket's file still exists: a job that clears runtime
+            directories may remove it.
+    """
+
+    clients: int = 16
+    watchers: int = 8
+    request: int = 4096
+    deadline: float = 5.0
+    watch_deadline: float = 30.0
+    check: float = 10.0
+
 
 _log = log.get(__name__)
 
@@ -51,26 +62,30 @@ class StatusServer:
         kubelet_dir: the directory this host serves; the socket's name is made from it.
         socket: where to put the socket instead of the runtime directory.
         interval: seconds between two documents to one watching client.
+        limits: how much clients may take.
     """
 
     def __init__(
         self,
-        document: BackendRunner,
+        document: StatusSource,
         *,
         kubelet_dir: Path,
         socket: Path | None = None,
         interval: float = INTERVAL,
+        limits: Limits | None = None,
     ) -> None:
         self._document = document
         self._kubelet_dir = kubelet_dir
         self._asked = socket
         self._path: Path | None = None
-        self._lines = Newest(document, line, interval=interval, stale=math.inf)
+        self._lines = Newest(document, json_line, interval=interval, stale=math.inf)
         self._server: asyncio.Server | None = None
         self._file = (0, 0)
         self._watchers = 0
-        busy = line({"error": f"more than {MAX_CLIENTS} clients at a time; ask again in {DEADLINE:.0f} s"})
-        self._connections = Connections(self._serve, limit=MAX_CLIENTS, busy=busy, log=_log)
+        self._limits = limits or Limits()
+        most, soon = self._limits.clients, self._limits.deadline
+        busy = json_line({"error": f"more than {most} clients at a time; ask again in {soon:.0f} s"})
+        self._connections = Connections(self._serve, limit=most, busy=busy, log=_log)
 
     async def run(self) -> None:
         """Offers the status for ever, also where the socket's file is taken away.
@@ -96,7 +111,7 @@ class StatusServer:
                     _log.info("status socket is open")
                 said = ""
                 backoff.reset()
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(self._limits.check)
 
     async def start(self) -> Path:
         """Makes the socket, replacing one left by a dead process, and returns its path.
@@ -116,7 +131,7 @@ class StatusServer:
         try:
             made = path.lstat()
             server = await asyncio.start_unix_server(
-                self._connections.accept, sock=listener, limit=MAX_REQUEST
+                self._connections.accept, sock=listener, limit=self._limits.request
             )
         except OSError as error:  # as where somebody clears the directory at this very moment
             listener.close()
@@ -151,23 +166,25 @@ class StatusServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(self._limits.deadline):
                 request = await reader.readline()
         except ValueError:  # how StreamReader reports a line over its limit
             request = b"too long"
         if not request:
             return  # somebody looked whether we are alive
         want = _want(request)
-        if want == "watch" and self._watchers < MAX_WATCHERS:
+        if want == "watch" and self._watchers < self._limits.watchers:
             await self._watch(reader, writer)
             return
         if want == "status":
-            answer = await asyncio.to_thread(line, self._document())
+            answer = await asyncio.to_thread(json_line, self._document())
         elif want == "watch":
-            answer = line({"error": f"{MAX_WATCHERS} others are watching already; end one of them"})
+            answer = json_line(
+                {"error": f"{self._limits.watchers} others are watching already; end one of them"}
+            )
         else:
-            answer = line({"error": 'expected {"want": "status"} or {"want": "watch"}'})
-        async with asyncio.timeout(DEADLINE):
+            answer = json_line({"error": 'expected {"want": "status"} or {"want": "watch"}'})
+        async with asyncio.timeout(self._limits.deadline):
             await send(writer, answer)
 
     async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -180,7 +197,7 @@ class StatusServer:
     async def _push(self, writer: asyncio.StreamWriter) -> None:
         async with aclosing(self._lines.follow()) as lines:
             async for line in lines:
-                async with asyncio.timeout(WATCH_DEADLINE):
+                async with asyncio.timeout(self._limits.watch_deadline):
                     await send(writer, line)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
+from markupsafe import Markup
+
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import (
     BackendStatus,
@@ -14,10 +16,10 @@ from devhost.telemetry.document import (
     ResourceStatus,
     StatusDocument,
 )
-from devhost.telemetry.wording import UNKNOWN_POD, awaits, container, empty_entry, few, in_use
+from devhost.telemetry.tables import UNKNOWN_POD, awaits, container, empty_entry, few, in_use
 
 from .devices import MOST, anchor, devices, health, more
-from .markup import Content, Html, Row, joined, since, table, tag
+from .markup import Content, Row, joined, since, table, tag
 from .redaction import HIDDEN
 
 NO_ID = "(no id)"
@@ -42,7 +44,7 @@ _SAID = {
 """What a problem of a kind is called when it is read out; the reasons of other kinds say it themselves."""
 
 
-def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = True) -> Html:
+def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = True) -> Markup:
     """What stands between skip link and script. ``pods`` is whether the document names them."""
     main = (
         _verdict(document),
@@ -76,7 +78,7 @@ def how_many(problems: Iterable[ProblemStatus]) -> int:
     return sum(problem["count"] for problem in problems)
 
 
-def _header(document: StatusDocument, node: str, now: datetime) -> Html:
+def _header(document: StatusDocument, node: str, now: datetime) -> Markup:
     host, kubelet = document["devhost"], document["kubelet"]
     absent = None if kubelet["socket"] == "present" else tag("strong", "ABSENT", class_="state bad")
     facts: list[tuple[str, Content]] = [
@@ -93,7 +95,7 @@ def _header(document: StatusDocument, node: str, now: datetime) -> Html:
     return tag("header", *parts, data_news="generation", data_say=say)
 
 
-def _reload(host: HostStatus, now: datetime) -> Html:
+def _reload(host: HostStatus, now: datetime) -> Markup:
     last = host["lastReload"]
     if last["result"] == "ok":
         return joined(["loaded ", since(last["at"], now, " ago")])
@@ -101,7 +103,7 @@ def _reload(host: HostStatus, now: datetime) -> Html:
     return joined([rejected, " ", since(last["at"], now, " ago"), f", {in_use(host)}"])
 
 
-def _verdict(document: StatusDocument) -> Html:
+def _verdict(document: StatusDocument) -> Markup:
     resources = document["resources"]
     total = sum(resource["capacity"] for resource in resources)
     well = sum(resource["allocatable"] for resource in resources)
@@ -117,7 +119,7 @@ def _verdict(document: StatusDocument) -> Html:
     )
 
 
-def _problems(document: StatusDocument, now: datetime) -> Html | None:
+def _problems(document: StatusDocument, now: datetime) -> Markup | None:
     problems = document["problems"]
     resources = {resource["name"] for resource in document["resources"]}
     rows = [_problem(problem, resources, now) for problem in problems[:MOST]]
@@ -158,7 +160,7 @@ def _over(problem: ProblemStatus) -> str:
     return f"{problem['subject'] or problem['kind']}: {end}"
 
 
-def _resources(document: StatusDocument, now: datetime) -> Html:
+def _resources(document: StatusDocument, now: datetime) -> Markup:
     found = document["resources"]
     if not found:
         return _section("Resources", "resources", tag("p", "No resources yet.", class_="nothing"))
@@ -190,7 +192,7 @@ def _resources(document: StatusDocument, now: datetime) -> Html:
     )
 
 
-def _entries(document: StatusDocument) -> Html | None:
+def _entries(document: StatusDocument) -> Markup | None:
     """The entries of the file that have no device."""
     empty = [entry for entry in document["entries"] if not entry["devices"]]
     rows = [
@@ -228,7 +230,7 @@ def _used(resource: ResourceStatus) -> int:
     return sum(device["allocated"] for device in resource["devices"])
 
 
-def _bar(resource: ResourceStatus) -> Html | None:
+def _bar(resource: ResourceStatus) -> Markup | None:
     """Healthy and unhealthy of the capacity, drawn; the numbers beside it say the same."""
     if not resource["capacity"]:
         return None
@@ -240,7 +242,7 @@ def _bar(resource: ResourceStatus) -> Html | None:
     )
 
 
-def _backends(backends: Sequence[BackendStatus], now: datetime) -> Html | None:
+def _backends(backends: Sequence[BackendStatus], now: datetime) -> Markup | None:
     if not backends:
         return None
     rows = [
@@ -285,11 +287,11 @@ def _backends(backends: Sequence[BackendStatus], now: datetime) -> Html | None:
     )
 
 
-def _took(seconds: float | None) -> Html | None:
+def _took(seconds: float | None) -> Markup | None:
     return None if seconds is None else tag("span", f"{seconds * 1000:.1f}ms", class_="figure")
 
 
-def _provisioning(backend: BackendStatus, now: datetime) -> Html | None:
+def _provisioning(backend: BackendStatus, now: datetime) -> Markup | None:
     found = backend["provisioning"]
     if found is None:
         return None
@@ -304,7 +306,7 @@ def _labels(backend: BackendStatus) -> Content:
     return f"{found['count']} in {found['file']}" + (f": {found['reason']}" if found["reason"] else "")
 
 
-def _observers(document: StatusDocument, now: datetime) -> Html | None:
+def _observers(document: StatusDocument, now: datetime) -> Markup | None:
     rows = [
         Row(
             (
@@ -329,7 +331,7 @@ def _observers(document: StatusDocument, now: datetime) -> Html | None:
     )
 
 
-def _held(document: StatusDocument, pods: bool) -> Html | None:
+def _held(document: StatusDocument, pods: bool) -> Markup | None:
     unnamed = UNKNOWN_POD if pods else HIDDEN
     found = sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
     rows = [
@@ -354,7 +356,7 @@ def _held(document: StatusDocument, pods: bool) -> Html | None:
     return _section("Held, not listed", "held", listed, more(len(found) - len(rows), "of what is held"))
 
 
-def _refusals(document: StatusDocument) -> Html | None:
+def _refusals(document: StatusDocument) -> Markup | None:
     found = sorted(document["refusals"], key=lambda one: (one["backend"], natural(one["device"])))
     rows = [
         Row(
@@ -372,7 +374,7 @@ def _refusals(document: StatusDocument) -> Html | None:
     return _section("Refusals", "refusals", listed, more(len(found) - len(rows), "refused devices"))
 
 
-def _footer(version: str, now: datetime) -> Html:
+def _footer(version: str, now: datetime) -> Markup:
     links = (tag("li", tag("a", link, href=link[1:])) for link in LINKS)
     at = now.isoformat(timespec="seconds").replace("+00:00", "Z")
     return tag(
@@ -382,7 +384,7 @@ def _footer(version: str, now: datetime) -> Html:
     )
 
 
-def _section(title: str, name: str, *parts: Html | None) -> Html:
+def _section(title: str, name: str, *parts: Markup | None) -> Markup:
     return tag("section", tag("h2", title, id=name), *parts, aria_labelledby=name, data_key=name)
 
 

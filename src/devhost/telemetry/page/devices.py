@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from markupsafe import Markup
+
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DepartedStatus, DeviceStatus, ResourceStatus, StatusDocument
-from devhost.telemetry.sampling import Alike, alike, fair
-from devhost.telemetry.wording import held_by
+from devhost.telemetry.tables import Alike, alike, fair, held_by
 
-from .markup import Content, Html, Row, joined, since, table, tag
+from .markup import Content, Row, joined, since, table, tag
 from .redaction import HIDDEN
 
 MOST = 200
@@ -23,7 +24,7 @@ FEW = 40
 """Devices in all up to which those of every resource are shown unfolded."""
 
 
-def devices(document: StatusDocument, now: datetime, pods: bool) -> Html | None:
+def devices(document: StatusDocument, now: datetime, pods: bool) -> Markup | None:
     """The section with a part to fold for each resource; nothing while there is no resource.
 
     ``pods`` is whether the document names them.
@@ -50,14 +51,14 @@ def anchor(resource: str) -> str:
     return f"r-{resource}"
 
 
-def health(word: str) -> Html:
+def health(word: str) -> Markup:
     """A word for health or state with a colour and a shape of its own."""
     looks = {"Healthy": "good", "ok": "good", "registered": "good", "Unhealthy": "bad", "degraded": "bad"}
     looks |= {"failed": "bad", "lost": "bad", "paused": "bad"}
     return tag("span", word, class_=f"state {looks.get(word, 'pending')}")
 
 
-def more(count: int, what: str) -> Html | None:
+def more(count: int, what: str) -> Markup | None:
     """The line below a table that says how many rows are not in it."""
     if count <= 0:
         return None
@@ -66,7 +67,7 @@ def more(count: int, what: str) -> Html | None:
 
 def _resource(
     resource: ResourceStatus, now: datetime, most: int, few: bool, holder: Callable[[DeviceStatus], str]
-) -> Html:
+) -> Markup:
     name, ill = resource["name"], resource["allocatable"] < resource["capacity"]
     used = sum(device["allocated"] for device in resource["devices"])
     count = f"{resource['allocatable']} of {resource['capacity']} healthy, {used} in use"
@@ -87,7 +88,7 @@ def _in_order(devices: Sequence[DeviceStatus], *, healthy: bool) -> list[DeviceS
     return sorted(found, key=lambda device: natural(device["id"]))
 
 
-def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike], Html | None]:
+def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike], Markup | None]:
     """The rows to show, and how many devices are in none of them."""
     ill = _in_order(devices, healthy=False)
     rows = [Alike(device, 0) for device in ill] if len(devices) <= most else alike(ill)
@@ -100,7 +101,7 @@ def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike],
 
 def _devices(
     resource: ResourceStatus, now: datetime, most: int, holder: Callable[[DeviceStatus], str]
-) -> Html:
+) -> Markup:
     if not resource["devices"]:
         return tag("p", "No device.", class_="nothing")
     shown, hidden = _ill_first(resource["devices"], most)
@@ -124,7 +125,7 @@ def _devices(
     return joined([listed, hidden])
 
 
-def _together(resource: ResourceStatus, most: int) -> Html | None:
+def _together(resource: ResourceStatus, most: int) -> Markup | None:
     if not resource["together"]:
         return None
     # sorting by id first: of those with the same health it stays in that order
@@ -148,7 +149,7 @@ def _looks(word: str) -> str | None:
     return None if word == "Healthy" else "ill"
 
 
-def _departed(resource: ResourceStatus, now: datetime) -> Html | None:
+def _departed(resource: ResourceStatus, now: datetime) -> Markup | None:
     if not resource["departed"]:
         return None
     rows = [_left(resource["name"], departed, now) for departed in resource["departed"]]

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from devhost.telemetry.printable import printable
-from devhost.telemetry.wording import age
+from markupsafe import Markup, escape
+
+from devhost.telemetry.log import printable
+from devhost.telemetry.tables import age
 
 _VOID = {"link", "meta"}
 """Elements without an end."""
 
 
-class Html(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
-
-Content = Html | str | int | None
+Content = Markup | str | int | None
 """``None`` and the empty string are nothing at all."""
 
 
-def escaped(text: object) -> str:
-    """``text`` as it may stand between tags and within an attribute's quotes, and in one line."""
-    return text if isinstance(text, Html) else html.escape(printable(str(text)))
+def escaped(text: object) -> Markup:
+    """``text`` as it may appear between tags and within an attribute's quotes, and in one line."""
+    return text if isinstance(text, Markup) else escape(printable(str(text)))
 
 
-def tag(name: str, /, *content: Content, **attributes: object) -> Html:
+def tag(name: str, /, *content: Content, **attributes: object) -> Markup:
     """One element. In names of attributes ``_`` stands for ``-``; ``None`` and ``False`` leave one out."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escaped(value)}"')
@@ -37,16 +32,16 @@ def tag(name: str, /, *content: Content, **attributes: object) -> Html:
         if value is not None and value is not False
     )
     if name in _VOID:
-        return Html(f"<{name}{written}>")
-    return Html(f"<{name}{written}>{joined(content)}</{name}>")
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{joined(content)}</{name}>")
 
 
-def joined(parts: Iterable[Content]) -> Html:
+def joined(parts: Iterable[Content]) -> Markup:
     """The parts one after another."""
-    return Html("".join(escaped(part) for part in parts if part is not None))
+    return Markup("".join(escaped(part) for part in parts if part is not None))
 
 
-def since(time: str | None, now: datetime, after: str = "") -> Html | None:
+def since(time: str | None, now: datetime, after: str = "") -> Markup | None:
     """How long ago ``time`` was, for the page's script to keep fresh; ``after`` follows it."""
     if not time:
         return None
@@ -71,7 +66,7 @@ def table(
     optional: Sequence[str] = ("Reason",),
     looks: str | None = None,
     headed: bool = False,
-) -> Html:
+) -> Markup:
     """A table; of the ``optional`` columns one in which no row has anything is left out.
 
     On a narrow screen each row is a card: the columns in ``wide`` take its whole width there. Roles are
@@ -99,7 +94,7 @@ def table(
     )
 
 
-def _cells(row: Row, columns: Sequence[int], headers: Sequence[str], wide: Sequence[str]) -> Iterable[Html]:
+def _cells(row: Row, columns: Sequence[int], headers: Sequence[str], wide: Sequence[str]) -> Iterable[Markup]:
     for n in columns:
         cell = row.cells[n]
         if n == 0:

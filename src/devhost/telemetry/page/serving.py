@@ -10,10 +10,9 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from devhost.telemetry.document import BackendRunner, StatusDocument
+from devhost.telemetry.document import StatusDocument, StatusSource, json_line
 from devhost.telemetry.http import Answer, Response, Route, Stream
-from devhost.telemetry.newest import INTERVAL, Newest
-from devhost.telemetry.oneline import line
+from devhost.telemetry.newest import INTERVAL, REST, Newest
 
 from .redaction import without_pods
 
@@ -43,15 +42,17 @@ class StatusPage:
         node: what the page calls the machine.
         pods: whether pods are named.
         interval: seconds between two renderings that one page gets.
+        rest: as for :class:`Newest`.
     """
 
     def __init__(
         self,
-        document: BackendRunner,
+        document: StatusSource,
         *,
         node: str | None = None,
         pods: bool = True,
         interval: float = INTERVAL,
+        rest: float = REST,
     ) -> None:
         name = node or node_name()
 
@@ -67,10 +68,11 @@ class StatusPage:
             document,
             rendered,
             interval=interval,
+            rest=rest,
             stale=STALE,
             refresh=REFRESH,
         )
-        self._json = Newest(document, lambda found: line(shown(found)), stale=STALE)
+        self._json = Newest(document, lambda found: json_line(shown(found)), stale=STALE, rest=rest)
 
     def changed(self) -> None:
         """The document would now read otherwise: open pages follow. Costs next to nothing."""

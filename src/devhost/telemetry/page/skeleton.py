@@ -11,11 +11,13 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.wording import awaits
+from devhost.telemetry.tables import awaits
 
 from .content import content, how_many
-from .markup import Html, joined, tag
+from .markup import joined, tag
 
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
@@ -31,7 +33,7 @@ _ILL = _ICON.format("#b3261e", "M8 3.5v5.5M8 12.3v.1")
 class Rendering:
     """The part of the page that changes, in one line, and what the browser's frame shows of it."""
 
-    part: Html
+    part: Markup
     title: str
     icon: str
 
@@ -68,7 +70,7 @@ def whole(rendering: Rendering) -> bytes:
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="robots", content="noindex"),
         tag("link", rel="icon", id="icon", href=rendering.icon),
-        tag("style", Html(_asset("page.css"))),
+        tag("style", Markup(_asset("page.css"))),
     )
     without = "Without JavaScript this page does not follow what happens: reload it."
     body = tag(
@@ -79,9 +81,9 @@ def whole(rendering: Rendering) -> bytes:
         rendering.part,
         tag("aside", id="mode", hidden=True, aria_label="How this page follows"),
         tag("div", id="announcements", role="log", aria_live="polite", class_="unseen"),
-        tag("script", Html(_asset("page.js"))),
+        tag("script", Markup(_asset("page.js"))),
     )
-    return joined([Html("<!doctype html>"), tag("html", head, body, lang="en")]).encode()
+    return joined([Markup("<!doctype html>"), tag("html", head, body, lang="en")]).encode()
 
 
 def headers() -> Mapping[str, str]:
