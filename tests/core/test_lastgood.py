@@ -114,7 +114,7 @@ async def test_a_full_disk_leaves_the_old_copy_whole_and_is_a_problem_until_ther
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from devhost.lastgood import Accepted, LastGood
+from devhost.config.last_good import Accepted, LastGood
 
 async def main():
     kept = LastGood(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -47,7 +47,7 @@ class Survey:
 
     def health(self, backend: str, device: Device) -> Health:
         """What the backend's look and its probe say of a device."""
-        return self.discoveries[backend].ward.verdict(device, time.monotonic())
+        return self.discoveries[backend].health.verdict(device, time.monotonic())
 
     def health_in(self, entry: ResourceSettings, device: Device) -> Health:
         """The health that a device has in the resources of an entry."""
@@ -77,7 +77,7 @@ async def survey(
     await asyncio.gather(*map(_ask, discoveries.values()))
     found = {name: discovery.devices for name, discovery in discoveries.items()}
     for discovery in discoveries.values():
-        discovery.source.close()
+        discovery.runner.close()
     ledger = Allocations(time.monotonic)
     if heard is not None:
         ledger.heard(heard)
@@ -89,5 +89,5 @@ async def survey(
 
 
 async def _ask(discovery: Scanner) -> None:
-    await discovery.look_once()
+    await discovery.scan_once()
     await discovery.probe_once()
