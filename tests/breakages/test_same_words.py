@@ -274,7 +274,7 @@ async def test_a_device_that_its_backend_reports_unusably(node: ReadingNode) -> 
     assert await everywhere(node, "refused", "toy twice") == ["another device has the same id"]
     node.plug("a", "b", "c")
     node.look()
-    await over(node, "refused", "device is refused no more")
+    await over(node, "refused", "device is no longer refused")
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["its socket goes", "its socket stays"])

@@ -29,7 +29,7 @@ class FakeSource:
 
     name = "toy"
     kind: type[Toy] = Toy
-    linkage = None
+    link_cache = None
     missing_drivers = ()
 
     def __init__(self, *, probes: bool) -> None:
@@ -57,7 +57,7 @@ class FakeSource:
         """When it was probed."""
         return [at for at, _ in self.probed]
 
-    async def look(self, events: Sequence[Event]) -> list[Any]:
+    async def discover(self, events: Sequence[Event]) -> list[Any]:
         self.looks.append((now(), list(events)))
         assert len(self.looks) < LIMIT
         await asyncio.sleep(self.takes)
@@ -102,8 +102,13 @@ class Scene:
         self.source = FakeSource(probes=probes)
         self.metrics = Counts()
         self.found: list[tuple[float, float | None]] = []
-        clock = asyncio.get_running_loop().time
-        self.discovery = Scanner(cast("BackendRunner", self.source), self.metrics, self._found, clock)
+        self.discovery = Scanner(cast("BackendRunner", self.source), self.metrics, self._found)
+
+    def succeed(self, before: Scene) -> None:
+        """Goes on where another one ended; call it before it runs."""
+        self.discovery = Scanner(
+            cast("BackendRunner", self.source), self.metrics, self._found, before.discovery
+        )
 
     def _found(self, caused_at: float | None) -> None:
         self.found.append((now(), None if caused_at is None else caused_at - 1000.0))
@@ -112,7 +117,7 @@ class Scene:
         return self.discovery.condition.state
 
     def health(self, device: str) -> Health:
-        return self.discovery.ward.verdict(self.discovery.devices[device], now())
+        return self.discovery.health.verdict(self.discovery.devices[device], now())
 
     @asynccontextmanager
     async def running(self, *, watch: bool = False) -> AsyncIterator[None]:

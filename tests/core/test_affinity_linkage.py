@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
 from devhost.backend import Backend, Device, Edits, NoOptions
-from devhost.backend.errors import BackendError
+from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.discovery.links import MOST, LinkCache, Pair
 from devhost.discovery.runner import BackendRunner
 
@@ -35,47 +36,52 @@ def devices(count: int) -> dict[str, Device]:
 
 async def test_each_pair_is_asked_for_once_while_its_devices_are_the_same() -> None:
     asked = Asked()
-    linkage = LinkCache("toy", asked)
+    links = LinkCache("toy", asked)
     known = devices(3)
-    linkage.see(known)
-    assert await linkage.refresh()
-    assert linkage.links == {
+    links.update(known)
+    await links.refresh()
+    assert links.links == {
         frozenset(("d0", "d1")): 1,
         frozenset(("d0", "d2")): 2,
         frozenset(("d1", "d2")): 3,
     }
-    linkage.see(dict(known, d1=Device("d1", numa_nodes=(1,))))
-    assert await linkage.refresh()
+    links.update(dict(known, d1=Device("d1", numa_nodes=(1,))))
+    await links.refresh()
     assert asked.pairs[3:] == [("d0", "d1"), ("d1", "d2")]
-    linkage.see({"d2": known["d2"]})
-    assert await linkage.refresh()
-    assert linkage.links == {}
+    links.update({"d2": known["d2"]})
+    await links.refresh()
+    assert links.links == {}
 
 
-async def test_a_failure_is_told_once_and_what_is_known_stays(caplog: pytest.LogCaptureFixture) -> None:
-    asked = Asked()
-    linkage = LinkCache("toy", asked)
+async def test_a_failure_is_logged_once_and_what_is_known_stays(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "devhost")
+    asked, clock = Asked(), FakeClock()
+    links = LinkCache("toy", asked, clock)
+    running = asyncio.create_task(links.run())
     known = devices(2)
-    linkage.see(known)
-    assert await linkage.refresh()
+    links.update(known)
+    await clock.settle()
     asked.failing = True
-    linkage.see(known | {"d2": Device("d2")})
-    assert not await linkage.refresh()
-    assert not await linkage.refresh()
-    assert linkage.links == {frozenset(("d0", "d1")): 1}
+    links.update(known | {"d2": Device("d2")})
+    await clock.advance(60)
+    assert links.links == {frozenset(("d0", "d1")): 1}
     asked.failing = False
-    assert await linkage.refresh()
-    assert len(linkage.links) == 3
-    said = [r.getMessage() for r in caplog.records if "joined" in r.getMessage()]
-    assert said == ["how devices are joined is not known"]
+    await clock.advance(600)
+    assert len(links.links) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "links between devices are not known",
+        "links between devices are known again",
+    ]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_of_very_many_devices_none_is_asked_for() -> None:
     asked = Asked()
-    linkage = LinkCache("toy", asked)
-    linkage.see(devices(MOST + 1))
-    assert await linkage.refresh()
-    assert (asked.pairs, linkage.links) == ([], {})
+    links = LinkCache("toy", asked)
+    links.update(devices(MOST + 1))
+    await links.refresh()
+    assert (asked.pairs, links.links) == ([], {})
 
 
 def source(links: object, tmp_path: Path) -> BackendRunner:
@@ -96,13 +102,14 @@ def source(links: object, tmp_path: Path) -> BackendRunner:
 
 async def test_a_hung_backend_loses_its_links_and_nothing_else(tmp_path: Path, hang: threading.Event) -> None:
     made = source(lambda self, a, b: hang.wait(), tmp_path)
-    assert await made.look([]) == []
-    assert made.linkage is not None
-    made.linkage.see(devices(2))
+    assert await made.discover([]) == []
+    assert made.link_cache is not None
+    made.link_cache.update(devices(2))
     made.kind.discover_deadline = 0.2
-    assert not await made.linkage.refresh()
+    with pytest.raises(BackendTimeout):
+        await made.link_cache.refresh()
     made.kind.discover_deadline = 60.0
-    assert await made.look([]) == []
+    assert await made.discover([]) == []
     assert made.links == {}
     made.close()
 
@@ -110,26 +117,26 @@ async def test_a_hung_backend_loses_its_links_and_nothing_else(tmp_path: Path, h
 @pytest.mark.parametrize("answer", ["near", None])
 async def test_an_answer_that_is_no_number_is_refused(tmp_path: Path, answer: object) -> None:
     made = source(lambda self, a, b: answer, tmp_path)
-    await made.look([])
-    assert made.linkage is not None
-    made.linkage.see(devices(2))
-    assert not await made.linkage.refresh()
+    await made.discover([])
+    assert made.link_cache is not None
+    made.link_cache.update(devices(2))
+    with pytest.raises(BackendError, match="something else than int"):
+        await made.link_cache.refresh()
     made.close()
 
 
 async def test_a_backend_without_links_has_none(tmp_path: Path) -> None:
     made = source(None, tmp_path)
-    assert (made.linkage, made.links) == (None, {})
+    assert (made.link_cache, made.links) == (None, {})
     made.close()
 
 
 async def test_new_devices_are_asked_for_by_themselves() -> None:
     asked = Asked()
-    linkage = LinkCache("toy", asked)
-    running = asyncio.create_task(linkage.run())
-    linkage.see(devices(2))
-    async with asyncio.timeout(60):
-        while not linkage.links:
-            await asyncio.sleep(0.005)
+    links = LinkCache("toy", asked)
+    running = asyncio.create_task(links.run())
+    links.update(devices(2))
+    await FakeClock().settle()
+    assert links.links
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

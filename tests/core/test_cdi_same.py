@@ -84,7 +84,7 @@ class Resource:
         self.inventory.update(units(of, self.offers), lambda device: HEALTHY, str)
 
     async def answer(self, tokens: Sequence[str]):
-        await self.source.look([])
+        await self.source.discover([])
         granted = await self.supply.allocate(tokens)
         return messages.allocation(granted.edits, granted.left_out)
 
@@ -96,7 +96,7 @@ async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[st
         injection = CdiInjection(named.supply, directory, lambda: None)
         named.supply.inject = injection.inject
         running = asyncio.create_task(injection.run())
-        await named.source.look([])
+        await named.source.discover([])
         injection.want(named.offers, lambda device: HEALTHY)
         try:
             try:

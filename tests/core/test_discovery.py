@@ -14,7 +14,7 @@ from discovery_scene import Scene, event, now
 from devhost.backend import Event
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
-from devhost.discovery.scanner import ANYTHING, DENIED_RESYNC, EVENT_LIMIT, RESYNC, STALE_AFTER, State
+from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, MISSING_RESYNC, RESYNC, STALE_AFTER, State
 from devhost.telemetry.metrics import BackendFailure
 
 
@@ -37,7 +37,7 @@ def test_the_first_event_after_quiet_is_handled_at_once_and_carries_its_time(vir
             await asyncio.sleep(10)
             scene.source.devices.append(Device("d2"))
             at = now()
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(1)
             assert scene.source.looks[1:] == [(at, [event(1)])]
             assert scene.found[1:] == [(at, at)]
@@ -51,7 +51,7 @@ def test_a_burst_is_folded_into_one_look_that_hears_of_every_event_once(virtual:
         async with scene.running():
             burst = [event(number) for number in range(EVENT_LIMIT)]
             for one in burst:
-                scene.discovery.look(one)
+                scene.discovery.request_scan(one)
             await asyncio.sleep(5)
             assert [events for _, events in scene.source.looks[1:]] == [burst]
 
@@ -65,7 +65,7 @@ def test_events_that_keep_coming_take_at_most_a_fifth_of_the_time_and_none_is_lo
         async with scene.running():
             sent = [event(number) for number in range(5_000)]
             for one in sent:
-                scene.discovery.look(one)
+                scene.discovery.request_scan(one)
                 await asyncio.sleep(0.002)
             await asyncio.sleep(5)
             looks = scene.source.looks[1:]
@@ -80,12 +80,12 @@ def test_past_the_limit_of_events_the_look_is_a_full_rescan(virtual: Any) -> Non
         scene = Scene()
         async with scene.running():
             for number in range(EVENT_LIMIT + 500):
-                scene.discovery.look(event(number))
+                scene.discovery.request_scan(event(number))
             await asyncio.sleep(1)
             (_, events), *rest = scene.source.looks[1:]
             assert events == [*(event(number) for number in range(EVENT_LIMIT)), ANYTHING]
             assert not rest
-            scene.discovery.look(event(7))
+            scene.discovery.request_scan(event(7))
             await asyncio.sleep(1)
             assert scene.source.looks[-1][1] == [event(7)], "the next look is an ordinary one"
 
@@ -98,7 +98,7 @@ def test_an_event_without_a_path_is_heard_too_and_makes_the_look_a_full_rescan(v
         async with scene.running():
             fault = Event("nvml", "xid")
             for one in (fault, ANYTHING, event(1)):
-                scene.discovery.look(one)
+                scene.discovery.request_scan(one)
             await asyncio.sleep(1)
             assert scene.source.looks[-1][1] == [fault, event(1), ANYTHING]
 
@@ -111,7 +111,7 @@ def test_a_failing_backend_is_asked_ever_less_often_and_events_do_not_hammer_it(
         scene.source.error = BackendError("driver is busy")
         async with scene.running():
             for _ in range(30_000):
-                scene.discovery.look(event(1))
+                scene.discovery.request_scan(event(1))
                 await asyncio.sleep(0.01)
         gaps = [b - a for a, b in zip(scene.source.times, scene.source.times[1:], strict=False)]
         full = [min(30.0, 0.5 * 2**number) for number in range(len(gaps))]
@@ -128,14 +128,14 @@ def test_after_a_failure_the_next_look_is_full_and_a_success_ends_the_back_off(v
         scene = Scene()
         async with scene.running():
             scene.source.error = BackendTimeout("hung")
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(20)
             scene.source.error = None
             await asyncio.sleep(30)
             assert scene.source.looks[-1][1] == [ANYTHING]
             assert scene.metrics.failures[0] is BackendFailure.TIMEOUT
             at = now()
-            scene.discovery.look(event(2))
+            scene.discovery.request_scan(event(2))
             await asyncio.sleep(0.1)
             assert scene.source.looks[-1] == (at, [event(2)])
 
@@ -148,7 +148,7 @@ def test_an_error_never_empties_the_list_and_is_told_as_the_condition(virtual: A
         async with scene.running():
             before = scene.discovery.devices
             scene.source.error = BackendError("driver is busy")
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(1)
             assert scene.discovery.devices is before
             condition = scene.discovery.condition
@@ -168,7 +168,7 @@ def test_named_events_that_keep_coming_do_not_put_the_resync_off(virtual: Any, t
         scene.source.takes = takes
         async with scene.running():
             for _ in range(290):
-                scene.discovery.look(event(1))
+                scene.discovery.request_scan(event(1))
                 await asyncio.sleep(1)
         full = [at for at, events in scene.source.looks if ANYTHING in events]
         assert len(full) == 5
@@ -194,7 +194,7 @@ def test_devices_are_no_longer_believed_in_when_the_backend_stays_silent(virtual
         scene = Scene()
         async with scene.running():
             scene.source.error = BackendError("driver is gone")
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(STALE_AFTER - 1)
             assert scene.health("d0") == HEALTHY
             await asyncio.sleep(2 * STALE_AFTER)
@@ -211,17 +211,17 @@ def test_a_denied_device_is_told_at_once_and_looked_for_more_often_until_it_is_b
         scene = Scene()
         async with scene.running():
             scene.source.missing = {"/dev/d0"}
-            scene.discovery.deny("d0", ["/dev/d0"])
+            scene.discovery.report_missing("d0", ["/dev/d0"])
             assert not scene.health("d0").healthy
             assert len(scene.found) == 2
-            await asyncio.sleep(4 * DENIED_RESYNC + 1)
+            await asyncio.sleep(4 * MISSING_RESYNC + 1)
             assert len(scene.source.looks) == 6
             scene.source.missing = set()
-            await asyncio.sleep(DENIED_RESYNC)
+            await asyncio.sleep(MISSING_RESYNC)
             assert scene.health("d0") == HEALTHY
             assert len(scene.found) == 3
             looks = len(scene.source.looks)
-            await asyncio.sleep(RESYNC - 1)
+            await asyncio.sleep(RESYNC - 2)
             assert len(scene.source.looks) == looks, "back to the slow resync"
 
     virtual(main())
@@ -233,12 +233,12 @@ def test_only_news_is_told_and_an_unchanged_device_stays_the_same_object(virtual
         async with scene.running():
             first = scene.discovery.devices["d0"]
             scene.source.devices = [Device("d1"), Device("d0")]
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(1)
             assert scene.discovery.devices["d0"] is first
             assert len(scene.found) == 1
             scene.source.devices = [Device("d0", {"index": 1}), Device("d1")]
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(1)
             assert len(scene.found) == 2
 
@@ -275,11 +275,11 @@ def test_a_device_that_goes_takes_its_history_with_it(virtual: Any) -> None:
         scene = Scene()
         async with scene.running():
             scene.source.missing = {"/dev/d1"}
-            scene.discovery.deny("d1", ["/dev/d1"])
+            scene.discovery.report_missing("d1", ["/dev/d1"])
             scene.source.devices = [Device("d0")]
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(1)
-            assert not scene.discovery.ward.denied
+            assert not scene.discovery.health.missing_paths
 
     virtual(main())
 
@@ -374,9 +374,9 @@ def test_a_source_of_nonsense_does_not_end_the_watching(virtual: Any) -> None:
 def test_one_look_without_a_loop_tells_whether_it_went_well(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
-        assert await scene.discovery.look_once()
+        assert await scene.discovery.scan_once()
         scene.source.error = BackendError("no")
-        assert not await scene.discovery.look_once()
+        assert not await scene.discovery.scan_once()
         assert scene.discovery.answered.is_set()
 
     virtual(main())
@@ -388,20 +388,20 @@ def test_what_a_backend_was_asked_for_is_known_of_the_devices_and_not_of_a_look_
     async def main() -> None:
         scene, successor = Scene(probes=False), Scene(probes=False)
         async with scene.running():
-            assert scene.discovery.asked == frozenset()
+            assert scene.discovery.requested == frozenset()
             scene.source.takes = 2.0
-            scene.discovery.look()
+            scene.discovery.request_scan()
             await asyncio.sleep(1)
             scene.source.context.wanted = {"status"}
-            scene.discovery.look()
+            scene.discovery.request_scan()
             await asyncio.sleep(1.5)  # the look that began before has ended
-            assert scene.discovery.asked == frozenset()
+            assert scene.discovery.requested == frozenset()
             found = len(scene.found)
             await asyncio.sleep(4)
             assert len(scene.source.looks) == 3
-            assert scene.discovery.asked == {"status"}
+            assert scene.discovery.requested == {"status"}
             assert len(scene.found) == found + 1  # the same devices may have another verdict now
-        successor.discovery.succeed(scene.discovery)
-        assert successor.discovery.asked == {"status"}
+        successor.succeed(scene)
+        assert successor.discovery.requested == {"status"}
 
     virtual(main())

@@ -25,5 +25,5 @@ from devhost.telemetry.metrics import Metrics
 def test_only_events_of_its_subsystems_concern_a_backend(
     subsystems: tuple[str, ...], event: Event, concerned: bool
 ) -> None:
-    source: Any = SimpleNamespace(kind=SimpleNamespace(subsystems=subsystems), probes=False)
+    source: Any = SimpleNamespace(name="toy", kind=SimpleNamespace(subsystems=subsystems), probes=False)
     assert Scanner(cast("Any", source), Metrics(), lambda at: None).concerns(event) is concerned

@@ -13,7 +13,7 @@ from discovery_scene import Scene
 from devhost.backend import Event
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
-from devhost.discovery.scanner import NAMED, SILENCE
+from devhost.discovery.scanner import LOGGED, SILENCE
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -48,7 +48,7 @@ def test_a_backend_that_fails_in_turn_for_two_reasons_is_told_of_once_for_each_a
         async with scene.running():
             for number in range(20):
                 scene.source.error = BackendError("no firmware" if number % 2 else "no driver")
-                scene.discovery.look()
+                scene.discovery.request_scan()
                 await asyncio.sleep(60)
             scene.source.error = None
             await asyncio.sleep(60)
@@ -89,12 +89,12 @@ def test_an_event_source_that_is_open_and_silent_for_long_is_well_again(
         netlink = scene.source.watching = Netlink(silent=1e6)
         async with scene.running(watch=True):
             await asyncio.sleep(600)
-            assert scene.discovery.deaf == "OSError: netlink is gone"
+            assert scene.discovery.event_source_error == "OSError: netlink is gone"
             told = len(scene.found)
             netlink.broken = False
             await asyncio.sleep(60 + SILENCE / 2)
             await asyncio.sleep(SILENCE)
-            assert scene.discovery.deaf == ""
+            assert scene.discovery.event_source_error == ""
             assert len(scene.found) == told + 1
 
     caplog.set_level(logging.INFO, "devhost")
@@ -108,11 +108,11 @@ def test_a_backend_without_event_source_has_none_that_fails(virtual: Any) -> Non
         old.source.watching = Netlink(silent=1e6)
         async with old.running(watch=True):
             await asyncio.sleep(10)
-        new.discovery.succeed(old.discovery)
-        assert new.discovery.deaf
+        new.succeed(old)
+        assert new.discovery.event_source_error
         looking = asyncio.create_task(new.discovery.run())
         await new.discovery.watch()
-        assert not new.discovery.deaf
+        assert not new.discovery.event_source_error
         looking.cancel()
 
     virtual(main())
@@ -127,7 +127,7 @@ def test_of_very_many_refused_devices_some_are_named_and_the_rest_is_counted_bot
         async with scene.running():
             await asyncio.sleep(120)
             scene.source.devices = []
-            scene.discovery.look()
+            scene.discovery.request_scan()
             await asyncio.sleep(1)
             assert scene.discovery.condition.refused == ()
 
@@ -135,8 +135,8 @@ def test_of_very_many_refused_devices_some_are_named_and_the_rest_is_counted_bot
     virtual(main())
     messages = [message for message, _ in said(caplog)]
     assert messages == [
-        *["device refused"] * NAMED,
+        *["device refused"] * LOGGED,
         "more devices refused",
-        *["device is refused no more"] * NAMED,
-        "more devices are refused no more",
+        *["device is no longer refused"] * LOGGED,
+        "more devices are no longer refused",
     ]

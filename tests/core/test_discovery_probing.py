@@ -12,7 +12,7 @@ from discovery_scene import Scene, event, now
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
 from devhost.discovery.probing import APART
-from devhost.discovery.scanner import ANYTHING, DENIED_RESYNC, RESYNC, State
+from devhost.discovery.scanner import ANYTHING, MISSING_RESYNC, RESYNC, State
 
 DOWN = unhealthy("link down")
 
@@ -31,7 +31,7 @@ def test_a_hot_plugged_device_is_published_at_once_and_probed_soon(virtual: Any)
             scene.source.probe_takes = 8.0
             await asyncio.sleep(30)
             scene.source.devices.append(Device("d2"))
-            scene.discovery.look(event(2))
+            scene.discovery.request_scan(event(2))
             await asyncio.sleep(0.1)
             assert ids(scene) == ["d0", "d1", "d2"]
             assert scene.source.probed[-1] == (pytest.approx(30, abs=0.1), ["d0", "d1", "d2"])
@@ -49,7 +49,7 @@ def test_hot_plug_is_noticed_while_a_probe_hangs(virtual: Any) -> None:
             assert len(scene.source.probed) == 2
             for number in range(3):
                 scene.source.devices = [Device("d0"), Device(f"new{number}")]
-                scene.discovery.look(event(number))
+                scene.discovery.request_scan(event(number))
                 await asyncio.sleep(0.01)
                 assert ids(scene) == ["d0", f"new{number}"]
 
@@ -64,10 +64,10 @@ def test_the_time_of_a_probe_does_not_hold_back_the_next_look(virtual: Any) -> N
             scene.discovery.recheck()
             await asyncio.sleep(10.1)
             at = now()
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.001)
             assert scene.source.times[-1] == at
-            assert scene.discovery.condition.seconds == 0.0
+            assert scene.discovery.condition.duration == 0.0
 
     virtual(main())
 
@@ -78,7 +78,7 @@ def test_however_many_events_come_they_cause_no_probe(virtual: Any, one: Any) ->
         scene = Scene()
         async with scene.running():
             for _ in range(300):
-                scene.discovery.look(one)
+                scene.discovery.request_scan(one)
                 await asyncio.sleep(1)
         assert len(scene.source.looks) >= 300
         assert scene.source.probe_times == pytest.approx([n * RESYNC for n in range(6)], abs=0.1)
@@ -130,7 +130,7 @@ def test_a_backend_without_devices_is_not_probed_and_not_woken_for_it(virtual: A
             await asyncio.sleep(3 * RESYNC)
             assert not scene.source.probed
             scene.source.devices = [Device("d0")]
-            scene.discovery.look(event(0))
+            scene.discovery.request_scan(event(0))
             await asyncio.sleep(0.01)
             assert scene.source.probed == [(pytest.approx(3 * RESYNC, abs=0.1), ["d0"])]
 
@@ -185,8 +185,8 @@ def test_a_device_is_probed_once_when_it_is_denied_and_not_each_time_it_is_looke
         async with scene.running():
             await asyncio.sleep(10)
             scene.source.missing = {"/dev/d0"}
-            scene.discovery.deny("d0", ["/dev/d0"])
-            await asyncio.sleep(6 * DENIED_RESYNC)
+            scene.discovery.report_missing("d0", ["/dev/d0"])
+            await asyncio.sleep(6 * MISSING_RESYNC)
             assert len(scene.source.looks) >= 7
             assert scene.source.probe_times == pytest.approx([0, 10], abs=0.1)
 
@@ -199,7 +199,7 @@ def test_it_is_probed_when_looks_succeed_again(virtual: Any) -> None:
         async with scene.running():
             await asyncio.sleep(10)
             scene.source.error = BackendError("driver is busy")
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(1)
             assert len(scene.source.probed) == 1
             scene.source.error = None
@@ -236,7 +236,7 @@ def test_what_is_plugged_in_during_the_first_probe_is_in_the_first_list(virtual:
         async with scene.running(watch=True):
             assert scene.source.watches == [0.0]
             scene.source.devices.append(Device("d2"))
-            scene.discovery.look(event(2))
+            scene.discovery.request_scan(event(2))
             await asyncio.sleep(4)
             assert ids(scene) == ["d0", "d1", "d2"]
             assert len(scene.found) == 1
@@ -255,7 +255,7 @@ def test_the_first_list_waits_for_a_failing_probe_no_longer_than_it_takes_to_fai
             assert ids(scene) == ["d0", "d1"]
             assert scene.health("d0") == unhealthy("toy-probe: no answer"), "nobody ever said that it is well"
             scene.source.devices.append(Device("d2"))
-            scene.discovery.look(event(2))
+            scene.discovery.request_scan(event(2))
             await asyncio.sleep(0.1)
             assert ids(scene) == ["d0", "d1", "d2"]
             scene.source.probe_takes, scene.source.probe_error = 0.0, None
@@ -272,7 +272,7 @@ def test_a_look_that_fails_during_the_first_probe_is_told_and_publishes_nothing(
         scene.source.verdicts = {"d1": DOWN}
         async with scene.running():
             scene.source.error = BackendError("driver is busy")
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
             assert (scene.state(), ids(scene)) == (State.DEGRADED, [])
             assert scene.discovery.answered.is_set()
@@ -308,7 +308,7 @@ def test_changed_options_forget_no_verdict_until_there_is_another(virtual: Any) 
         async with before.running():
             pass
         after.source.probe_takes = 4.0
-        after.discovery.succeed(before.discovery)
+        after.succeed(before)
         async with after.running():
             assert ids(after) == ["d0", "d1"]
             assert after.health("d1") == DOWN
@@ -316,8 +316,8 @@ def test_changed_options_forget_no_verdict_until_there_is_another(virtual: Any) 
             assert after.health("d1") == DOWN
             await asyncio.sleep(1)
             assert after.health("d1") == HEALTHY
-        before.discovery.ward.probed({"d1": DOWN})
-        bare.discovery.succeed(before.discovery)
+        before.discovery.health.apply_probe({"d1": DOWN})
+        bare.succeed(before)
         assert bare.health("d1") == HEALTHY, "nobody is left who could take the verdict back"
 
     virtual(main())

@@ -21,9 +21,9 @@ async def handed_over(old: Scene, new: Scene, after: float) -> None:
     """Has a backend fail for so many seconds, and another one take its place."""
     async with old.running():
         old.source.error = DEAD
-        old.discovery.look()
+        old.discovery.request_scan()
         await asyncio.sleep(after)
-    new.discovery.succeed(old.discovery)
+    new.succeed(old)
 
 
 def test_devices_of_a_failing_backend_are_believed_no_more_when_it_is_time_and_not_at_the_next_try(
@@ -33,7 +33,7 @@ def test_devices_of_a_failing_backend_are_believed_no_more_when_it_is_time_and_n
         scene = Scene(probes=False)
         async with scene.running():
             scene.source.error = DEAD
-            scene.discovery.look()
+            scene.discovery.request_scan()
             await asyncio.sleep(STALE_AFTER - 1)
             assert scene.health("d0") == HEALTHY
             tries = len(scene.source.looks)
@@ -78,7 +78,7 @@ def test_an_exchanged_backend_whose_probe_fails_as_before_changes_nothing(virtua
             old.discovery.recheck()
             await asyncio.sleep(STALE_AFTER + 10)
             assert old.health("d0") == unhealthy("no driver")
-        new.discovery.succeed(old.discovery)
+        new.succeed(old)
         async with new.running():
             for _ in range(20):
                 assert (new.state(), new.health("d0")) == (State.DEGRADED, unhealthy("no driver"))

@@ -36,7 +36,7 @@ def test_a_probe_that_fails_degrades_the_backend_keeps_the_verdicts_and_stops_no
             )
             assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
             scene.source.devices.append(Device("d2"))
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
             assert scene.health("d2") == HEALTHY
             assert scene.state() is State.DEGRADED, "a good look does not make up for a failed probe"
@@ -55,7 +55,7 @@ def test_after_a_while_without_a_good_probe_devices_are_unhealthy_until_the_next
             assert scene.health("d0") == HEALTHY
             await asyncio.sleep(2)
             assert scene.health("d0") == scene.health("d1") == unhealthy("firmware is silent")
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
             assert scene.health("d0") == unhealthy("firmware is silent"), "a good look says nothing of it"
             scene.source.probe_error, scene.source.verdicts = None, {"d1": DOWN}
@@ -130,15 +130,15 @@ def test_a_failing_probe_of_devices_that_are_gone_is_nobodys_trouble(virtual: An
             await asyncio.sleep(APART + 1)
             assert scene.state() is State.DEGRADED
             scene.source.devices = []
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
             assert scene.state() is State.OK
             scene.source.devices, scene.source.probe_takes = [Device("d0")], 5.0
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             while len(scene.source.probed) < 3:
                 await asyncio.sleep(1)
             scene.source.devices = []
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(10)
             assert scene.state() is State.OK
 
@@ -182,7 +182,7 @@ def test_a_verdict_is_not_laid_on_a_device_that_came_back_while_the_probe_ran(vi
             for devices in ([d0], [d0, d1]):
                 await asyncio.sleep(1)
                 scene.source.devices = devices
-                scene.discovery.look(event(1))
+                scene.discovery.request_scan(event(1))
             scene.source.verdicts = {}
             await asyncio.sleep(2.5)
             assert (scene.health("d0"), scene.health("d1")) == (DOWN, HEALTHY)
@@ -212,7 +212,7 @@ def test_a_verdict_counts_for_a_device_that_is_what_it_was_but_for_attributes(
             scene.discovery.recheck()
             await asyncio.sleep(1)
             scene.source.devices[1] = after
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             scene.source.verdicts = {}
             await asyncio.sleep(3.5)
             expected = DOWN if laid else after.health
@@ -234,7 +234,7 @@ def test_the_last_verdict_does_not_outlive_the_device(virtual: Any) -> None:
             scene.source.probe_takes = 4.0
             for devices in ([d0], [d0, d1]):
                 scene.source.devices = devices
-                scene.discovery.look(event(1))
+                scene.discovery.request_scan(event(1))
                 await asyncio.sleep(1)
             assert scene.health("d1") == HEALTHY
             assert len(scene.source.probed) == probed + 1, "it is asked for anew"
@@ -252,12 +252,12 @@ def test_a_device_that_gets_well_by_itself_is_probed_at_once_if_its_probe_held_i
         async with scene.running():
             await asyncio.sleep(20)
             scene.source.devices[1], scene.source.verdicts = Device("d1"), {}
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
             assert scene.health("d1") == HEALTHY
             probed = len(scene.source.probed)
             scene.source.devices[0] = Device("d0", health=unhealthy("no carrier"))
-            scene.discovery.look(event(1))
+            scene.discovery.request_scan(event(1))
             await asyncio.sleep(20)
             assert len(scene.source.probed) == probed, "its probe never said anything of d0"
 
@@ -268,17 +268,17 @@ def test_one_look_and_one_probe_without_loops_are_all_a_survey_needs(virtual: An
     async def main() -> None:
         scene = Scene()
         scene.source.verdicts = {"d1": DOWN}
-        assert await scene.discovery.look_once()
+        assert await scene.discovery.scan_once()
         assert await scene.discovery.probe_once()
         assert (scene.health("d1"), scene.state()) == (DOWN, State.OK)
         failing = Scene()
         failing.source.probe_error = BackendError("no")
-        assert await failing.discovery.look_once()
+        assert await failing.discovery.scan_once()
         assert not await failing.discovery.probe_once()
         assert (sorted(failing.discovery.devices), failing.state()) == (["d0", "d1"], State.DEGRADED)
         blind = Scene()
         blind.source.error = BackendError("no")
-        assert not await blind.discovery.look_once()
+        assert not await blind.discovery.scan_once()
         assert await blind.discovery.probe_once()
         assert not blind.source.probed
 

@@ -38,7 +38,7 @@ def test_a_flapping_device_is_held_longer_with_each_fall(falls: int, hold: float
     ward = HealthTracker()
     now = flap(ward, falls)
     held = ward.verdict(GOOD, now)
-    assert held == unhealthy("it fails again and again, and must stay well a little longer: too hot")
+    assert held == unhealthy("it fails again and again, and must stay healthy a little longer: too hot")
     assert ward.next_change(now, now) == hold
     assert not ward.verdict(GOOD, now + hold - 0.001)
     assert ward.verdict(GOOD, now + hold) == HEALTHY
@@ -110,25 +110,25 @@ def test_a_hold_that_is_over_is_waited_for_until_it_was_asked_about_and_no_longe
 
 def test_a_probe_counts_beside_discover_and_says_whether_it_is_news() -> None:
     ward = HealthTracker()
-    assert not ward.probed({})
-    assert not ward.probed({"d0": HEALTHY})
-    assert ward.probed({"d0": unhealthy("link down"), "d1": HEALTHY})
+    assert not ward.apply_probe({})
+    assert not ward.apply_probe({"d0": HEALTHY})
+    assert ward.apply_probe({"d0": unhealthy("link down"), "d1": HEALTHY})
     assert ward.verdict(GOOD, 1.0) == unhealthy("link down")
     assert ward.verdict(BAD, 1.0) == unhealthy("too hot")
-    assert not ward.probed({"d0": unhealthy("link down")})
-    assert ward.probed({})
+    assert not ward.apply_probe({"d0": unhealthy("link down")})
+    assert ward.apply_probe({})
     assert ward.verdict(GOOD, 2.0) == HEALTHY
 
 
 def test_a_denied_device_is_sick_until_everything_it_lacked_is_back() -> None:
     ward = HealthTracker()
-    ward.deny("d0", ["/dev/a", "/dev/b"])
-    assert ward.denied == {"d0": ("/dev/a", "/dev/b")}
+    ward.report_missing("d0", ["/dev/a", "/dev/b"])
+    assert ward.missing_paths == {"d0": ("/dev/a", "/dev/b")}
     assert ward.verdict(GOOD, 1.0) == unhealthy("/dev/a, /dev/b does not exist on the node: a pod needed it")
     assert ward.verdict(Device("d1"), 1.0) == HEALTHY
-    ward.restored("d0")
-    ward.restored("never denied")
-    assert not ward.denied
+    ward.paths_restored("d0")
+    ward.paths_restored("never denied")
+    assert not ward.missing_paths
     assert ward.verdict(GOOD, 2.0) == HEALTHY
 
 
@@ -142,14 +142,14 @@ def test_a_stale_backend_makes_all_its_devices_sick_and_its_first_answer_heals_t
 
 def test_what_is_forgotten_is_a_stranger_again() -> None:
     ward = HealthTracker()
-    ward.deny("d1", ["/dev/a"])
+    ward.report_missing("d1", ["/dev/a"])
     now = flap(ward, 5)
     ward.forget({"d1"})
     assert ward.verdict(GOOD, now) == HEALTHY
     assert ward.next_change(now, now) is None
-    assert ward.denied
+    assert ward.missing_paths
     ward.forget(())
-    assert not ward.denied
+    assert not ward.missing_paths
 
 
 def test_a_verdict_carries_a_reason_exactly_when_it_is_unhealthy() -> None:

@@ -11,7 +11,7 @@ from devhost.backend import Attribute, Backend, Device, Edits
 from devhost.backend.errors import ConfigError
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed
-from devhost.discovery.validation import unsound
+from devhost.discovery.validation import flaw_of
 from devhost.planning.plan import Plan, explain, make_plan
 from devhost.planning.settings import Settings
 
@@ -102,5 +102,5 @@ def test_an_entry_for_wholes_below_one_for_parts_is_not_refused_as_hidden() -> N
 
 @pytest.mark.parametrize("inherited", [frozenset({"nope"}), {"driver"}, None])
 def test_only_names_of_own_attributes_can_be_inherited(inherited: Any) -> None:
-    flaw = unsound(Device("a", {"driver": "x"}, inherited=inherited), Parts.attributes)
+    flaw = flaw_of(Device("a", {"driver": "x"}, inherited=inherited), Parts.attributes)
     assert flaw == "its inherited is not a frozenset of names of its attributes"

@@ -11,7 +11,7 @@ from devhost.allocation.inventory import Inventory
 from devhost.backend import Attribute
 from devhost.backend.model import Device
 from devhost.backend.where import Block, Term, Text
-from devhost.discovery.validation import unsound
+from devhost.discovery.validation import flaw_of
 from devhost.planning.plan import Plan, RefusalKind, explain, make_plan, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 
@@ -82,4 +82,4 @@ def test_a_device_that_becomes_withheld_stays_with_its_pod_unhealthy_with_the_re
 @pytest.mark.parametrize("value", [None, True, ("a",)])
 def test_what_is_no_text_is_not_taken_for_a_reason(value: Any) -> None:
     declared: Mapping[str, Attribute] = {}
-    assert unsound(Device("vf", withheld=value), declared) == "its withheld is not a string"
+    assert flaw_of(Device("vf", withheld=value), declared) == "its withheld is not a string"

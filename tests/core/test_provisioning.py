@@ -27,7 +27,7 @@ class Toy:
     name = "toy"
 
     def __init__(self, answers: list[Exception | None] | None = None) -> None:
-        self.source = self
+        self.runner = self
         self.answered = asyncio.Event()
         self.answered.set()
         self.answers = answers or []
@@ -36,7 +36,7 @@ class Toy:
         self.hang: threading.Event | None = None
         self.running = 0
 
-    def look(self) -> None:
+    def request_scan(self) -> None:
         self.looks += 1
 
     async def provision(self, lane: WorkerThread, deadline: float) -> None:
@@ -54,9 +54,8 @@ class Toy:
         self.running -= 1
 
 
-def provisioned(toy: Toy, changed: Callable[[], None] = lambda: None) -> Provisioning:
-    loop = asyncio.get_running_loop()
-    return Provisioning(cast("Scanner", toy), changed, loop.time)
+def provisioned(toy: Toy, changed: Callable[[str], None] = lambda name: None, **more: float) -> Provisioning:
+    return Provisioning(cast("Scanner", toy), changed, **more)
 
 
 def state_of(work: Provisioning) -> State:
@@ -89,7 +88,7 @@ def test_a_failure_is_told_and_tried_again_ever_more_slowly(virtual: Virtual) ->
     async def scene() -> None:
         toy = Toy([BackendError("no room")] * 50)
         told: list[str] = []
-        work = provisioned(toy, lambda: told.append(work.condition.reason))
+        work = provisioned(toy, lambda name: told.append(work.condition.reason))
         await after(120, work)
         waits = [b - a for a, b in zip(toy.calls, toy.calls[1:], strict=False)]
         assert 5 <= len(toy.calls) <= 16 and waits[0] < 2 and max(waits) <= 31
@@ -185,13 +184,11 @@ def test_other_options_are_brought_at_once_also_after_a_failure(virtual: Virtual
 
 
 async def test_while_a_call_hangs_there_is_no_second_one_whatever_options_come(
-    monkeypatch: pytest.MonkeyPatch, hang: threading.Event, until: Any
+    hang: threading.Event, until: Any
 ) -> None:
-    monkeypatch.setattr(provisioning, "DEADLINE", 0.05)
-    monkeypatch.setattr(provisioning, "POLL", 0.01)
     old, new = Toy(), Toy()
     old.hang = hang
-    work = provisioned(old)
+    work = provisioned(old, deadline=0.05)
     task = asyncio.ensure_future(work.run())
     await until(lambda: state_of(work) is State.FAILED)
     assert "for more than" in work.condition.reason and work.hung
@@ -222,7 +219,7 @@ async def test_a_backend_that_has_not_started_is_no_fault(tmp_path: Any) -> None
     assert source.provisions
     with pytest.raises(NotYet, match="has not started"):
         await source.provision(lane, 5)
-    await source.look([])
+    await source.discover([])
     with pytest.raises(NotYet, match="the hardware is away"):
         await source.provision(lane, 5)
     source.close()

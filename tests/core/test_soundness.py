@@ -9,7 +9,7 @@ import pytest
 
 from devhost.backend import Attribute
 from devhost.backend.model import Device, unhealthy
-from devhost.discovery.validation import name_of, sound_devices, unsound
+from devhost.discovery.validation import flaw_of, name_of, valid_devices
 
 DECLARED = {
     "model": Attribute(str, "model", "x"),
@@ -49,7 +49,7 @@ class Broken(Mapping[str, Any]):
     ],
 )
 def test_a_sound_device_passes(device: Device) -> None:
-    assert unsound(device, DECLARED) == ""
+    assert flaw_of(device, DECLARED) == ""
 
 
 def bad(**fields: Any) -> Device:
@@ -99,16 +99,16 @@ def bad(**fields: Any) -> Device:
     ],
 )
 def test_an_unsound_device_is_named_with_what_is_wrong(device: Any, reason: str) -> None:
-    assert reason in unsound(device, DECLARED)
-    assert "\n" not in unsound(device, DECLARED)
+    assert reason in flaw_of(device, DECLARED)
+    assert "\n" not in flaw_of(device, DECLARED)
 
 
 def test_a_device_that_is_unusable_for_the_same_as_before_stays_the_same_object() -> None:
     """Everything later compares by identity."""
-    first, _ = sound_devices([Device("d", unusable_for={"rdma": "no node"})], DECLARED, {})
-    same, _ = sound_devices([Device("d", unusable_for={"rdma": "no node"})], DECLARED, first)
+    first, _ = valid_devices([Device("d", unusable_for={"rdma": "no node"})], DECLARED, {})
+    same, _ = valid_devices([Device("d", unusable_for={"rdma": "no node"})], DECLARED, first)
     assert same["d"] is first["d"]
-    other, _ = sound_devices([Device("d", unusable_for={"rdma": "another"})], DECLARED, first)
+    other, _ = valid_devices([Device("d", unusable_for={"rdma": "another"})], DECLARED, first)
     assert other["d"].unusable_for == {"rdma": "another"}
 
 

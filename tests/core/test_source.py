@@ -100,7 +100,7 @@ async def test_whatever_a_backend_raises_leaves_as_a_backend_error_of_one_line(
 ) -> None:
     broken = source(**{"__init__" if where == "init" else where: raising(error)})
     with pytest.raises(BackendError) as caught:
-        await broken.look([Event()])
+        await broken.discover([Event()])
         await broken.probe([Device("d0")])
         await broken.prepare(60.0, [Device("d0")])
         await broken.serve(60.0, broken.backend.allocate, [Device("d0")])
@@ -114,19 +114,19 @@ async def test_a_generator_that_fails_half_way_gives_no_half_list(source: Any) -
         raise OSError("unplugged while we looked")
 
     with pytest.raises(BackendError, match="unplugged while we looked"):
-        await source(discover=discover).look([])
+        await source(discover=discover).discover([])
 
 
 @pytest.mark.parametrize("answer", [None, 7, Device("d0")])
 async def test_an_answer_that_is_no_list_is_a_failure(source: Any, answer: object) -> None:
     with pytest.raises(BackendError, match="backend card failed: TypeError"):
-        await source(discover=lambda self: answer).look([])
+        await source(discover=lambda self: answer).discover([])
 
 
 @pytest.mark.parametrize("answer", [None, [], "fine", {"d0": False}, {"d0": None}])
 async def test_a_probe_that_answers_nonsense_is_a_failure(source: Any, answer: object) -> None:
     broken = source(probe=lambda self, devices: answer)
-    await broken.look([])
+    await broken.discover([])
     with pytest.raises(
         BackendError, match=r"^backend card answered probe\(\) with something else than Health"
     ):
@@ -144,38 +144,38 @@ async def test_a_failed_start_is_tried_again_with_the_next_look(source: Any) -> 
     late = source(__init__=init)
     for _ in range(2):
         with pytest.raises(BackendError, match="library not there yet"):
-            await late.look([])
+            await late.discover([])
         with pytest.raises(BackendError, match="backend card has not started"):
             _ = late.backend
-    assert await late.look([]) == [Device("d0")]
-    await late.look([])
+    assert await late.discover([]) == [Device("d0")]
+    await late.discover([])
     assert len(starts) == 3
 
 
 async def test_a_hung_look_does_not_delay_a_pod(source: Any, hang: threading.Event) -> None:
     slow = source()
-    await slow.look([])
+    await slow.discover([])
     type(slow.backend).discover_deadline = 0.05
     type(slow.backend).discover = lambda self: hang.wait()
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 0\.05 s when looking for devices$"
     ):
-        await slow.look([])
+        await slow.discover([])
     assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
     assert slow.hung == 1
 
 
 async def test_a_hung_probe_delays_neither_a_look_nor_a_pod(source: Any, hang: threading.Event) -> None:
     slow = source(probe=lambda self, devices: hang.wait())
-    await slow.look([])
+    await slow.discover([])
     type(slow.backend).discover_deadline = 0.05
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 0\.05 s when probing devices$"
     ):
         await slow.probe([Device("d0")])
-    assert (slow.hung, slow.hung_lanes) == (1, {"card-probe"})
+    assert (slow.hung, slow.hung_threads) == (1, {"card-probe"})
     type(slow.backend).discover_deadline = 60.0
-    assert await slow.look([]) == [Device("d0")]
+    assert await slow.discover([]) == [Device("d0")]
     assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
 
 
@@ -187,28 +187,28 @@ async def test_looks_probes_and_pods_have_a_thread_each_once_there_is_a_call_for
 
     one = source(probe=lambda self, devices: {})
     await until(lambda: not threads())
-    await one.look([])
-    assert threads() == ["card-look"]
+    await one.discover([])
+    assert threads() == ["card-discover"]
     await one.probe([Device("d0")])
-    assert threads() == ["card-look", "card-probe"]
+    assert threads() == ["card-discover", "card-probe"]
     await one.serve(60.0, one.backend.allocate, [])
-    assert threads() == ["card-look", "card-probe", "card-serve"]
+    assert threads() == ["card-discover", "card-probe", "card-serve"]
     one.close()
     await until(lambda: not threads())
     plain = source()
-    await plain.look([])
+    await plain.discover([])
     assert await plain.probe([Device("d0")]) == {}
-    assert threads() == ["card-look"]
+    assert threads() == ["card-discover"]
 
 
 async def test_a_hung_pod_call_does_not_delay_a_look(source: Any, hang: threading.Event) -> None:
     slow = source(prepare=lambda self, devices: hang.wait())
-    await slow.look([])
+    await slow.discover([])
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 0\.05 s when serving a container$"
     ):
         await slow.prepare(0.05, [])
-    assert await slow.look([]) == [Device("d0")]
+    assert await slow.discover([]) == [Device("d0")]
 
 
 async def test_optional_methods_are_used_where_there_are_any(source: Any) -> None:
@@ -221,7 +221,7 @@ async def test_optional_methods_are_used_where_there_are_any(source: Any) -> Non
         return {device.id: unhealthy("down") for device in devices}
 
     plain = source()
-    await plain.look([Event("tty")])
+    await plain.discover([Event("tty")])
     assert (await plain.probe([Device("d0")]), plain.watch()) == ({}, None)
     assert (plain.probes, plain.prepares()) == (False, False)
     await plain.prepare(1.0, [])
@@ -232,7 +232,7 @@ async def test_optional_methods_are_used_where_there_are_any(source: Any) -> Non
         prepare=lambda self, devices: heard.append(list(devices)),
         notice=lambda self, event: heard.append(event),
     )
-    await rich.look([Event("tty"), Event("usb")])
+    await rich.discover([Event("tty"), Event("usb")])
     await rich.prepare(60.0, [Device("d0")])
     assert heard == [Event("tty"), Event("usb"), [Device("d0")]]
     assert rich.probes
@@ -243,7 +243,7 @@ async def test_optional_methods_are_used_where_there_are_any(source: Any) -> Non
 
 async def test_a_backend_gets_its_options_its_root_and_what_is_wanted(source: Any, tmp_path: Path) -> None:
     one = source()
-    await one.look([])
+    await one.discover([])
     context = one.backend.context
     assert (one.backend.options, context.root, context.wanted) == (NoOptions(), tmp_path, {"model"})
     assert context.log.name == "devhost.backend.card"
@@ -314,7 +314,7 @@ async def test_a_backend_that_is_left_lets_go_after_its_last_look(
         closed.set()
 
     one = source(discover=discover, close=close)
-    task = asyncio.create_task(one.look(()))
+    task = asyncio.create_task(one.discover(()))
     await asyncio.to_thread(looking.wait, 30)
     one.close()
     task.cancel()
@@ -329,7 +329,7 @@ async def test_a_backend_that_fails_to_let_go_is_told_of_and_no_more(
         raise OSError("it is stuck")
 
     one = source(close=close)
-    await one.look(())
+    await one.discover(())
     one.close()
     while "closing a backend failed" not in caplog.messages:
         await asyncio.sleep(0.01)

@@ -68,7 +68,7 @@ class Rig:
         self.looks += 1
 
     async def allocate(self, *tokens: str) -> Granted:
-        await self.source.look([])
+        await self.source.discover([])
         return await self.supply.allocate(tokens)
 
 
@@ -237,7 +237,7 @@ async def test_a_preference_is_one_of_the_available_tokens(rig: Rig) -> None:
 
 
 async def test_a_container_may_start_again_on_a_device_that_fell_sick(rig: Rig) -> None:
-    await rig.source.look([])
+    await rig.source.discover([])
     await rig.supply.prepare(["sick"])
     with pytest.raises(UnknownDevice):
         await rig.supply.prepare(["nobody"])

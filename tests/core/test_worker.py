@@ -22,7 +22,7 @@ SHORT = 0.05
 
 @pytest.fixture
 async def lane() -> AsyncIterator[WorkerThread]:
-    lane = WorkerThread("card-look", "backend card", "when looking for devices")
+    lane = WorkerThread("card-discover", "backend card", "when looking for devices")
     yield lane
     lane.close()
 
@@ -31,7 +31,7 @@ async def test_a_call_gives_back_its_result_and_runs_off_the_loop(lane: WorkerTh
     def where(first: int, *, second: int) -> tuple[int, str]:
         return first + second, threading.current_thread().name
 
-    assert await lane.call(LONG, where, 1, second=2) == (3, "card-look")
+    assert await lane.call(LONG, where, 1, second=2) == (3, "card-discover")
 
 
 async def test_calls_run_one_after_another_in_order_on_one_thread(lane: WorkerThread) -> None:
@@ -307,7 +307,7 @@ async def test_a_lane_without_calls_keeps_no_thread_and_serves_the_next_call(
 ) -> None:
     runner = await lane.call(LONG, threading.current_thread)
     await until(lambda: not runner.is_alive())
-    assert await lane.call(LONG, lambda: threading.current_thread().name) == "card-look"
+    assert await lane.call(LONG, lambda: threading.current_thread().name) == "card-discover"
 
 
 async def test_what_is_done_last_is_done_after_the_thread_of_a_quiet_lane_has_ended(

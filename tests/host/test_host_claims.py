@@ -128,7 +128,7 @@ async def test_backends_are_told_what_is_in_use_once_that_is_known(rig, kubelet)
     rig.write(LINE)
     async with rig.running() as host:
         await held(rig, kubelet)
-        held_now = host.discoveries["toy"].source.context.held
+        held_now = host.discoveries["toy"].runner.context.held
         await rig.until(lambda: held_now() == {"pci:x", "pci:y", "device:toy/d0"})
         kubelet.release("pod")
         await rig.until(lambda: held_now() == frozenset())

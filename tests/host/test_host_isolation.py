@@ -43,7 +43,7 @@ async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, ku
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         rig.classes["toy"].discover_deadline = 0.2
         rig.scripts["toy"].on_discover = over.wait
-        host.discoveries["toy"].look()
+        host.discoveries["toy"].request_scan()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
         assert kubelet.capacity()[TOY] == 2
         reason = host.discoveries["toy"].condition.reason
@@ -123,7 +123,7 @@ async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang, monkeypa
                 break
         assert number >= worker.MAX_ABANDONED
         assert "4 earlier calls still hang" in refusal
-        assert host.discoveries["toy"].source.hung == worker.MAX_ABANDONED
+        assert host.discoveries["toy"].runner.hung == worker.MAX_ABANDONED
 
 
 async def test_an_exception_in_allocate_is_one_line_with_the_backend_named(rig, kubelet):

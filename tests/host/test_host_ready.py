@@ -41,7 +41,7 @@ async def test_a_backend_that_fails_from_the_start_is_the_reason_and_one_that_fa
         rig.scripts["toy"].on_discover = lambda: None
         await rig.until(lambda: host.ready() == (True, ""))
         rig.scripts["toy"].on_discover = fail
-        host.discoveries["toy"].look()
+        host.discoveries["toy"].request_scan()
         await rig.until(lambda: host.discoveries["toy"].condition.reason)
         assert host.ready() == (True, "")
 

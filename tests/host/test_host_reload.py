@@ -207,7 +207,7 @@ async def test_a_device_that_failed_again_and_again_and_is_offered_no_more_costs
     ill = [replace(well[0], health=unhealthy("port 1 is down")), well[1]]
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        ward = host.discoveries["toy"].ward
+        ward = host.discoveries["toy"].health
         for _ in range(PATIENCE + 1):
             rig.change("toy", ill)
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 1)
@@ -271,14 +271,14 @@ async def test_pods_are_served_until_a_backend_that_is_exchanged_has_looked(rig,
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.classes["toy"] = Slow
         host.reload()
-        await rig.until(lambda: host.discoveries["toy"].source.kind is Slow and host.generation == 2)
+        await rig.until(lambda: host.discoveries["toy"].runner.kind is Slow and host.generation == 2)
         try:
             await kubelet.admit("early", "main", TOY, 1)
         finally:
             gate.set()
         await host.discoveries["toy"].answered.wait()
         await kubelet.admit("late", "main", TOY, 1)
-        assert isinstance(host.discoveries["toy"].source.serving, Slow)
+        assert isinstance(host.discoveries["toy"].runner.serving, Slow)
 
 
 async def test_a_complaint_is_about_what_there_is_now(rig, kubelet):

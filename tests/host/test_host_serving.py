@@ -188,7 +188,7 @@ async def test_an_allocation_names_the_missing_node_and_the_device_recovers(rig,
             await kubelet.admit("pod", "main", TOY, 1)
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
         node.touch()
-        rig.host.discoveries["toy"].look()
+        rig.host.discoveries["toy"].request_scan()
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
 
 

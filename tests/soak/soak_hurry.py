@@ -13,7 +13,7 @@ from unittest.mock import patch
 from devhost.backend.backoff import Backoff
 
 SHORT = {
-    "devhost.discovery.scanner.DENIED_RESYNC": 0.5,
+    "devhost.discovery.scanner.MISSING_RESYNC": 0.5,
     "devhost.discovery.scanner.STALE_AFTER": 0.5,
     "devhost.discovery.health.LONGEST_HOLD": 0.3,
     "devhost.host.host.FIRST_PLAN": 0.5,

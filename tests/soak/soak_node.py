@@ -164,7 +164,7 @@ class Node:
     def look(self, name: str) -> None:
         """An event of this backend."""
         if self.host is not None and name in self.host.discoveries:
-            self.host.discoveries[name].look()
+            self.host.discoveries[name].request_scan()
 
     def doubt(self, name: str) -> None:
         """Reason to probe what this backend has: no event tells of what only a probe finds."""

@@ -210,8 +210,8 @@ def _backends(node: Node, host: Host) -> Iterator[str]:
         wanted = State.DEGRADED if node.toys[name].broken else State.OK
         if discovery.condition.state is not wanted:
             yield f"backend {name} is {discovery.condition}"
-        if discovery.source.hung > 3 * MAX_ABANDONED:  # a lane to look, one to probe, one to serve
-            yield f"backend {name} has {discovery.source.hung} hung threads"
+        if discovery.runner.hung > 3 * MAX_ABANDONED:  # a lane to look, one to probe, one to serve
+            yield f"backend {name} has {discovery.runner.hung} hung threads"
 
 
 def _tasks(node: Node, host: Host) -> Iterator[str]:
@@ -219,7 +219,7 @@ def _tasks(node: Node, host: Host) -> Iterator[str]:
         f"resource {name}" for name in host.services
     }
     for name in host.discoveries:
-        wanted |= {f"look {name}"} | EXTRA_TASKS.get(name, set())
+        wanted |= {f"scan {name}"} | EXTRA_TASKS.get(name, set())
     if odd := host.tasks.named().keys() ^ wanted:
         yield f"tasks {sorted(odd)} too many or too few"
     if node.loose:
@@ -303,7 +303,7 @@ def footprint() -> Mapping[str, int]:
     kinds.update(
         f"thread {thread.name}"
         for thread in threading.enumerate()
-        if thread.name.endswith(("-look", "-probe", "-serve", "-watch", "reload"))
+        if thread.name.endswith(("-discover", "-probe", "-serve", "-watch", "reload"))
     )
     return kinds
 

@@ -52,7 +52,7 @@ class Node:
 
     def tell(self, *events: Event) -> None:
         for event in events:
-            self.discovery.look(event)
+            self.discovery.request_scan(event)
 
     async def shows(self, condition: Callable[[dict[str, str]], bool]) -> None:
         """Waits for a list, as devices with the reason why each is withheld."""

@@ -128,7 +128,7 @@ async def test_a_missing_node_is_named_and_nothing_is_handed_out(
 ) -> None:
     machine(tmp_path)
     source = BackendRunner(Sriov, SriovOptions(), tmp_path, {"*"})
-    devices = {device.id: device for device in await source.look([])}
+    devices = {device.id: device for device in await source.discover([])}
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
     supply = Allocator("a.b/c", inventory, source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
     terms = Terms(SriovUse(rdma=True))

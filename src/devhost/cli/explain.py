@@ -96,7 +96,7 @@ def _is_named(text: str, device: Device) -> bool:
 
 def _has_hex(found: Survey, backend: str, device: Device, folded: str) -> bool:
     """Whether an attribute whose case means nothing has this value, which is in lower case."""
-    known = found.discoveries[backend].source.kind.attributes
+    known = found.discoveries[backend].runner.kind.attributes
     for key, value in device.attributes.items():
         attribute = declared(known, key)
         if attribute is not None and attribute.hex:

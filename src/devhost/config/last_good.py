@@ -2,14 +2,13 @@
 
 A copy is one file for each path of a configuration: two lines of comment, then the bytes that were accepted.
 The second line is JSON: the path, when and by which devhost it was accepted, and a hash of the bytes.
-Writing one replaces the file before, so that whoever reads it, also after a crash, sees either of them whole.
+A new copy replaces the file, so that a reader, also after a crash, sees either of them whole.
 
-A copy is a convenience. What keeps devhost from writing it is logged once, and devhost serves all the same.
+A copy is a convenience. If it cannot be written, that is logged once, and devhost serves all the same.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 from devhost import __version__
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
-from devhost.backend.incident import Incident
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.discovery.worker import FileWorker
 from devhost.telemetry.log import get
 
@@ -96,9 +95,10 @@ class LastGood:
     Args:
         config: the path of the configuration; the copy of one path is never used for another.
         directory: where copies are, made when first needed; ``None`` for no copy.
+        clock: a fake one in tests.
     """
 
-    def __init__(self, config: Path, directory: Path | None) -> None:
+    def __init__(self, config: Path, directory: Path | None, clock: Clock = LOOP_CLOCK) -> None:
         self._config = os.path.abspath(config)  # noqa: PTH100 - a ConfigMap's links lead elsewhere each time
         # a path that names an open file is another one each time: `--config <(generate)`
         passing = self._config.startswith(("/dev/", "/proc/"))
@@ -109,8 +109,11 @@ class LastGood:
         self.since = 0.0
         self._wanted: Accepted | None = None
         self._old = False
-        self._failing = Incident()
-        self._lane = _lane()
+        self._clock = clock
+        self._failures = FailureLog(
+            log, "the configuration is not copied", "the configuration is copied again", file=self._config
+        )
+        self._worker = _worker()
 
     def read(self) -> Copy | None:
         """The copy; ``None`` where there is none.
@@ -137,42 +140,43 @@ class LastGood:
         """Writes again what could not be written, for ever.
 
         Args:
-            changed: called when :attr:`outdated` is another than before.
+            changed: called when :attr:`outdated` changed.
         """
-        while True:
-            await asyncio.sleep(AGAIN)
+
+        async def write() -> float:
             before = self.outdated
             await self._write()
             if self.outdated != before:
                 changed()
+            return AGAIN
+
+        await Reconciler(write, first=AGAIN, clock=self._clock).run()
 
     def close(self) -> None:
         """Lets the thread that writes end."""
-        self._lane.close()
+        self._worker.close()
 
     async def _write(self) -> None:
         wanted, file = self._wanted, self.file
         if wanted is None or file is None:
             return
         try:
-            await self._lane.file(f"keep a copy of the configuration in {file.parent}", self._store, wanted)
+            await self._worker.file(f"keep a copy of the configuration in {file.parent}", self._store, wanted)
         except EnvironmentFailure as error:
             old = f"{file} is the copy of an earlier configuration: " if self._old else ""
             reason = f"{old}{error}"
-            if self._failing.news(reason):
+            if self._failures.failed(reason):
                 self.since = time.time()
-                log.warning("the configuration is not copied", file=self._config, reason=reason)
             self.outdated = reason if old else ""
         else:
             if wanted is self._wanted:
                 self._wanted = None
             self.outdated = ""
-            if self._failing.over():
-                log.info("the configuration is copied again", file=self._config)
+            self._failures.succeeded()
         finally:
-            if not self._lane.abandoned:  # edits are rare: the thread need not wait for the next
-                self._lane.close()
-                self._lane = _lane()
+            if not self._worker.abandoned:  # edits are rare: the thread need not wait for the next
+                self._worker.close()
+                self._worker = _worker()
 
     def _store(self, wanted: Accepted) -> None:
         assert self.file is not None
@@ -212,9 +216,9 @@ class LastGood:
         if len(rest) == len(text) or not about.startswith(_ABOUT) or not newline:
             raise damaged
         try:
-            said = json.loads(about.removeprefix(_ABOUT))
-            config, at, version = (str(said[key]) for key in ("config", "accepted", "version"))
-            whole = said["sha256"] == _digest(data)
+            header = json.loads(about.removeprefix(_ABOUT))
+            config, at, version = (str(header[key]) for key in ("config", "accepted", "version"))
+            whole = header["sha256"] == _digest(data)
         except (ValueError, TypeError, LookupError):
             raise damaged from None
         if not whole:
@@ -224,7 +228,7 @@ class LastGood:
         return Copy(self.file, data, at, version)
 
 
-def _lane() -> FileWorker:
+def _worker() -> FileWorker:
     return FileWorker("configuration copy", _HINT)
 
 
@@ -242,7 +246,7 @@ def _own(path: Path) -> bytes:
 
 
 def _opened_itself(path: str, flags: int) -> int:
-    """Opens for ``open(opener=…)`` no link, and waits for nobody."""
+    """An opener for ``open`` that follows no link and does not wait for a writer."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

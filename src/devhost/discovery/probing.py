@@ -1,17 +1,15 @@
 """One backend's probes: when to ask, and for which devices an answer counts.
 
-A probe is dear (it may start a process, or wait for firmware), so it runs beside the looks and never
-before them, seldom, and only while there are devices. What it said of a device holds until the next
-answer. Nothing it says is laid on a device that was not there all the time while it ran, or that
-``discover`` tells otherwise of by then: that one is asked for again, soon.
+A probe is expensive (it may start a process, or wait for firmware), so it runs beside the scans and never
+before them, seldom, and only while there are devices. Its verdicts hold until the next answer. A verdict
+does not count for a device that was away while the probe ran, or that ``discover`` reports differently by
+then: that device is probed again soon.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -19,8 +17,11 @@ from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Device, Health
 
+from .reconciler import Clock, Reconciler, Retry
+from .runner import BackendRunner
+
 APART = 5.0
-"""Seconds at least between two probes, whoever asks for them."""
+"""Least seconds between two probes, whatever asks for them."""
 
 REST = 4.0
 """How many times its own duration follows a probe as a pause: probes take a fifth of the time at most."""
@@ -29,11 +30,10 @@ LONGEST_REST = 60.0
 """Seconds; the longest such pause."""
 
 T = TypeVar("T")
-Probe = Callable[[Sequence[Device]], Awaitable[Mapping[str, Health]]]
 
 
 @dataclass(slots=True)
-class Trouble:
+class FailureStreak:
     """Calls of one kind that fail one after another; ``reason`` is the last one's, empty if there are none.
 
     ``since`` is when the first of them was made, in monotonic seconds.
@@ -48,8 +48,8 @@ class Trouble:
             self.since = began
         self.reason = reason
 
-    def over(self) -> None:
-        """A call succeeded, or there is nothing to ask any more."""
+    def end(self) -> None:
+        """A call succeeded, or there is nothing left to ask."""
         self.reason = ""
 
 
@@ -57,120 +57,112 @@ class Probing:
     """Probes the devices of one backend.
 
     Args:
-        probe: asks the backend; raises BackendError where it fails or hangs.
-        told: called after each probe, with the error if it failed.
-        resync: seconds between probes when nobody asks for one.
-        clock: monotonic seconds, those of the event loop.
+        runner: the backend in service.
+        probed: called after each probe, with the error if it failed.
+        resync: seconds between probes when nothing asks for one.
+        predecessor: the probes of the same devices until now; their verdicts hold until there is an answer.
+        clock: a fake one in tests.
     """
 
     def __init__(
         self,
-        probe: Probe,
-        told: Callable[[BackendError | None], None],
+        runner: BackendRunner,
+        probed: Callable[[BackendError | None], None],
         resync: float,
-        clock: Callable[[], float],
+        predecessor: Probing | None,
+        clock: Clock,
     ) -> None:
-        self._probe = probe
-        self._told = told
+        self._runner = runner
+        self._probed = probed
         self._resync = resync
         self._clock = clock
-        self.trouble = Trouble()
-        self.sick: Mapping[str, Health] = {}
-        """The verdicts that hold now, of the devices that are not well."""
-        self.tried = False
-        """Whether a probe has ended, well or not."""
-        self._answered = False
+        self.failing: FailureStreak = replace(predecessor.failing) if predecessor else FailureStreak()
+        self.unhealthy: Mapping[str, Health] = predecessor.unhealthy if predecessor else {}
+        """The verdicts that hold now, of the devices that are not healthy."""
+        self.tried: bool = predecessor.tried if predecessor else False
+        """Whether a probe has ended, successfully or not."""
+        self._answered: bool = predecessor._answered if predecessor else False
         self._devices: Mapping[str, Device] = {}
         self._asked: Mapping[str, Device] = {}  # of the probe that runs, those that never were away since
         self._judged: Mapping[str, Device] = {}  # as they were when a verdict was given, the same
-        self._due = asyncio.Event()
-        self._pacer = Pacer(REST, APART, LONGEST_REST)
-        self._backoff = Backoff(APART, 30.0)
+        self._probes = Reconciler(
+            self._probe,
+            backoff=Backoff(APART, 30.0),
+            first=None,
+            pacer=Pacer(REST, APART, LONGEST_REST),
+            wakeable=False,
+            clock=clock,
+        )
 
-    def succeed(self, before: Probing) -> None:
-        """Begins with what the probes of the same devices said so far, until there is an answer."""
-        self.sick, self.tried, self._answered = before.sick, before.tried, before._answered
-        self.trouble = replace(before.trouble)
+    def request(self) -> None:
+        """Asks for a probe soon; many requests lead to one probe."""
+        self._probes.wake()
 
-    def ask(self) -> None:
-        """Asks for a probe soon; many requests are folded into one."""
-        self._due.set()
-
-    def see(self, devices: Mapping[str, Device]) -> None:
-        """Takes what a look found. Devices of which nothing is known are probed soon."""
+    def update(self, devices: Mapping[str, Device]) -> None:
+        """Takes what a scan found. Devices without a verdict are probed soon."""
         self._devices = devices
         self._asked = _among(self._asked, devices)
         self._judged = _among(self._judged, devices)
-        self.sick = _among(self.sick, devices)
+        self.unhealthy = _among(self.unhealthy, devices)
         if not devices:
-            self.trouble.over()  # nobody is left who could be in doubt
-        elif self._owes():
-            self.ask()
+            self.failing.end()  # no device is left that could be in doubt
+        elif self._lacks_verdict():
+            self.request()
 
     async def run(self) -> None:
         """Probes when asked, and at the slow resync while there are devices; never ends by itself."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._resync if self._devices else None):
-                    await self._due.wait()
-            await asyncio.sleep(self._pacer.pause(self._clock()))
-            if not self._devices:
-                self._due.clear()
-                continue
-            began = self._clock()
-            answered = await self.once()
-            self._pacer.ran(began, self._clock())
-            if answered:
-                self._backoff.reset()
-            else:
-                # Requests do not shorten the wait: hardware in trouble is not helped by more calls.
-                self.ask()
-                await asyncio.sleep(self._backoff.delay())
+        await self._probes.run()
+
+    async def _probe(self) -> float | None:
+        if not self._devices:
+            return None
+        if not await self.once():
+            raise Retry
+        return self._resync
 
     async def once(self) -> bool:
-        """Probes the devices there are now; false if that failed, which :attr:`trouble` then tells of."""
-        self._due.clear()
+        """Probes the devices there are now; false if that failed, which :attr:`failing` then describes."""
         asked = self._asked = self._devices
         if not asked:
             return True
-        began = self._clock()
+        began = self._clock.time()
         failure: BackendError | None = None
         try:
-            verdicts = await self._probe(tuple(asked.values()))
+            verdicts = await self._runner.probe(tuple(asked.values()))
         except BackendError as error:
             failure = error
             if self._devices:
-                # Whoever has never had an answer cannot fall back on the last one.
-                self.trouble.add(error.message, began if self._answered else -math.inf)
+                # A backend that has never answered has no last answer that could still hold.
+                self.failing.add(error.message, began if self._answered else -math.inf)
         else:
-            self.trouble.over()
+            self.failing.end()
             self._answered = True
             self._judge(verdicts)
         finally:
             self._asked = {}
         self.tried = True
-        self._told(failure)
+        self._probed(failure)
         return failure is None
 
     def _judge(self, verdicts: Mapping[str, Health]) -> None:
-        """Lays the verdicts on the devices they were given of; one that is not named is healthy."""
+        """Applies the verdicts to the devices they were given for; a device that is not named is healthy."""
         self._judged = {
             name: asked for name, asked in self._asked.items() if _alike(asked, self._devices[name])
         }
         self._asked = {}
-        ill = {name for name in self._judged if not verdicts.get(name, HEALTHY).healthy}
-        # One that was unplugged for less time than passes between two looks fails its probe as a dead one.
-        doubtful = ill - self.sick.keys()
-        kept = {name: verdict for name, verdict in self.sick.items() if name not in self._judged}
-        self.sick = kept | {name: verdicts[name] for name in ill}
-        if doubtful or self._owes():
-            self.ask()
+        failed = {name for name in self._judged if not verdicts.get(name, HEALTHY).healthy}
+        # A device that was unplugged for a moment between two scans fails its probe like a dead one.
+        doubtful = failed - self.unhealthy.keys()
+        kept = {name: verdict for name, verdict in self.unhealthy.items() if name not in self._judged}
+        self.unhealthy = kept | {name: verdicts[name] for name in failed}
+        if doubtful or self._lacks_verdict():
+            self.request()
 
-    def _owes(self) -> bool:
-        """Whether some device was never asked for, or is not what it was when it was found to be ill."""
+    def _lacks_verdict(self) -> bool:
+        """Whether some device was never probed, or has changed since it was found unhealthy."""
         for name, device in self._devices.items():
             known = self._asked.get(name) or self._judged.get(name)
-            if known is None or (name in self.sick and known.health != device.health):
+            if known is None or (name in self.unhealthy and known.health != device.health):
                 return True
         return False
 

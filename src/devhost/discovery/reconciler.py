@@ -100,11 +100,13 @@ class FailureLog:
         self._level = level
         self._fields = fields
 
-    def failed(self, reason: str) -> None:
-        """It failed, for this reason."""
-        if self.incident.news(reason):
-            write = self._log.error if self._level == "error" else self._log.warning
-            write(self._failed, **self._fields, reason=reason)
+    def failed(self, reason: str) -> bool:
+        """It failed, for this reason; true if that has been logged."""
+        if not self.incident.news(reason):
+            return False
+        write = self._log.error if self._level == "error" else self._log.warning
+        write(self._failed, **self._fields, reason=reason)
+        return True
 
     def succeeded(self) -> None:
         """It works."""

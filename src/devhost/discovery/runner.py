@@ -1,4 +1,4 @@
-"""A backend in service: the object, its context, and the three lanes its calls run on.
+"""A backend in service: the object, its context, and the threads its calls run on.
 
 Whatever a backend raises leaves here as a :class:`BackendError` with the backend's name in it.
 """
@@ -43,7 +43,6 @@ T = TypeVar("T")
 WATCH_DEADLINE = 60.0
 """Seconds one ``run_blocking`` call of ``watch()`` may take: a source should return now and then."""
 
-
 HeldClaims = Callable[[], frozenset[str] | None]
 """Tells what containers use, see :meth:`devhost.backend.Context.held`; from any thread."""
 
@@ -84,7 +83,7 @@ class ServiceContext:
         self.wanted: Collection[str] = wanted
         self.entries: Collection[object] = entries
         self._held = held
-        self._lane = WorkerThread(f"{name}-watch", f"backend {name}", "when waiting for events")
+        self._worker = WorkerThread(f"{name}-watch", f"backend {name}", "when waiting for events")
 
     def held(self) -> frozenset[str] | None:
         """What containers use now; ``None`` while that is not known."""
@@ -92,18 +91,25 @@ class ServiceContext:
 
     async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call of ``watch()`` off the loop, with a deadline."""
-        return await self._lane.call(WATCH_DEADLINE, call, *args, **kwargs)
+        return await self._worker.call(WATCH_DEADLINE, call, *args, **kwargs)
 
     def close(self) -> None:
         """Lets the watching thread end."""
-        self._lane.close()
+        self._worker.close()
 
 
 class BackendRunner:
     """One backend in service.
 
-    The backend object is made with the first :meth:`look`, on the same lane and under the same
+    The backend object is made with the first :meth:`discover`, on the same thread and under the same
     deadline: a constructor may load a vendor's library and hang as well as any call.
+
+    Args:
+        wanted: names of the attributes that something looks at.
+        held: what containers use, see :meth:`devhost.backend.Context.held`.
+        entries: what the resources say to the backend.
+        predecessor: a runner whose backend object serves pods until this one has discovered devices: its
+            devices are listed until then, and only it knows what it takes to use them.
     """
 
     def __init__(
@@ -114,30 +120,24 @@ class BackendRunner:
         wanted: Collection[str] = (),
         held: HeldClaims = lambda: None,
         entries: Collection[object] = (),
+        predecessor: BackendRunner | None = None,
     ) -> None:
         self.name = kind.name
         self.kind = kind
         self.options = options
         self.context = ServiceContext(kind.name, root, wanted, held, entries)
         who = f"backend {kind.name}"
-        self._looking = WorkerThread(f"{kind.name}-look", who, "when looking for devices")
+        self._discovering = WorkerThread(f"{kind.name}-discover", who, "when looking for devices")
         self._probing = WorkerThread(f"{kind.name}-probe", who, "when probing devices")
         self._serving = WorkerThread(f"{kind.name}-serve", who, "when serving a container")
         self._linking = WorkerThread(f"{kind.name}-links", who, "when asked for links or labels")
-        self._lanes = (self._looking, self._probing, self._serving, self._linking)
-        self.linkage = LinkCache(kind.name, self._closeness) if issubclass(kind, CanLink) else None
+        self._workers = (self._discovering, self._probing, self._serving, self._linking)
+        self.link_cache = LinkCache(kind.name, self._closeness) if issubclass(kind, CanLink) else None
         """How its devices are joined; ``None`` for a backend that has no ``links``."""
         self.missing_drivers: tuple[MissingDriver, ...] = ()
-        """Hardware without its driver, as of the last look that succeeded."""
+        """Hardware without its driver, as of the last discovery that succeeded."""
         self._made: Backend | None = None
-        self._before: Backend | None = None
-
-    def succeed(self, before: BackendRunner) -> None:
-        """Has pods served by another source's backend object until this one has looked for the first time.
-
-        Its devices are listed until then, and only who has seen a device may know what it takes to use it.
-        """
-        self._before = before._before or before._made
+        self._before: Backend | None = (predecessor._before or predecessor._made) if predecessor else None
 
     @property
     def serving(self) -> Backend:
@@ -146,7 +146,7 @@ class BackendRunner:
 
     @property
     def backend(self) -> Backend:
-        """The backend object; there is one once a :meth:`look` has succeeded."""
+        """The backend object; there is one once a :meth:`discover` has succeeded."""
         if self._made is None:
             raise BackendError(f"backend {self.name} has not started")
         return self._made
@@ -157,7 +157,7 @@ class BackendRunner:
         return self._made is not None
 
     def prepares(self, options: object = None) -> bool:
-        """Whether the backend wants to hear of each container start with devices of a resource.
+        """Whether the backend prepares devices of a resource for each container start.
 
         Args:
             options: the value of the backend's ``ResourceOptions`` for that resource.
@@ -172,7 +172,7 @@ class BackendRunner:
     @property
     def links(self) -> Mapping[frozenset[str], int]:
         """How closely devices are joined, by their ids, as far as that is known; never asks."""
-        return self.linkage.links if self.linkage else {}
+        return self.link_cache.links if self.link_cache else {}
 
     @property
     def provisions(self) -> bool:
@@ -181,7 +181,7 @@ class BackendRunner:
 
     @property
     def informs(self) -> bool:
-        """Whether the backend has something to tell network plugins."""
+        """Whether the backend has device information for network plugins."""
         return issubclass(self.kind, CanInform)
 
     @property
@@ -191,26 +191,26 @@ class BackendRunner:
 
     @property
     def takes_shares(self) -> bool:
-        """Whether the backend is told how much of each device a container asks for."""
+        """Whether the backend receives how much of each device a container asks for."""
         return self.kind.takes_shares
 
     @property
     def hung(self) -> int:
         """Threads left behind in calls that never returned."""
-        return sum(lane.abandoned for lane in self._lanes)
+        return sum(worker.abandoned for worker in self._workers)
 
     @property
-    def hung_lanes(self) -> frozenset[str]:
-        """Names of the lanes, which are those of their threads, that left any behind."""
-        return frozenset(lane.name for lane in self._lanes if lane.abandoned)
+    def hung_threads(self) -> frozenset[str]:
+        """Names of the threads that were left behind."""
+        return frozenset(worker.name for worker in self._workers if worker.abandoned)
 
-    async def look(self, events: Sequence[Event]) -> list[Device]:
-        """Tells the backend what happened and asks what exists now.
+    async def discover(self, events: Sequence[Event]) -> list[Device]:
+        """Passes events to the backend and asks which devices exist now.
 
         Raises:
             BackendError: it failed, or hung past its deadline.
         """
-        return await self._guarded(self._looking, self.kind.discover_deadline, self._look, events)
+        return await self._guarded(self._discovering, self.kind.discover_deadline, self._discover, events)
 
     async def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """Health by device id; empty from a backend that has no ``probe``.
@@ -271,7 +271,7 @@ class BackendRunner:
         """How closely each of some pairs of devices is joined.
 
         Raises:
-            BackendError: the backend failed, hung past its deadline, or answered nonsense.
+            BackendError: the backend failed, hung past its deadline, or answered something else than numbers.
         """
         backend = self.backend
 
@@ -304,11 +304,11 @@ class BackendRunner:
 
         return await self._guarded(self._linking, self.kind.discover_deadline, ask) if self.labels else {}
 
-    async def provision(self, lane: WorkerThread, deadline: float) -> None:
+    async def provision(self, worker: WorkerThread, deadline: float) -> None:
         """Brings the hardware to what the options say; nothing for a backend that has no ``provision``.
 
         Args:
-            lane: where to run it; it outlives this source.
+            worker: where to run it; it outlives this runner.
 
         Raises:
             NotYet: it waits for something; also for the backend itself to start.
@@ -318,10 +318,10 @@ class BackendRunner:
             raise NotYet(f"backend {self.name} has not started")
         backend = self.backend
         if isinstance(backend, CanProvision):
-            await self._guarded(lane, deadline, backend.provision)
+            await self._guarded(worker, deadline, backend.provision)
 
     async def serve(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``call``, which uses the backend for a pod, on the serving lane.
+        """Runs ``call``, which uses the backend for a pod, on the serving thread.
 
         Raises:
             AllocationError: the backend says a device cannot be used now.
@@ -330,20 +330,20 @@ class BackendRunner:
         return await self._guarded(self._serving, deadline, call, *args, **kwargs)
 
     async def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
-        """Those devices of whose host paths none is missing any more.
+        """Those devices whose host paths are all back.
 
         Raises:
-            BackendError: looking at the paths hung past the deadline.
+            BackendError: checking the paths hung past the deadline.
         """
 
         def look() -> list[str]:
             return [device for device, paths in denied.items() if all(map(self.exists, paths))]
 
-        return await self._guarded(self._looking, self.kind.discover_deadline, look)
+        return await self._guarded(self._discovering, self.kind.discover_deadline, look)
 
     def exists(self, path: str) -> bool:
         """Whether the host has this path. May block on a dead file system: not for the event loop."""
-        # not pathlib: any error means "no", and making a Path costs three times the look itself
+        # not pathlib: any error means "no", and making a Path costs three times the check itself
         return os.path.exists(os.path.join(self.context.root, path.lstrip("/")))  # noqa: PTH110, PTH118
 
     def watch(self) -> AsyncIterator[Event] | None:
@@ -351,21 +351,21 @@ class BackendRunner:
         return self.backend.watch() if isinstance(self.backend, CanWatch) else None
 
     def close(self) -> None:
-        """Lets the threads end, and the backend let go of what it keeps; waits for nobody."""
-        self._looking.close(self._let_go)
-        for lane in self._lanes:
-            lane.close()
+        """Lets the threads end, and closes the backend; waits for neither."""
+        self._discovering.close(self._close_backend)
+        for worker in self._workers:
+            worker.close()
         self.context.close()
 
-    def _let_go(self) -> None:
-        """After the last look: it may have begun what no event source was there to end."""
+    def _close_backend(self) -> None:
+        """After the last discovery, which may have started what only ``close`` ends."""
         if self._made is not None and isinstance(self.backend, CanClose):
             try:
                 self.backend.close()
-            except Exception as error:  # noqa: BLE001 - a vendor's code may raise anything
+            except Exception as error:  # noqa: BLE001 - third-party code may raise anything
                 log.warning("closing a backend failed", backend=self.name, reason=one_line(error))
 
-    def _look(self, events: Sequence[Event]) -> list[Device]:
+    def _discover(self, events: Sequence[Event]) -> list[Device]:
         if self._made is None:
             self._made = self.kind(self.options, self.context)
         if isinstance(self.backend, CanNotice):
@@ -393,10 +393,16 @@ class BackendRunner:
         return {device: sound_health(verdict) for device, verdict in verdicts.items()}
 
     async def _guarded(
-        self, lane: WorkerThread, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+        self,
+        worker: WorkerThread,
+        deadline: float,
+        call: Callable[P, T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         try:
-            return await lane.call(deadline, call, *args, **kwargs)
+            return await worker.call(deadline, call, *args, **kwargs)
         except BackendTimeout:
             raise
         except BackendError as error:

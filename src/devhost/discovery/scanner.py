@@ -1,11 +1,11 @@
 """One backend's loops: events and timers in, validated devices out; errors and hangs stay in here.
 
-Looks say what exists, probes (:mod:`.probing`) what is well; neither waits for the other, but for the
-first list: it is held back for the first probe, so that a device known to be ill is not offered for a
-moment after each start.
+A scan finds which devices exist, a probe (:mod:`.probing`) which of them are healthy. Neither waits for the
+other, with one exception: the first list waits for the first probe, so that a device known to be unhealthy
+is not offered for a moment after each start.
 
-A failing backend keeps the list it last gave. Only when it has failed for :data:`STALE_AFTER` are its
-devices shown Unhealthy, with its error as the reason; they return with its first answer.
+A failing backend keeps its last list. Once it has failed for :data:`STALE_AFTER` its devices are Unhealthy,
+with its error as the reason, until its first answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -26,36 +25,37 @@ from devhost.telemetry.log import get
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 from .health import HealthTracker
-from .probing import Probing, Trouble
+from .probing import FailureStreak, Probing
+from .reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
 from .runner import BackendRunner
-from .validation import RefusedDevice, sound_devices
+from .validation import RefusedDevice, valid_devices
 
 log = get(__name__)
 
 RESYNC = 60.0
-"""Seconds between looks at everything, and between probes: the net under events that were lost."""
+"""Seconds between scans of everything, and between probes: a safeguard against lost events."""
 
-DENIED_RESYNC = 5.0
-"""The same while some device waits for a node that was missing when a pod needed it."""
+MISSING_RESYNC = 5.0
+"""The same while some device waits for a host path that was missing when a pod needed it."""
 
 STALE_AFTER = 30.0
-"""Seconds a backend may fail before its devices are no longer believed to be healthy."""
+"""Seconds a backend may fail before its devices are no longer considered healthy."""
 
 SILENCE = 60.0
-"""Seconds for which an event source that had failed must be open to count as well without having spoken."""
+"""Seconds after which an event source that had failed counts as working although no event has arrived."""
 
 EVENT_LIMIT = 1000
-"""Events remembered for one look; past it the backend is told that anything may have changed."""
+"""Events kept for one scan; beyond it the backend is told that anything may have changed."""
 
-NAMED = 20
-"""Refused devices that the log names at most after one look."""
+LOGGED = 20
+"""Refused devices that the log names at most after one scan."""
 
 ANYTHING = Event()
 """The event that says only that something may have changed."""
 
 
 class State(StrEnum):
-    """How a backend does."""
+    """The state of a backend."""
 
     STARTING = "starting"
     OK = "ok"
@@ -64,98 +64,110 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Condition:
-    """What there is to say of a backend; ``since`` is wall-clock seconds."""
+    """What is known about a backend; ``since`` and ``last_scan`` are wall-clock seconds."""
 
     state: State = State.STARTING
     reason: str = ""
     since: float = 0.0
-    last_look: float | None = None
-    seconds: float | None = None
+    last_scan: float | None = None
+    duration: float | None = None
+    """Seconds that the last scan took."""
     refused: tuple[RefusedDevice, ...] = ()
     missing_drivers: tuple[MissingDriver, ...] = ()
 
 
 class Scanner:
-    """Keeps the devices of one source up to date.
+    """Keeps the devices of one backend up to date.
 
     Args:
-        source: the backend in service.
-        metrics: hears of looks and failures.
+        runner: the backend in service.
+        metrics: counts scans and failures.
         found: called in the loop whenever devices, their health or the condition changed. Its argument
             is the monotonic time of the first event that led to it, ``None`` for a timer.
-        clock: monotonic seconds, those of the event loop.
+        predecessor: the scanner of the same hardware that ends now. Its unchanged devices stay the same
+            objects, and a device or backend that was unhealthy stays so until there is a new answer.
+        clock: a fake one in tests.
     """
 
     def __init__(
         self,
-        source: BackendRunner,
+        runner: BackendRunner,
         metrics: Metrics,
         found: Callable[[float | None], None],
-        clock: Callable[[], float] = time.monotonic,
+        predecessor: Scanner | None = None,
+        clock: Clock = LOOP_CLOCK,
     ) -> None:
-        self.source = source
+        self.runner = runner
         self._metrics = metrics
+        self._found = found
         self._clock = clock
         self.devices: Mapping[str, Device] = {}
-        self.ward = HealthTracker()
-        self.condition = Condition(since=time.time())
-        self.asked: frozenset[str] = frozenset()
+        self.requested: frozenset[str] = frozenset()
         """Attribute names that the backend was asked for when it found :attr:`devices`."""
+        self.health = HealthTracker()
+        self.condition = Condition(since=time.time())
+        self.event_source_error = ""
+        """Why the backend's own event source does not work; empty while it does."""
         self.answered = asyncio.Event()
-        """Set once there is something to tell: devices, or why there are none."""
-        self._found = found
-        self._seen: Mapping[str, Device] = {}
-        self._seen_asked: frozenset[str] = frozenset()
-        self._looked = asyncio.Event()
+        """Set once there is an answer: devices, or why there are none."""
+        self._scanned = asyncio.Event()
         self._listed = False
         self._events: list[Event] = []
         self._event_at: float | None = None
-        self._wake = asyncio.Event()
-        self._backoff = Backoff(0.5, 30.0)
-        self._pacer = Pacer()
-        self._trouble = Trouble()
-        self._degraded = Incident()
-        self._deaf = Incident()
-        self.deaf = ""
-        """Why the backend's own event source tells nothing; empty while it does."""
         self._full = False
-        self._resynced_at = clock()
-        self._doubt: asyncio.TimerHandle | None = None
-        self._probing = Probing(source.probe, self._probed, RESYNC, clock) if source.probes else None
-
-    def succeed(self, before: Scanner) -> None:
-        """Begins with what another discovery of the same hardware knew, which ends.
-
-        Unchanged devices stay the same objects, and one that was ill is so until there is other news of it.
-        So is the backend itself.
-        """
-        self.devices = self._seen = before.devices
-        self.asked = self._seen_asked = before.asked
-        self.ward = before.ward
-        self._degraded, self._deaf, self.deaf = before._degraded, before._deaf, before.deaf
-        self.condition.refused = before.condition.refused
-        self.condition.missing_drivers = before.condition.missing_drivers
-        if before.condition.state is State.DEGRADED:
-            # it is not well only because it is asked by somebody else: that takes an answer
-            self._trouble = replace(before._trouble)
-            self.condition = replace(before.condition, last_look=None)
-        if self._probing and before._probing:
-            self._probing.succeed(before._probing)
-        else:
-            self.ward.probed({})
+        self._resynced_at: float | None = None
+        self._failing = FailureStreak()
+        self._degraded = Incident()
+        self._stale_timer: Timer | None = None
+        event_source_failures: Incident | None = None
+        if predecessor is not None:
+            self.devices, self.requested = predecessor.devices, predecessor.requested
+            self.health, self._degraded = predecessor.health, predecessor._degraded
+            self.event_source_error = predecessor.event_source_error
+            event_source_failures = predecessor._event_failures.incident
+            self.condition.refused = predecessor.condition.refused
+            self.condition.missing_drivers = predecessor.condition.missing_drivers
+            if predecessor.condition.state is State.DEGRADED:
+                # a new object does not make the backend work again: that takes an answer
+                self._failing = replace(predecessor._failing)
+                self.condition = replace(predecessor.condition, last_scan=None)
+            if not runner.probes:
+                self.health.apply_probe({})
+        self._seen, self._seen_requested = self.devices, self.requested
+        self._scans = Reconciler(
+            self._scan, backoff=Backoff(0.5, 30.0), pacer=Pacer(), wakeable=False, clock=clock
+        )
+        self._event_failures: FailureLog = FailureLog(
+            log,
+            "event source failed",
+            "event source is back",
+            incident=event_source_failures,
+            backend=runner.name,
+        )
+        self._following = Reconciler(
+            self._follow,
+            backoff=Backoff(1.0, 60.0),
+            failures=self._event_failures,
+            wakeable=False,
+            clock=clock,
+        )
+        self._probing: Probing | None = None
+        if runner.probes:
+            before = predecessor._probing if predecessor else None
+            self._probing = Probing(runner, self._probed, RESYNC, before, clock)
 
     @property
     def listed(self) -> bool:
-        """Whether a list of devices, its own or that of its forerunner, is known."""
+        """Whether a list of devices, its own or its predecessor's, is known."""
         return self._listed or bool(self.devices)
 
     def concerns(self, event: Event) -> bool:
-        """Whether the backend wants to hear of this event."""
-        subsystems = self.source.kind.subsystems
+        """Whether the backend wants this event."""
+        subsystems = self.runner.kind.subsystems
         return not event.subsystem or event.subsystem in subsystems or "*" in subsystems
 
-    def look(self, event: Event = ANYTHING) -> None:
-        """Asks for a look soon, and never for a probe; many requests are folded into one."""
+    def request_scan(self, event: Event = ANYTHING) -> None:
+        """Asks for a scan soon, and never for a probe; many requests lead to one scan."""
         if not event.sys_path and not event.dev_node:
             self._full = True
         if len(self._events) < EVENT_LIMIT:
@@ -163,47 +175,41 @@ class Scanner:
         else:
             self._full = True
         if self._event_at is None:
-            self._event_at = self._clock()
-        self._wake.set()
+            self._event_at = self._clock.time()
+        self._scans.wake()
 
     def recheck(self) -> None:
-        """Asks for a look and a probe: somebody has reason to doubt what is known."""
-        self.look()
+        """Asks for a scan and a probe: there is a reason to doubt what is known."""
+        self.request_scan()
         if self._probing:
-            self._probing.ask()
+            self._probing.request()
 
-    def deny(self, device: str, missing: Sequence[str]) -> None:
+    def report_missing(self, device: str, paths: Sequence[str]) -> None:
         """A pod could not get this device because host paths are missing: unhealthy until they are back."""
-        self.ward.deny(device, missing)
+        self.health.report_missing(device, paths)
         self._found(None)
         self.recheck()
 
     async def run(self) -> None:
-        """Looks now, at each event, and at the slow resync; never ends by itself."""
+        """Scans now, at each event, and at the slow resync; never ends by itself."""
         self._full = True
-        if self._trouble.reason or (self._probing and self._probing.trouble.reason):
-            self._judge()  # a forerunner's: the time until its devices are believed no more goes on
+        if self._failing.reason or (self._probing and self._probing.failing.reason):
+            self._judge()  # the predecessor's: the time until its devices are stale goes on
         try:
-            await self._look_for_ever()
+            await self._scans.run()
         finally:
-            self._doubt_at(None)
+            self._judge_in(None)
 
-    async def _look_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self._pacer.pause(self._clock()))
-            began = self._clock()
-            failed = not await self.look_once()
-            self._pacer.ran(began, self._clock())
-            if failed:
-                # Events do not shorten the wait: a driver in trouble is not helped by more calls.
-                await asyncio.sleep(self._backoff.delay())
-                continue
-            self._backoff.reset()
-            due = self._resynced_at + (DENIED_RESYNC if self.ward.denied else RESYNC)
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(due):
-                    await self._wake.wait()
-            self._full |= self._clock() >= due
+    async def _scan(self) -> float:
+        self._full |= self._clock.time() + 0.001 >= self._resync_at()  # a wait is rounded
+        if not await self.scan_once():
+            raise Retry
+        return self._resync_at() - self._clock.time()
+
+    def _resync_at(self) -> float:
+        if self._resynced_at is None:
+            return self._clock.time()
+        return self._resynced_at + (MISSING_RESYNC if self.health.missing_paths else RESYNC)
 
     async def probe(self) -> None:
         """Probes beside :meth:`run`; ends at once if the backend has no probe, else never by itself."""
@@ -212,180 +218,181 @@ class Scanner:
 
     async def watch(self) -> None:
         """Follows the backend's own event source, if it has one, and restarts it when it fails."""
-        await self._looked.wait()
-        backoff = Backoff(1.0, 60.0)
-        while True:
-            try:
-                events = self.source.watch()
-                if events is None:
-                    self._hear()
-                    return
-                await self._follow(events, backoff)
-                reason = "it ended"
-            except Exception as error:  # noqa: BLE001 - a vendor's code may raise anything
-                reason = words(error) if isinstance(error, BackendError) else one_line(error)
-            before, self.deaf = self.deaf, reason
-            if self._deaf.news(reason):
-                log.warning("event source failed", backend=self.source.name, reason=reason)
-            if not before:
-                self._found(None)
-            await asyncio.sleep(backoff.delay())
+        await self._scanned.wait()
+        await self._following.run()
 
-    async def _follow(self, events: AsyncIterator[Event], backoff: Backoff) -> None:
-        # one that is open and silent for long is well: nothing happens on most nodes for days
-        timer = asyncio.get_running_loop().call_later(SILENCE, self._hear)
+    async def _follow(self) -> None:
+        try:
+            events = self.runner.watch()
+            if events is None:
+                self._event_source_works()
+                self._following.stop()
+                return
+            await self._forward(events)
+            reason = "it ended"
+        except Exception as error:  # noqa: BLE001 - third-party code may raise anything
+            reason = words(error) if isinstance(error, BackendError) else one_line(error)
+        before, self.event_source_error = self.event_source_error, reason
+        if not before:
+            self._found(None)
+        raise Retry(reason)
+
+    async def _forward(self, events: AsyncIterator[Event]) -> None:
+        # a source that stays open works even if it is silent: on most nodes nothing happens for days
+        timer = self._clock.call_at(self._clock.time() + SILENCE, self._event_source_works)
         try:
             async for event in events:
-                backoff.reset()
-                self._hear()
-                self.look(event)
+                self._event_source_works()
+                self.request_scan(event)
         finally:
             timer.cancel()
 
-    def _hear(self) -> None:
-        """The event source works."""
-        if self._deaf.over():
-            log.info("event source is back", backend=self.source.name)
-        if self.deaf:
-            self.deaf = ""
+    def _event_source_works(self) -> None:
+        self._following.succeeded()
+        if self.event_source_error:
+            self.event_source_error = ""
             self._found(None)
 
-    async def look_once(self) -> bool:
-        """Asks the backend once; false if it failed, which :attr:`condition` then tells of."""
+    async def scan_once(self) -> bool:
+        """Asks the backend once; false if it failed, which :attr:`condition` then describes."""
         events, self._events = self._events, []
         event_at, self._event_at = self._event_at, None
         full, self._full = self._full or not self._seen, False
-        self._wake.clear()
-        began = self._clock()
+        began = self._clock.time()
         if full:
             events = [*(event for event in events if event != ANYTHING), ANYTHING]
-        asked = frozenset(self.source.context.wanted)
+        requested = frozenset(self.runner.context.wanted)
         try:
-            seen = self._validated(await self.source.look(events))
-            denied = self.ward.denied
-            restored = await self.source.restored(denied) if denied else []
+            seen = self._validated(await self.runner.discover(events))
+            missing = self.health.missing_paths
+            restored = await self.runner.restored(missing) if missing else []
         except BackendError as error:
-            # Whatever happened meanwhile, the next look must see all of it.
+            # Whatever happened meanwhile, the next scan must see all of it.
             self._events, self._full = [ANYTHING], True
-            self._trouble.add(error.message, began)
-            self._looked.set()
+            self._failing.add(error.message, began)
+            self._scanned.set()
             self._failed(error)
             return False
-        ended = self._clock()
+        ended = self._clock.time()
         if full:
             self._resynced_at = ended
-        self.condition.last_look, self.condition.seconds = time.time(), ended - began
-        self._metrics.discovered(self.source.name, ended - began)
+        self.condition.last_scan, self.condition.duration = time.time(), ended - began
+        self._metrics.discovered(self.runner.name, ended - began)
         for device in restored:
-            self.ward.restored(device)
-        self._seen, self._seen_asked = seen, asked
-        if self.source.linkage:
-            self.source.linkage.see(seen)
+            self.health.paths_restored(device)
+        self._seen, self._seen_requested = seen, requested
+        if self.runner.link_cache:
+            self.runner.link_cache.update(seen)
         if self._probing:
-            self._probing.see(seen)
-            if self._trouble.reason:
-                self._probing.ask()
-        self._trouble.over()
-        self._looked.set()
-        lacking = self.source.missing_drivers
-        news = bool(restored) or lacking != self.condition.missing_drivers
-        self.condition.missing_drivers = lacking
-        self._show(event_at, news=news)
+            self._probing.update(seen)
+            if self._failing.reason:
+                self._probing.request()
+        self._failing.end()
+        self._scanned.set()
+        missing_drivers = self.runner.missing_drivers
+        changed = bool(restored) or missing_drivers != self.condition.missing_drivers
+        self.condition.missing_drivers = missing_drivers
+        self._publish(event_at, changed=changed)
         return True
 
     async def probe_once(self) -> bool:
-        """Probes once the devices that were found; false if that failed, as for :meth:`look_once`."""
+        """Probes once the devices that were found; false if that failed, as for :meth:`scan_once`."""
         return await self._probing.once() if self._probing else True
 
     def _probed(self, failure: BackendError | None) -> None:
         """A probe has ended."""
         if failure is None:
-            self._show(None)
+            self._publish(None)
         else:
             self._failed(failure)
 
     def _failed(self, error: BackendError) -> None:
         kind = BackendFailure.TIMEOUT if isinstance(error, BackendTimeout) else BackendFailure.ERROR
-        self._metrics.backend_failed(self.source.name, kind)
-        self._show(None, news=True)
+        self._metrics.backend_failed(self.runner.name, kind)
+        self._publish(None, changed=True)
 
-    def _show(self, event_at: float | None, *, news: bool = False) -> None:
-        """Publishes what is known now, if it is another than before."""
-        if not self._holds_back():
-            news |= _differ(self.devices, self._seen) or self.asked != self._seen_asked
-            self.devices, self.asked = self._seen, self._seen_asked
-            self._listed = self.condition.last_look is not None
-            self.ward.forget(self.devices)
+    def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
+        """Publishes what is known now, if it differs from what was published before."""
+        if not self._waits_for_probe():
+            changed |= _differ(self.devices, self._seen) or self.requested != self._seen_requested
+            self.devices, self.requested = self._seen, self._seen_requested
+            self._listed = self.condition.last_scan is not None
+            self.health.forget(self.devices)
             if self._probing:
-                news |= self.ward.probed(self._probing.sick)
-        elif not self._trouble.reason:
+                changed |= self.health.apply_probe(self._probing.unhealthy)
+        elif not self._failing.reason:
             return
-        news |= self._judge()
+        changed |= self._judge()
         self.answered.set()
-        if news:
+        if changed:
             self._found(event_at)
 
-    def _holds_back(self) -> bool:
+    def _waits_for_probe(self) -> bool:
         """Whether the first list waits for the first probe."""
         probing = self._probing
         return bool(probing and self._seen and not (self._listed or probing.tried))
 
     def _judge(self) -> bool:
-        """Works out how the backend does by what failed last; true if that is news."""
-        condition, now = self.condition, self._clock()
-        troubles = [self._trouble] + ([self._probing.trouble] if self._probing else [])
-        troubles = [trouble for trouble in troubles if trouble.reason]
-        before = condition.state, condition.reason, self.ward.stale
-        state = State.DEGRADED if troubles else State.OK
-        condition.reason = troubles[0].reason if troubles else ""
-        stale = (trouble.reason for trouble in troubles if now - trouble.since >= STALE_AFTER)
-        self.ward.stale = next(stale, "")
-        fresh = bool(troubles) and not self.ward.stale
-        self._doubt_at(min(trouble.since for trouble in troubles) + STALE_AFTER - now if fresh else None)
+        """Works out the backend's condition from what failed last; true if it changed."""
+        condition, now = self.condition, self._clock.time()
+        streaks = [self._failing] + ([self._probing.failing] if self._probing else [])
+        streaks = [streak for streak in streaks if streak.reason]
+        before = condition.state, condition.reason, self.health.stale
+        state = State.DEGRADED if streaks else State.OK
+        condition.reason = streaks[0].reason if streaks else ""
+        stale = (streak.reason for streak in streaks if now - streak.since >= STALE_AFTER)
+        self.health.stale = next(stale, "")
+        fresh = bool(streaks) and not self.health.stale
+        self._judge_in(min(streak.since for streak in streaks) + STALE_AFTER - now if fresh else None)
         if state is not condition.state:
             if state is State.OK and self._degraded.over():
-                log.info("backend is back", backend=self.source.name, devices=len(self.devices))
+                log.info("backend is back", backend=self.runner.name, devices=len(self.devices))
             condition.state, condition.since = state, time.time()
         if state is State.DEGRADED:
             another = bool(self._degraded)
             if self._degraded.news(condition.reason):
-                fields = {"backend": self.source.name, "reason": condition.reason}
+                fields = {"backend": self.runner.name, "reason": condition.reason}
                 if another:
                     log.error("backend is degraded for another reason", **fields)
                 else:
                     log.error("backend is degraded", **fields)
-        self._metrics.backend_degraded(self.source.name, state is State.DEGRADED)
-        return before != (condition.state, condition.reason, self.ward.stale)
+        self._metrics.backend_degraded(self.runner.name, state is State.DEGRADED)
+        return before != (condition.state, condition.reason, self.health.stale)
 
-    def _doubt_at(self, wait: float | None) -> None:
-        """Has :meth:`_judge` called again after so many seconds, which no answer may do before."""
-        if self._doubt is not None:
-            self._doubt.cancel()
-        self._doubt = None if wait is None else asyncio.get_running_loop().call_later(wait, self._show, None)
+    def _judge_in(self, wait: float | None) -> None:
+        """Has the condition worked out again after so many seconds, unless an answer comes first."""
+        if self._stale_timer is not None:
+            self._stale_timer.cancel()
+        self._stale_timer = (
+            None if wait is None else self._clock.call_at(self._clock.time() + wait, self._stale_due)
+        )
+
+    def _stale_due(self) -> None:
+        self._publish(None)
 
     def _validated(self, devices: Iterable[object]) -> Mapping[str, Device]:
         """The devices by id; what cannot be one is left out, noted, and logged once."""
-        good, refused = sound_devices(devices, self.source.kind.attributes, self._seen)
-        self._tell_refused(self.condition.refused, refused)
+        good, refused = valid_devices(devices, self.runner.kind.attributes, self._seen)
+        self._log_refused(self.condition.refused, refused)
         self.condition.refused = refused
         return good
 
-    def _tell_refused(self, before: Sequence[RefusedDevice], now: Sequence[RefusedDevice]) -> None:
+    def _log_refused(self, before: Sequence[RefusedDevice], now: Sequence[RefusedDevice]) -> None:
         """Logs each once, of very many some and a count."""
         if not (before or now):
             return
-        backend, known = self.source.name, set(before)
+        backend, known = self.runner.name, set(before)
         new = [refusal for refusal in dict.fromkeys(now) if refusal not in known]
-        for refusal in new[:NAMED]:
+        for refusal in new[:LOGGED]:
             log.error("device refused", backend=backend, device=refusal.device, reason=refusal.reason)
-        if len(new) > NAMED:
-            log.error("more devices refused", backend=backend, devices=len(new) - NAMED)
+        if len(new) > LOGGED:
+            log.error("more devices refused", backend=backend, devices=len(new) - LOGGED)
         still = {refusal.device for refusal in now}
-        mended = list(dict.fromkeys(one.device for one in before if one.device not in still))
-        for device in mended[:NAMED]:
-            log.info("device is refused no more", backend=backend, device=device)
-        if len(mended) > NAMED:
-            log.info("more devices are refused no more", backend=backend, devices=len(mended) - NAMED)
+        accepted = list(dict.fromkeys(one.device for one in before if one.device not in still))
+        for device in accepted[:LOGGED]:
+            log.info("device is no longer refused", backend=backend, device=device)
+        if len(accepted) > LOGGED:
+            log.info("more devices are no longer refused", backend=backend, devices=len(accepted) - LOGGED)
 
 
 def _differ(old: Mapping[str, Device], new: Mapping[str, Device]) -> bool:

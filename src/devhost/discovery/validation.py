@@ -1,7 +1,7 @@
-"""Whether what a backend returned can be devices: types, ids and attributes as declared.
+"""Validates what a backend returned as devices: types, ids and attributes as declared.
 
-A stranger's backend may return anything at all. What passes here can be planned, compared, listed and
-shown without another look at its types.
+A third-party backend may return anything. What passes here can be planned, compared, listed and shown
+without another check of its types.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class RefusedDevice:
     reason: str
 
 
-def sound_devices(
+def valid_devices(
     returned: Iterable[object], declared: Mapping[str, Attribute], known: Mapping[str, Device]
 ) -> tuple[Mapping[str, Device], tuple[RefusedDevice, ...]]:
-    """What a backend returned as devices by id, and all that cannot be one of them.
+    """The valid devices by id, and what a backend returned besides them.
 
     Args:
         declared: the backend's ``attributes``.
-        known: the devices of the last time; those unchanged stay the same objects, so that all later
+        known: the devices of the last scan; those unchanged stay the same objects, so that all later
             comparisons are by identity.
     """
     good: dict[str, Device] = {}
     refused: list[RefusedDevice] = []
     for device in returned:
         before = known.get(device.id) if isinstance(device, Device) and type(device.id) is str else None
-        flaw = "" if before is device else unsound(device, declared)
+        flaw = "" if before is device else flaw_of(device, declared)
         if flaw or not isinstance(device, Device):
             refused.append(RefusedDevice(name_of(device), flaw))
         elif device.id in good:
@@ -70,7 +70,7 @@ def _canonical(device: Device, before: Device | None) -> Device:
     return before if before is not None and before == device else device
 
 
-def unsound(device: object, declared: Mapping[str, Attribute]) -> str:
+def flaw_of(device: object, declared: Mapping[str, Attribute]) -> str:
     """Why something a backend returned cannot be a device; empty if it can.
 
     Args:
@@ -78,15 +78,15 @@ def unsound(device: object, declared: Mapping[str, Attribute]) -> str:
     """
     try:
         return _flaw(device, declared)
-    except Exception as error:  # noqa: BLE001 - a stranger's mapping may raise on any look at it
+    except Exception as error:  # noqa: BLE001 - a third-party mapping may raise on any access
         return f"looking at it failed: {one_line(error)}"
 
 
 def name_of(device: object) -> str:
-    """An id as short as a log line can bear."""
+    """An id, shortened for a log line."""
     try:
         name = str(device.id) if isinstance(device, Device) else repr(device)
-    except Exception:  # noqa: BLE001 - a stranger's object may raise on any look at it
+    except Exception:  # noqa: BLE001 - a third-party object may raise on any access
         name = type(device).__name__
     return name if len(name) <= 80 else name[:77] + "..."
 

@@ -1,8 +1,8 @@
-"""A lane: one thread on which a backend's calls run one after another, each with a deadline.
+"""A worker: one thread on which a backend's calls run one after another, each with a deadline.
 
 A call that hangs in C cannot be stopped, only left behind. Its thread is abandoned (it ends by itself
-if the call ever returns), a fresh one takes the lane over, and the number of abandoned threads is
-bounded: at :data:`MAX_ABANDONED` the lane runs nothing more until one comes back.
+if the call ever returns), a fresh one takes over, and the number of abandoned threads is bounded: at
+:data:`MAX_ABANDONED` the worker runs nothing more until one comes back.
 
 A thread that has had nothing to do for :data:`IDLE` seconds ends, and the next call starts one again: a
 backend that is only asked at the resync costs no thread meanwhile.
@@ -23,27 +23,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_ABANDONED = 4
-"""Hung threads a lane puts up with: each pins a stack and whatever the call holds."""
-
+"""Hung threads of one worker at most: each pins a stack and whatever the call holds."""
 
 IDLE = 2.0
 """Seconds that a thread waits for another call. Starting one takes about 0.1 ms."""
 
 FILE_DEADLINE = 4.0
-"""Seconds one file operation may take: the directory may lie on something that hangs."""
+"""Seconds one file operation may take: the directory may be on a file system that hangs."""
 
 
 class WorkerThread:
-    """Runs blocking calls for one purpose. Made and used in one event loop.
+    """Runs blocking calls for one purpose. Used in one event loop.
 
     Args:
         name: of its threads.
-        who: who is called, as a sentence of an error begins: ``backend gpu``.
-        work: what for, as that sentence goes on: ``when looking for devices``.
+        who: who is called, as an error message begins: ``backend gpu``.
+        work: what for, as that message goes on: ``when looking for devices``.
+        idle: seconds after which a thread without calls ends.
     """
 
-    def __init__(self, name: str, who: str = "it", work: str = "") -> None:
+    def __init__(self, name: str, who: str = "it", work: str = "", *, idle: float = IDLE) -> None:
         self.name = name
+        self._idle = idle
         self._who = who
         self._work = f" {work}" if work else ""
         self._jobs: deque[_Job | _Last] = deque()
@@ -59,7 +60,7 @@ class WorkerThread:
         return self._abandoned
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``call`` on the lane's thread and gives back what it returns or raises.
+        """Runs ``call`` on the worker's thread; returns what it returns, raises what it raises.
 
         Args:
             deadline: seconds from now, waiting for earlier calls included.
@@ -88,14 +89,14 @@ class WorkerThread:
             return result
         finally:
             timer.cancel()
-            if not job.returned:  # as it usually has: the thread is busy with the lane's lock just now
+            if not job.returned:  # as it usually has: the thread is just taking the lock
                 self._leave(job)
 
     def close(self, last: Callable[[], None] | None = None) -> None:
-        """Lets the thread end once its current call returns; waits for nobody.
+        """Lets the thread end once its current call returns; does not wait for it.
 
         Args:
-            last: run after that call, on the lane's thread; not at all where nothing was ever called.
+            last: run after that call, on the worker's thread; not at all if nothing was ever called.
                 Must not raise.
         """
         with self._wake:
@@ -129,12 +130,12 @@ class WorkerThread:
                 self._abandoned -= 1
                 if self._thread is not None:
                     return None
-                # The lane has no thread, perhaps because too many hung: this one takes it up again.
+                # There is no other thread, perhaps because too many hung: this one goes on.
                 runner.given_up, self._thread = False, runner
             while not self._jobs:
                 if self._closed:
                     return None
-                if not self._wake.wait(IDLE) and not self._jobs:
+                if not self._wake.wait(self._idle) and not self._jobs:
                     self._thread, self._resting = None, True
                     return None
             runner.job = self._jobs.popleft()
@@ -146,16 +147,16 @@ class WorkerThread:
 
 
 class FileWorker(WorkerThread):
-    """A lane for the files of one directory that the configuration names.
+    """A worker for the files of one directory that the configuration names.
 
     Args:
         name: of its threads.
-        mend: what the directory must be, as the hint of an error.
+        hint: what the directory must be, for an error.
     """
 
-    def __init__(self, name: str, mend: str) -> None:
+    def __init__(self, name: str, hint: str) -> None:
         super().__init__(name)
-        self._mend = mend
+        self._hint = hint
 
     async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call`` as :meth:`call` does, within :data:`FILE_DEADLINE`.
@@ -164,12 +165,12 @@ class FileWorker(WorkerThread):
             what: what it does, for the error: ``write /a/b``.
 
         Raises:
-            EnvironmentFailure: the directory hangs, is full, or does not let us.
+            EnvironmentFailure: the directory hangs, is full, or cannot be written to.
         """
         try:
             return await self.call(FILE_DEADLINE, call, *args, **kwargs)
         except OSError as error:
-            raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", self._mend) from None
+            raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", self._hint) from None
         except BackendTimeout as error:
             raise EnvironmentFailure(f"cannot {what}: {error.message}") from None
 
@@ -184,13 +185,13 @@ class _Job:
     def run(self) -> None:
         try:
             value, error = self._call(), None
-        except BaseException as caught:  # noqa: BLE001 - a vendor's code may raise anything
+        except BaseException as caught:  # noqa: BLE001 - third-party code may raise anything
             value, error = None, caught
         self.returned = True  # before the caller can wake up and look whether the thread hangs
         try:
             self._loop.call_soon_threadsafe(self.finish, value, error)
         except RuntimeError:
-            return  # the loop is closed: nobody waits for this answer any more
+            return  # the loop is closed: nothing waits for this answer
 
     def finish(self, value: Any, error: BaseException | None) -> None:
         if self.future.done():
@@ -206,7 +207,7 @@ class _Job:
 
 
 class _Last:
-    """What a lane does in the end, which nobody waits for."""
+    """What a worker does last; nothing waits for it."""
 
     returned = False
 
@@ -215,9 +216,9 @@ class _Last:
 
 
 class _Runner:
-    """A daemon thread of a lane: it must never keep the process from ending."""
+    """A daemon thread of a worker: it must never keep the process from ending."""
 
-    def __init__(self, lane: WorkerThread) -> None:
+    def __init__(self, worker: WorkerThread) -> None:
         self.job: _Job | _Last | None = None
         self.given_up = False
-        threading.Thread(target=lane._run, args=(self,), name=lane.name, daemon=True).start()
+        threading.Thread(target=worker._run, args=(self,), name=worker.name, daemon=True).start()

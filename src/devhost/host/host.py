@@ -253,7 +253,7 @@ class Host:
     @property
     def discoveries(self) -> Mapping[str, Scanner]:
         """The backends that run, by name."""
-        return self._roster.discoveries
+        return self._roster.scanners
 
     @property
     def provisioning(self) -> Mapping[str, Provisioning]:
@@ -378,7 +378,7 @@ class Host:
         """Plans again when time alone will have changed something."""
         now = time.monotonic()
         waits = [service.next_change() for service in self.services.values()]
-        waits += [d.ward.next_change(now, self._planned_at) for d in self.discoveries.values()]
+        waits += [d.health.next_change(now, self._planned_at) for d in self.discoveries.values()]
         due = [wait for wait in waits if wait is not None]
         if self._timer is not None:
             self._timer.cancel()

@@ -134,7 +134,7 @@ class NodeLabels:
         named = {
             name: discovery
             for name, discovery in self._discoveries().items()
-            if self._write and discovery.source.labels
+            if self._write and discovery.runner.labels
         }
         for name in self._wanted - named.keys():
             self._metrics.labels_unwanted(name)
@@ -150,7 +150,7 @@ class NodeLabels:
         offered = _offered(self._plan()) if named else {}  # it counts every device
         settled = True
         for name, discovery in named.items():
-            if discovery.condition.last_look is None:
+            if discovery.condition.last_scan is None:
                 settled = False  # what it had before devhost started, or had other options, stands
             else:
                 well &= await self._label(name, discovery, offered.get(name, {}))
@@ -166,11 +166,11 @@ class NodeLabels:
     async def _label(self, name: str, discovery: Scanner, offered: Offered) -> bool:
         """Writes the labels of one backend; false if that failed."""
         place, devices = self._place, list(discovery.devices.values())
-        basis = (place, devices, offered, discovery.source.context.entries)
+        basis = (place, devices, offered, discovery.runner.context.entries)
         if self._told.get(name) == basis:
             return True
         try:
-            labels, wrong = sorted_out((await discovery.source.label(devices, offered)).items())
+            labels, wrong = sorted_out((await discovery.runner.label(devices, offered)).items())
             anew = await self._lane.file(f"write {place.path(name)}", place.write, name, labels)
         except (BackendError, EnvironmentFailure, ValueError) as error:
             self._metrics.labels_failed(name)

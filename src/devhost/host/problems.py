@@ -280,8 +280,8 @@ def _events(host: Parts) -> Iterator[Problem]:
         if reason:
             yield Problem("events", path, reason)
     for name, discovery in _sorted(host.discoveries):
-        if discovery.deaf:
-            yield Problem("events", name, discovery.deaf)
+        if discovery.event_source_error:
+            yield Problem("events", name, discovery.event_source_error)
 
 
 def _refused(host: Parts) -> Iterator[Problem]:

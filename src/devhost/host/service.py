@@ -81,13 +81,13 @@ class ResourceService:
         self.supply = Allocator(
             planned.name,
             self.inventory,
-            discovery.source,
+            discovery.runner,
             planned.entry.prefer,
             self._denied,
             lambda: self.discovery.recheck(),
         )
         self.supply.infos = infos
-        self.supply.follow(discovery.source, planned.entry)
+        self.supply.follow(discovery.runner, planned.entry)
         self.supply.vicinity = vicinity or Neighbours()
         if confirm is not None:
             self.supply.confirm = confirm
@@ -109,7 +109,7 @@ class ResourceService:
         """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
-        prepares = discovery.source.prepares(planned.entry.options)
+        prepares = discovery.runner.prepares(planned.entry.options)
         return same_backend and same_inject and self.supply.prepares == prepares
 
     def update(
@@ -122,7 +122,7 @@ class ResourceService:
         """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
         self._follow(planned.entry, refused)
         self.discovery = discovery
-        self.supply.follow(discovery.source, planned.entry)
+        self.supply.follow(discovery.runner, planned.entry)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:
@@ -201,13 +201,13 @@ class ResourceService:
 
     def _verdict(self) -> Callable[[Device], Health]:
         """The health of a device in this resource: what is known of the device and asked for by the entry."""
-        ward, now = self.discovery.ward, time.monotonic()
+        ward, now = self.discovery.health, time.monotonic()
         entry, recovery = self.entry, self._recovery
 
         def usable(device: Device) -> Health:
             return in_resource(device, ward.verdict(device, now), entry.uses)
 
-        if not entry.healthy_while or not entry.watched() <= self.discovery.asked:
+        if not entry.healthy_while or not entry.watched() <= self.discovery.requested:
             # after an edit the backend may not have read an attribute yet, which says nothing of the device
             return usable
         self._judged_at = now
@@ -254,4 +254,4 @@ class ResourceService:
             self._news.allocated(self.name, self.entry.backend, given)
 
     def _denied(self, device: str, missing: Sequence[str]) -> None:
-        self.discovery.deny(device, missing)
+        self.discovery.report_missing(device, missing)

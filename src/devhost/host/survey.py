@@ -48,7 +48,7 @@ class Survey:
 
     def health(self, backend: str, device: Device) -> Health:
         """What the backend's look and its probe say of a device."""
-        return self.discoveries[backend].ward.verdict(device, time.monotonic())
+        return self.discoveries[backend].health.verdict(device, time.monotonic())
 
     def health_in(self, entry: ResourceSettings, device: Device) -> Health:
         """The health that a device has in the resources of an entry."""
@@ -78,7 +78,7 @@ async def survey(
     await asyncio.gather(*map(_ask, discoveries.values()))
     found = {name: discovery.devices for name, discovery in discoveries.items()}
     for discovery in discoveries.values():
-        discovery.source.close()
+        discovery.runner.close()
     ledger = Allocations(time.monotonic)
     if heard is not None:
         ledger.apply(heard)
@@ -90,5 +90,5 @@ async def survey(
 
 
 async def _ask(discovery: Scanner) -> None:
-    await discovery.look_once()
+    await discovery.scan_once()
     await discovery.probe_once()

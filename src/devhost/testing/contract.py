@@ -40,7 +40,7 @@ from devhost.backend.model import Device, Edits, Health, unhealthy
 from devhost.discovery import catalog
 from devhost.discovery.health import in_resource
 from devhost.discovery.runner import ServiceContext, arguments
-from devhost.discovery.validation import unsound
+from devhost.discovery.validation import flaw_of
 from devhost.host.node_label_files import sorted_out
 
 from . import faults
@@ -86,7 +86,7 @@ class BackendContract:
             assert type(attribute.example) is kind, (
                 f"the example of attribute {name!r} is {attribute.example!r}, not a {attribute.type.__name__}"
             )
-            flaw = unsound(Device("example", {name: attribute.example}), {name: attribute})
+            flaw = flaw_of(Device("example", {name: attribute.example}), {name: attribute})
             assert not flaw, f"the example of {flaw}"
 
     def test_every_option_says_what_it_means(self) -> None:
@@ -128,7 +128,7 @@ class BackendContract:
         for one in lacking:
             assert type(one) is MissingDriver, f"missing_drivers() gave {one!r}"
             assert one.subject.strip() and one.reason.strip(), f"{one!r} lacks its subject or reason"
-            flaw = unsound(Device("example", one.attributes), self.backend.attributes)
+            flaw = flaw_of(Device("example", one.attributes), self.backend.attributes)
             assert not flaw, f"{one.subject}: {flaw}"
 
     def test_looking_twice_finds_equal_devices(self, tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ class BackendContract:
 
     def _check(self, devices: Sequence[Device]) -> None:
         for device in devices:
-            flaw = unsound(device, self.backend.attributes)
+            flaw = flaw_of(device, self.backend.attributes)
             assert not flaw, f"device {device!r}: {flaw}"
             assert all(node >= 0 for node in device.numa_nodes), f"{device.id} has a negative NUMA node"
             empty = [name for name, value in device.attributes.items() if value in ("", ())]
