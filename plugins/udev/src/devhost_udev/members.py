@@ -1,18 +1,207 @@
-"""Which nodes make one device of a group: those of its members, row by row."""
+"""Which nodes make one device of a group: what its members select, and what hangs on the same hardware.
+
+A node's *unit* is what it is part of: the PCI function, the USB device, the platform device. Drivers put
+devices of their own between a unit and its nodes (an interface of a USB device, a device on the auxiliary
+bus, a sound card), which do not count; a disk, or a chip on an I2C bus, is a unit of its own wherever it
+is plugged in (Documentation/driver-api/driver-model of the Linux kernel).
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import glob
+import os
+import re
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from devhost.backend import AttributeValue
-from devhost.backend.sysfs import natural
+from devhost.backend.sysfs import natural, prefix_of
 
-from .hardware import Hardware, Place, closeness
-from .options import Group, Member, Pair, UsbMember
-from .paths import Paths, Target
+from .nodes import DEV, SKIPPED
+from .options import Group, Member, Pair, UsbMember, is_glob
 from .scan import Record, Scan
+from .sysfs import Kobject, SysTree
+
+_OF_A_UNIT = frozenset({"auxiliary", "hdaudio", "hid", "serial-base", "soundwire", "usb-serial"})
+"""Buses whose devices are functions of the unit they hang on."""
+
+_PLUGGED = frozenset({"i2c", "mdev", "mmc", "spi"})
+"""Buses whose devices are units, also below a PCI function or a USB device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a node hangs on.
+
+    ``unit`` is the directory of its unit in sysfs. ``chip`` is the nearest PCI function or USB device, which
+    may be the unit; empty where it hangs on neither. ``chain`` is the node's device and all above it.
+    """
+
+    unit: str
+    chip: str
+    chain: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name of the unit."""
+        return self.unit.rpartition("/")[2]
+
+
+class Hardware:
+    """Finds what nodes hang on. What was read is remembered until :meth:`forget`."""
+
+    def __init__(self, root: Path) -> None:
+        self._tree = SysTree(root)
+
+    def forget(self) -> None:
+        """Forgets what was read."""
+        self._tree.forget()
+
+    def place(self, sys_path: str) -> Place | None:
+        """What the device at ``sys_path`` hangs on; ``None`` for one that hangs on no hardware.
+
+        Such are devices of a class below ``/sys/devices/virtual``, and nodes that sysfs does not know.
+        """
+        chain = self._tree.chain(sys_path) if sys_path else ()
+        unit = _unit(chain)
+        if unit is None:
+            return None
+        chip = next((k.path for k in chain if _is_chip(k)), "")
+        return Place(unit.path, chip, frozenset(k.path for k in chain))
+
+
+def closeness(one: Place | None, other: Place | None) -> int:
+    """How much of the device tree two nodes of the same hardware share; 0 for nodes of different hardware.
+
+    One unit may be part of the other: an I2C bus of a graphics card. Units beside each other are different
+    hardware, and so are the ports of one hub or switch.
+    """
+    if one is None or other is None or one.chip != other.chip:
+        return 0
+    if one.unit not in other.chain and other.unit not in one.chain:
+        return 0
+    return len(one.chain & other.chain)
+
+
+def _unit(chain: Sequence[Kobject]) -> Kobject | None:
+    part = function = None
+    for depth, kobject in enumerate(chain):
+        if _is_chip(kobject) or kobject.dev_type == "scsi_device":
+            return kobject
+        if depth == 0:
+            continue  # some device nodes are on a bus themselves: /dev/media0, /dev/iio:device0
+        if kobject.subsystem in _PLUGGED:
+            return kobject
+        if kobject.is_class:
+            continue
+        if kobject.subsystem in _OF_A_UNIT:
+            function = function or kobject
+        else:
+            part = part or kobject
+    return part or function
+
+
+def _is_chip(kobject: Kobject) -> bool:
+    return kobject.subsystem == "pci" or kobject.dev_type == "usb_device"
+
+
+MAX_NODES = 256
+"""Nodes that one directory may stand for; more is surely not meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One path a member stands for.
+
+    ``nodes`` pairs each device node, symbolic links followed, with what to put after the container path
+    (empty but for nodes found in a directory). ``problem`` says why it cannot be used; empty if it can.
+    """
+
+    path: str
+    nodes: tuple[tuple[str, str], ...]
+    problem: str = ""
+
+
+class Paths:
+    """Looks up paths below ``root``. In ``/dev`` the scan's listings answer most questions."""
+
+    def __init__(self, root: Path, scan: Scan) -> None:
+        self._prefix = prefix_of(root)
+        self._scan = scan
+
+    def matches(self, pattern: str) -> list[str]:
+        """The paths that a glob matches, in natural order."""
+        directory, _, name = pattern.rpartition("/")
+        listing = None if is_glob(directory) else self._scan.nodes.listing(directory)
+        if listing is not None:
+            fits = re.compile(fnmatch.translate(name)).match
+            hidden = name.startswith(".")
+            names = [one for one in listing.names if fits(one) and (hidden or not one.startswith("."))]
+            found = [f"{directory}/{one}" for one in names]
+        else:
+            below = self._prefix or "/"
+            found = [f"/{one}" for one in glob.glob(pattern.lstrip("/"), root_dir=below)]  # noqa: PTH207 - strings
+        return sorted(found, key=natural)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything at ``path``."""
+        return os.path.exists(self._prefix + path)  # noqa: PTH110 - any error means "no"
+
+    def nodes(self, pattern: str) -> list[Target]:
+        """The device nodes that a glob matches; whatever else it matches is left out."""
+        targets = [self.target(path) for path in self.matches(pattern)]
+        return [target for target in targets if not target.problem and target.nodes[0][1] == ""]
+
+    def target(self, path: str) -> Target:
+        """What one path stands for: a node, the node a link leads to, or the nodes in a directory."""
+        record = self._scan.by_node.get(path)
+        if record is not None:
+            return Target(path, ((path, ""),), "" if record.present else f"{path} is missing")
+        real = self._real(path)
+        try:
+            mode = os.stat(self._prefix + real).st_mode  # noqa: PTH116 - strings
+        except (OSError, ValueError):
+            return Target(path, ((real, ""),), f"{path} is missing")
+        if stat.S_ISDIR(mode):
+            inside = tuple(self._inside(real))
+            return Target(path, inside, "" if inside else f"{path} holds no device node")
+        return Target(path, ((real, ""),), "" if self._is_node(mode) else f"{path} is not a device node")
+
+    def _real(self, path: str) -> str:
+        real = os.path.realpath(self._prefix + path)
+        if not real.startswith(f"{self._prefix}/"):
+            return path  # a recorded tree whose links lead out of it
+        return real[len(self._prefix) :]
+
+    def _is_node(self, mode: int) -> bool:
+        # a tree recorded without root holds plain files for nodes
+        return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or bool(self._prefix and stat.S_ISREG(mode))
+
+    def _inside(self, directory: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        for here, below, names in os.walk(self._prefix + directory):
+            path = here[len(self._prefix) :]
+            below[:] = sorted(name for name in below if f"{path}/{name}" not in SKIPPED)
+            for name in sorted(names, key=natural):
+                node = f"{path}/{name}"
+                try:
+                    mode = os.lstat(self._prefix + node).st_mode
+                except OSError:
+                    continue
+                if self._is_node(mode):
+                    found.append((node, node[len(directory) :]))
+                if len(found) >= MAX_NODES:
+                    return found
+        return found
+
+
+def outside_dev(path: str) -> bool:
+    """Whether the listings of ``/dev`` say nothing of ``path``."""
+    return not path.startswith(f"{DEV}/")
 
 
 @dataclass(frozen=True, slots=True)
