@@ -9,9 +9,8 @@ import pytest
 import rdma_connectx as connectx
 from devhost_rdma import backend as backend_module
 from devhost_rdma import verbs
-from devhost_rdma.deep import DeepProbe
 from devhost_rdma.options import VerbsProbe
-from devhost_rdma.verbs import Verdict
+from devhost_rdma.verbs import DeepProbe, Verdict
 
 from devhost.backend import HEALTHY, Device, unhealthy
 

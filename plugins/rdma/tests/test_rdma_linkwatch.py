@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from devhost_rdma import linkwatch
-from devhost_rdma.linkwatch import ANYTHING, LINK, PORT, link_events
-from devhost_rdma.nl_links import Links
+from devhost_rdma import watch
+from devhost_rdma.netlink import Links
+from devhost_rdma.watch import ANYTHING, LINK, PORT, link_events
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
 from devhost.backend import Event
@@ -127,7 +127,7 @@ class Kernel:
         self.refuses: dict[int, OSError] = {}
         self.opened: list[tuple[int, int]] = []
         self._ends: dict[int, list[socket.socket]] = {}
-        monkeypatch.setattr(linkwatch, "subscribe", self.subscribe)
+        monkeypatch.setattr(watch, "subscribe", self.subscribe)
 
     def subscribe(self, protocol: int, groups: int) -> socket.socket:
         self.opened.append((protocol, groups))
@@ -151,10 +151,10 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Ker
     """A kernel with the RDMA core, and pauses short enough for a test."""
     core = tmp_path / "core"
     core.mkdir()
-    monkeypatch.setattr(linkwatch, "SETTLE", 0.001)
-    monkeypatch.setattr(linkwatch, "PAUSE", 0.001)
-    monkeypatch.setattr(linkwatch, "LATE", 3600.0)
-    monkeypatch.setattr(linkwatch, "POLL", 0.005)
+    monkeypatch.setattr(watch, "SETTLE", 0.001)
+    monkeypatch.setattr(watch, "PAUSE", 0.001)
+    monkeypatch.setattr(watch, "LATE", 3600.0)
+    monkeypatch.setattr(watch, "POLL", 0.005)
     found = Kernel(monkeypatch, core)
     yield found
     found.close()
@@ -198,7 +198,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def core_is_there(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources are made anew for each watch, and ask the class directory given here."""
-    monkeypatch.setattr(linkwatch, "CORE", str(kernel.core))
+    monkeypatch.setattr(watch, "CORE", str(kernel.core))
 
 
 async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:
@@ -228,7 +228,7 @@ async def test_noise_is_no_event(kernel: Kernel) -> None:
 
 
 async def test_hundreds_of_messages_are_few_events(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linkwatch, "SETTLE", 0.2)
+    monkeypatch.setattr(watch, "SETTLE", 0.2)
     async with listening(kernel) as seen:
         for round_ in range(3):
             for index in range(100):
@@ -248,7 +248,7 @@ async def test_hundreds_of_messages_are_few_events(kernel: Kernel, monkeypatch: 
 async def test_a_port_that_follows_its_link_late_is_looked_at_once_more(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linkwatch, "LATE", 0.05)
+    monkeypatch.setattr(watch, "LATE", 0.05)
     async with listening(kernel) as seen:
         kernel.say(link(2, 0, name="eth0"))
         assert [await heard(seen), await heard(seen)] == [LINK, LINK]
@@ -279,7 +279,7 @@ async def test_lost_messages_mean_that_anything_may_have_changed(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscribe = kernel.subscribe
-    monkeypatch.setattr(linkwatch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.ENOBUFS))
+    monkeypatch.setattr(watch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.ENOBUFS))
     async with listening(kernel) as seen:
         kernel.say(link(2, name="eth0"))
         assert await heard(seen) == LINK
@@ -296,7 +296,7 @@ async def test_a_socket_that_fails_is_opened_again(
 ) -> None:
     caplog.set_level(logging.INFO)
     subscribe = kernel.subscribe
-    monkeypatch.setattr(linkwatch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.EIO))
+    monkeypatch.setattr(watch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.EIO))
     async with listening(kernel) as seen:
         kernel.say(b"overflow")
         assert await heard(seen) == ANYTHING
@@ -401,7 +401,7 @@ async def test_a_port_that_is_new_to_the_poll_is_no_event(kernel: Kernel, tmp_pa
 async def test_a_reading_that_fails_is_said_once_and_tried_again_later(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(linkwatch, "POLL_AFTER_FAILURE", 0.005)
+    monkeypatch.setattr(watch, "POLL_AFTER_FAILURE", 0.005)
     calls = 0
 
     def files() -> Sequence[str]:
@@ -431,7 +431,7 @@ async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
 REAL = """
 import asyncio, fcntl, logging, socket, struct, sys
 from pathlib import Path
-from devhost_rdma.linkwatch import LINK, link_events
+from devhost_rdma.watch import LINK, link_events
 
 class Context:
     log, root, wanted = logging.getLogger("rdma"), Path("/"), ()

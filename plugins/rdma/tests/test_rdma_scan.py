@@ -14,8 +14,8 @@ import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma, scan
-from devhost_rdma.linkwatch import LINK, PORT
 from devhost_rdma.options import RdmaOptions
+from devhost_rdma.watch import LINK, PORT
 from rdma_tree import EDR, HDR, RdmaTree, infiniband, roce
 
 from devhost.backend import Device, Event

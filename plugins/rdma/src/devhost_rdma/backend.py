@@ -23,17 +23,15 @@ from devhost.backend.sysfs import Sysfs, is_live, pcie_path
 
 from . import netlink
 from .attributes import ATTRIBUTES, of_function, of_unit
-from .deep import DeepProbe
-from .function import Function, FunctionReader
-from .hearing import silent_ports
-from .linkwatch import LINK, PORT, link_events
+from .health import verdict
+from .missing_drivers import Undriven
+from .model import Kind, Place
+from .namespaces import Absent, Presence, why_not
 from .nodes import DIRECTORY, Node, Role, lack, rdma_cm_node, required
 from .options import RdmaOptions
-from .place import Kind, Place
-from .presence import Absent, Presence, why_not
-from .scan import CLASS, NETWORK, PORTS, Scan, Unit, read_place
-from .undriven import Undriven
-from .verdict import verdict
+from .scan import CLASS, NETWORK, PORTS, Function, FunctionReader, Scan, Unit, read_place
+from .verbs import DeepProbe
+from .watch import LINK, PORT, link_events, silent_ports
 
 DEVICES_VARIABLES = ("RDMA_DEVICES_{RESOURCE}", "RDMA_DEVICES")
 """What a container learns the names of its RDMA devices from, joined with commas. Only the first is there

@@ -1,4 +1,4 @@
-"""The deep probe: opens each device through libibverbs (pyverbs), asks, and closes it at once.
+"""The verbs probe: opens each device through libibverbs (pyverbs), asks it, and closes it at once.
 
 Sysfs says what the driver believes; opening a device shows that a program can really use it. pyverbs is
 optional (Debian and Ubuntu package it as python3-pyverbs). It keeps Python's global lock during each call, so
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -20,7 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from devhost.backend import HEALTHY, Health, unhealthy
+from devhost.backend import HEALTHY, Device, Health, unhealthy
+
+from .options import VerbsProbe
 
 DEADLINE = 5.0
 """Seconds in which all devices of one probe must have answered; the core gives a whole probe 10."""
@@ -28,7 +31,7 @@ DEADLINE = 5.0
 HUNG = 2.0
 """Seconds without an answer after which a device counts as hung, and not only as the last in a long row."""
 
-_PROGRAM = Path(__file__).with_name("vb_child.py")
+_PROGRAM = Path(__file__).with_name("verbs_child.py")
 
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.EBUSY})
 """What opening says while the driver takes the device away: whether it is there is for sysfs to tell."""
@@ -154,3 +157,42 @@ def _end(child: subprocess.Popen[str]) -> str:
 
 def _so_far(output: object) -> str:
     return output.decode(errors="replace") if isinstance(output, bytes) else str(output or "")
+
+
+class DeepProbe:
+    """Asks devices through pyverbs, if the options want it and it is there. Used by one thread."""
+
+    def __init__(self, wish: VerbsProbe, log: logging.Logger) -> None:
+        self._wish = wish
+        self._log = log
+        self._available: bool | None = None
+        self._notes: dict[str, str] = {}
+
+    def probe(self, devices: Sequence[Device], names: Mapping[str, str]) -> Mapping[str, Health]:
+        """What opening each device showed, by id; nothing of those that it showed nothing of.
+
+        Args:
+            names: the main RDMA device of each device that is here, by id.
+        """
+        asked = {names[device.id]: device.id for device in devices if device.id in names}
+        if not asked or not self._is_available():
+            return {}
+        found = {}
+        for name, verdict in probe(list(asked)).items():
+            if verdict.note and self._notes.get(name) != verdict.note:
+                self._log.info("%s is judged by sysfs alone: %s", name, verdict.note)
+            self._notes[name] = verdict.note
+            if verdict.health is not None and name in asked:
+                found[asked[name]] = verdict.health
+        self._notes = {name: note for name, note in self._notes.items() if name in asked}
+        return found
+
+    def _is_available(self) -> bool:
+        if self._available is None:
+            self._available = self._wish is not VerbsProbe.NEVER and available()
+            if self._wish is VerbsProbe.ALWAYS and not self._available:
+                self._log.warning(
+                    "pyverbs is not installed: ports are judged by sysfs alone, "
+                    "and an adapter whose firmware no longer answers counts as healthy"
+                )
+        return self._available

@@ -1,4 +1,4 @@
-"""How well a function is, in words a user can act on."""
+"""Whether an RDMA function is healthy, from its ports and device nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from devhost.backend import HEALTHY, Health, unhealthy
 
-from .hca import INFINIBAND, Port
+from .model import INFINIBAND, Port
 
 _NAMED = 2
 """Ports that a reason speaks of; an adapter in switchdev mode has one for each virtual function."""

@@ -1,4 +1,4 @@
-"""What is remembered of devices, and which of those that cannot be seen are in a pod and not gone.
+"""Which RDMA devices are in the network namespace of a pod, and what was last known of them.
 
 With ``rdma system set netns exclusive`` an RDMA device is in one network namespace, and moves into that of
 the pod that holds it. Its nodes (kernel 6.12: all namespaces show them) and what it hangs on stay.
@@ -14,8 +14,8 @@ from devhost.backend import HEALTHY, AttributeValue, Device
 from devhost.backend.sysfs import Sysfs
 
 from .attributes import KEPT
+from .model import Kind, Place, place_at, place_of
 from .nodes import Node, Role
-from .place import Kind, Place, place_at, place_of
 from .scan import Unit
 
 EXCLUSIVE = "exclusive"

@@ -1,4 +1,4 @@
-"""Port changes that make no uevent: network links, notifications of the RDMA core, and a poll for the rest.
+"""Port changes that make no uevent: network links, notifications of the RDMA core, and polled files.
 
 A link that goes down takes the RDMA port on it down without any uevent. rtnetlink tells of links; the RDMA
 core tells which netdev belongs to which port (kernel 6.12 and later). An InfiniBand port without IPoIB has no
@@ -14,15 +14,31 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from devhost.backend import Context, Event
 from devhost.backend.netlink import RDMA, ROUTE, Listener, subscribe
 from devhost.backend.sysfs import is_live, prefix_of, read_line
 
-from .netlink import CORE, NOTIFY_GROUPS, is_notification
-from .nl_links import LINK_GROUPS, Links
+from .model import ETHERNET
+from .netlink import CORE, LINK_GROUPS, NOTIFY_GROUPS, Links, is_notification
+from .scan import Unit
+
+
+def silent_ports(unit: Unit, *, hears: bool) -> Iterator[str]:
+    """The state files of those ports of a function that no network interface tells of.
+
+    Args:
+        unit: the function.
+        hears: the answer of :func:`devhost.backend.netlink.hears_links`.
+    """
+    is_told = hears and bool(unit.function.interfaces or unit.main.netdev)
+    for port in unit.main.ports:
+        # IP over InfiniBand is down while nobody set it up, whatever the port does; EFA has no interface
+        if port.link_layer != ETHERNET or not is_told:
+            yield f"{unit.main.path}/ports/{port.number}/state"
+
 
 LINK = Event(subsystem="net", action="change")
 """A network link came, went, or changed its state."""
