@@ -1,4 +1,4 @@
-"""One physical function and its virtual ones, as the kernel lets them be changed through sysfs.
+"""One physical function and its virtual functions, as the kernel lets them be changed through sysfs.
 
 The files are those of Documentation/ABI/testing/sysfs-bus-pci: ``sriov_numvfs``, ``sriov_totalvfs``,
 ``sriov_drivers_autoprobe`` and ``virtfn<N>`` of a physical function, ``driver_override`` of any, and

@@ -1,4 +1,6 @@
-"""Whether a container could get a function now: the nodes of its driver, and the rest of its IOMMU group.
+"""Whether a function is healthy, and whether a container could get it now.
+
+One whose interface or RDMA device is in a pod's network namespace is well: it is where it belongs.
 
 Looked at again only for functions that were read anew and for those in one IOMMU group with them, for
 hundreds of functions have thousands of files. What is asked is what Allocate asks, so the two never disagree.
@@ -6,20 +8,56 @@ hundreds of functions have thousands of files. What is asked is what Allocate as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from devhost.backend import AllocationError, Event
+from devhost.backend import HEALTHY, AllocationError, Event, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
 
-from . import nodes
-from .function import Function
-from .look import Look
+from . import allocation
+from .model import Function, Interface, Kind, Look
 from .options import RDMA, VHOST_NET
 from .scan import MOST_PLACES, place_of
 
-_MODULES = {nodes.CONTAINER: "vfio", nodes.VHOST_NET_NODE: "vhost_net", nodes.TUN: "tun"}
+_NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
+"""States in which an interface that is set up passes nothing (RFC 2863, ``operstate``)."""
+
+
+def verdict(function: Function, whole: Function | None, lack: str, *, ignore_ports: bool) -> Health:
+    """The health of a function.
+
+    Args:
+        function: the function itself.
+        whole: the physical function that it is a part of; ``None`` if it is a whole, or that is gone.
+        lack: why a container could not get it now; empty if it could.
+        ignore_ports: whether one whose port has no carrier is well too.
+    """
+    if function.kind is not Kind.PHYSICAL and whole is None:
+        return unhealthy(f"its physical function {function.parent} is gone")
+    if not function.driver:
+        return unhealthy("no driver is bound to it")
+    if lack:
+        return unhealthy(lack)
+    if function.is_network and not ignore_ports:
+        return _carrier((whole or function).interfaces, own=whole is None)
+    return HEALTHY
+
+
+def lacks_carrier(ports: Sequence[Interface]) -> bool:
+    """Whether no port has a carrier. One that nobody has set up tells nothing of its cable."""
+    return bool(ports) and all(port.is_set_up and port.state in _NO_CARRIER for port in ports)
+
+
+def _carrier(ports: Sequence[Interface], *, own: bool) -> Health:
+    if not lacks_carrier(ports):
+        return HEALTHY
+    names = " and ".join(port.name for port in ports)
+    of = "" if own else " of its physical function"
+    return unhealthy(f"{names}{of} {'has' if len(ports) == 1 else 'have'} no carrier")
+
+
+_MODULES = {allocation.CONTAINER: "vfio", allocation.VHOST_NET_NODE: "vhost_net", allocation.TUN: "tun"}
 """What makes the nodes that belong to no function."""
 
 
@@ -35,7 +73,7 @@ class Lacks:
     uses: Mapping[str, str] = field(default_factory=dict)
 
 
-NOTHING = Lacks()
+LACKS_NOTHING = Lacks()
 """It could get it, for every use."""
 
 
@@ -64,7 +102,7 @@ class Readiness:
         groups = {look.functions[name].iommu_group for name in fresh}
         groups.update(self._sysfs.target(f"{path}/iommu_group") for path in self._touched)
         groups.discard("")
-        vhost_net = self._lack(lambda: [nodes.vhost_net()])
+        vhost_net = self._lack(lambda: [allocation.vhost_net()])
         known = {}
         for name, function in look.functions.items():
             before = self._known.get(name)
@@ -84,11 +122,11 @@ class Readiness:
         return before is None or before[0] is not function or function.path in self._places
 
     def _lacks(self, function: Function) -> Lacks:
-        itself = self._lack(partial(nodes.own_parts, self._sysfs, function))
-        rdma = self._lack(lambda: filter(None, [nodes.rdma(self._sysfs, function)]))
-        return Lacks(itself, {RDMA: rdma} if rdma else {}) if itself or rdma else NOTHING
+        itself = self._lack(partial(allocation.own_parts, self._sysfs, function))
+        rdma = self._lack(lambda: filter(None, [allocation.rdma(self._sysfs, function)]))
+        return Lacks(itself, {RDMA: rdma} if rdma else {}) if itself or rdma else LACKS_NOTHING
 
-    def _lack(self, parts: Callable[[], Iterable[nodes.Part]]) -> str:
+    def _lack(self, parts: Callable[[], Iterable[allocation.Part]]) -> str:
         try:
             for part in parts():
                 for node in part.nodes:
@@ -96,7 +134,7 @@ class Readiness:
                         module = _MODULES.get(node.path)
                         hint = f": is module {module} loaded?" if module else ""
                         return f"{node.path} does not exist{hint}"
-        except nodes.InPod:
+        except allocation.InPod:
             return ""
         except AllocationError as error:
             return error.message

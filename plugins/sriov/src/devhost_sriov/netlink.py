@@ -1,4 +1,6 @@
-"""Asks the kernel through netlink, in a process of its own (:mod:`.nl_child`).
+"""Asks the kernel through netlink, in a process of its own (:mod:`.netlink_child`).
+
+Numbers are those of include/uapi/linux/devlink.h of the Linux kernel.
 
 pyroute2 would add 12 MB to devhost's own process for good. The other process starts with the first question,
 answers the following ones as well, and ends after :data:`IDLE` seconds without one: one process serves a
@@ -17,12 +19,44 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from .devlink import MODES, Devlink, Switch
-from .traffic import DefaultRoute, Traffic
+from .in_use import DefaultRoute, Traffic
+
+CHANGES = frozenset({3, 4, 7, 8})
+"""Commands of notifications after which switches may be others: a device or a port is new, changed or gone
+(``DEVLINK_CMD_NEW``, ``_DEL``, ``_PORT_NEW``, ``_PORT_DEL``)."""
+
+MODES: Mapping[int | None, str] = {0: "legacy", 1: "switchdev"}
+"""Words for the modes of an embedded switch (``enum devlink_eswitch_mode``)."""
+
+BUS_NAME, DEV_NAME = 1, 2
+"""Numbers of the attributes that name the device: ``pci`` and its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One devlink device. Interfaces by the number of the virtual or scalable function they stand for."""
+
+    mode: str = ""
+    profile: str = ""
+    virtual: Mapping[int, str] = field(default_factory=dict)
+    scalable: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Devlink:
+    """All devices by the name of what they are on: a PCI address, a name on the auxiliary bus.
+
+    ``group`` is the number of the multicast group of notifications, ``None`` without devlink.
+    """
+
+    switches: Mapping[str, Switch] = field(default_factory=dict)
+    group: int | None = None
+
 
 DEADLINE = 3.0
 """Seconds that all answers to one question may take."""
@@ -47,7 +81,7 @@ and must not wait for three processes."""
 GOODBYE = 1.0
 """Seconds that a killed process may take to be gone. A call into the kernel may hold it for longer."""
 
-_PROGRAM = Path(__file__).with_name("nl_child.py")
+_PROGRAM = Path(__file__).with_name("netlink_child.py")
 
 SILENT = "the kernel does not answer"
 

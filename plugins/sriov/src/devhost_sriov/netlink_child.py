@@ -1,6 +1,6 @@
-"""The program that asks netlink through pyroute2, in a process of its own (see :mod:`devhost_sriov.kernel`).
+"""The program that asks netlink through pyroute2, in a process of its own (see :mod:`.netlink`).
 
-It imports nothing of devhost. ``nl_child.py SECONDS WORTH`` writes ``{}`` when it is ready, then reads
+It imports nothing of devhost. ``netlink_child.py SECONDS WORTH`` writes ``{}`` when it is ready, then reads
 questions from standard input and writes answers to standard output, one JSON object a line. It ends with its
 input, or without a question for SECONDS, or WORTH times what its start took if that is longer.
 
@@ -40,7 +40,7 @@ INTERRUPTED = 0x10
 """``NLM_F_DUMP_INTR``: something may be missing, or there twice. pyroute2 ignores it."""
 
 WIDEST = 1
-"""Longest prefix of a default route, as in :mod:`devhost_sriov.traffic`."""
+"""Longest prefix of a default route, as in :mod:`devhost_sriov.in_use`."""
 
 _UNICAST = 1
 """``RTN_UNICAST``: what leaves, unlike a route that says "unreachable" (linux/rtnetlink.h)."""

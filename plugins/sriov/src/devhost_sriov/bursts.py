@@ -1,4 +1,4 @@
-"""Waiting until a burst is over: functions are made, bound and taken away one by one, and mean one change.
+"""Waits until a burst of changes is over: functions are made, bound and removed one by one.
 
 The kernel tells of each: eight virtual functions are eight times ``add``, a little later eight times
 ``bind``. Whoever looked in between would list first one of them, then three, then all. Many adapters also
@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
 
-from .reader import FunctionReader
-from .scan import AUXILIARY_BUS, PCI_BUS
-from .verdict import lacks_carrier
+from .health import lacks_carrier
+from .scan import AUXILIARY_BUS, PCI_BUS, FunctionReader
 
 QUIET = 0.3
 """Seconds without a change after which a burst is over. Between the last virtual function and the first of
