@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devhost_fpga.programming import running
+from devhost_fpga.programming import loader
 from devhost_fpga.programming.child import DFL_REQUEST, OPAE_REQUEST, carry_out
-from devhost_fpga.programming.running import Unkillable, Verdict, judge, run
+from devhost_fpga.programming.loader import Unkillable, Verdict, judge, run
 from fpga_programming_desk import gbs
 
 NODE, NUMBER = "/dev/null", [1, 3]
@@ -224,7 +224,7 @@ def test_a_process_that_does_not_answer_is_ended() -> None:
 
 
 def test_a_process_that_cannot_be_ended_is_left_and_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "GOODBYE", 0.05)
+    monkeypatch.setattr(loader, "GOODBYE", 0.05)
     # a call into the kernel cannot be had here: the signal is kept from it instead
     started: list[subprocess.Popen[bytes]] = []
     monkeypatch.setattr(subprocess.Popen, "kill", lambda child: started.append(child))

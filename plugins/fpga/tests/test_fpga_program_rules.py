@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_fpga.ids import Reading
-from devhost_fpga.programming import Program, programmer, reading
+from devhost_fpga.model import Kind, Reading, Unit
+from devhost_fpga.options import Program
+from devhost_fpga.programming import loader, programmer
+from devhost_fpga.programming.loader import Unkillable, Verdict
 from devhost_fpga.programming.programmer import PATIENCE
-from devhost_fpga.programming.running import Unkillable, Verdict
-from devhost_fpga.unit import Kind, Unit
 from fpga_programming_desk import (
     AFU,
     BITSTREAM,
@@ -58,12 +58,12 @@ def refusal(card: Desk, program: Program, *units: Unit) -> str:
 
 def busy_until(monkeypatch: pytest.MonkeyPatch, card: Desk, seconds: float) -> None:
     """The driver answers EBUSY to whoever reads an id before that time."""
-    real = reading.read
+    real = loader.read
 
     def read(*args: object) -> Reading:
         return Reading(error=errno.EBUSY) if card.clock.time < seconds else real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "read", read)
+    monkeypatch.setattr(loader, "read", read)
 
 
 # what happens

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devhost_fpga.programming import Program
-from devhost_fpga.programming.engines import Engines
-from devhost_fpga.programming.programmer import Programmer
-from devhost_fpga.programming.reading import Clock
-from devhost_fpga.programming.running import Verdict
-from devhost_fpga.unit import Interface, Kind, Slot, Unit
+from devhost_fpga.model import Interface, Kind, Slot, Unit
+from devhost_fpga.options import Program
+from devhost_fpga.programming.loader import Engines, Verdict
+from devhost_fpga.programming.programmer import Clock, Programmer
 
 from devhost.backend import Device
 

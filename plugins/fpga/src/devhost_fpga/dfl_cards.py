@@ -1,4 +1,4 @@
-"""Cards with management engines and ports, as Intel's two drivers show them: found and read.
+"""Cards with management engines and ports, as the DFL and OPAE drivers show them: found and read.
 
 Both drivers hang their devices on the PCI function below a container (``fpga_region/region<N>`` or
 ``fpga/intel-fpga-dev.<N>``): one management engine on the physical function, and its ports. A port that was
@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 
 from devhost.backend.sysfs import DEVICES, Sysfs, natural
 
-from .busy import Manager, manager
-from .ids import Reading, read
-from .pci import Place, place
-from .unit import Interface
+from .manager_state import Manager, manager
+from .model import Interface, Place, Reading, place, read
 
 NO_MANAGER = Manager()
 

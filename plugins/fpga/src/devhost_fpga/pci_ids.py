@@ -1,4 +1,4 @@
-"""Which PCI functions are XRT's, told by their ids alone: for functions that no driver is bound to.
+"""Which PCI functions are XRT's, by their ids alone: for functions that no driver is bound to.
 
 Taken from ``XOCL_USER_XDMA_PCI_IDS`` and ``XOCL_MGMT_PCI_IDS`` in src/runtime_src/core/pcie/driver/linux/
 xocl/devices.h of XRT. Amazon and Xilinx have network adapters, disks and designs of others under the same

@@ -1,19 +1,60 @@
-"""Which families of drivers there are; the code of each is imported when its driver may be here."""
+"""How FPGAs are found: one family of code for each kind of driver, imported when its driver may be here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from devhost.backend.sysfs import Sysfs
+from devhost.backend import MissingDriver
+from devhost.backend.sysfs import BDF, Sysfs
 
-from . import xrt_ids
-from .unit import Family, Unit
-from .xrt_ids import AMA, ZOCL, ZOCL_NODE
+from . import attributes, pci_ids
+from .model import Family, Unit
+from .pci_ids import AMA, ZOCL, ZOCL_NODE
 
 if TYPE_CHECKING:
     from .managers import Managers
     from .options import FpgaOptions
+
+BUS = "/sys/bus/pci/devices"
+
+_IDS = {
+    "8086": frozenset({"bcbd", "bcbf", "bcc0", "bcc1", "bcce", "09c4", "09c5", "0b30", "0b2b"}),
+    "1c2c": frozenset({"1000", "1001"}),
+}
+"""``cci_pcie_id_tbl`` in drivers/fpga/dfl-pci.c, by the vendor's id."""
+
+
+class DflCards:
+    """Looks at the PCI functions below the root of ``sysfs``. Used by one thread."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._dull: dict[str, int] = {}
+
+    def undriven(self) -> Iterator[MissingDriver]:
+        """The cards without a driver.
+
+        Raises:
+            OSError: the PCI bus cannot be listed.
+        """
+        listed = self._sysfs.identities(BUS)
+        self._dull = {name: inode for name, inode in self._dull.items() if listed.get(name) == inode}
+        for address in sorted(listed):
+            if address in self._dull or not BDF.fullmatch(address):
+                continue
+            path = f"{BUS}/{address}"
+            vendor = self._sysfs.hexadecimal(f"{path}/vendor")
+            device = self._sysfs.hexadecimal(f"{path}/device") if vendor in _IDS else ""
+            if device not in _IDS.get(vendor, ()) or self._sysfs.exists(f"{path}/physfn"):
+                self._dull[address] = listed[address]
+            elif not self._sysfs.target(f"{path}/driver") and not self._sysfs.driver_override(path):
+                known = {"vendor": attributes.INTEL, "vendorID": vendor, "deviceID": device}
+                yield MissingDriver(
+                    f"{address} ({vendor}:{device})",
+                    "no driver is bound to it (run modprobe dfl-pci)",
+                    {**known, "pciBusID": address},
+                )
 
 
 class Rest:
@@ -39,7 +80,7 @@ def _dfl(sysfs: Sysfs, _options: FpgaOptions) -> Family:
 
 
 def _opae(sysfs: Sysfs, _options: FpgaOptions) -> Family:
-    from .opae import Opae
+    from .dfl import Opae
 
     return Opae(sysfs)
 
@@ -57,7 +98,7 @@ def _embedded(sysfs: Sysfs, _options: FpgaOptions) -> Family:
 
 
 def _ama(sysfs: Sysfs, _options: FpgaOptions) -> Family:
-    from .ama import Ama
+    from .xrt import Ama
 
     return Ama(sysfs)
 
@@ -74,7 +115,7 @@ def _has(*classes: str) -> Callable[[Sysfs], bool]:
 
 def _has_xrt_vendor(sysfs: Sysfs) -> bool:
     bus = "/sys/bus/pci/devices"
-    return any(sysfs.hexadecimal(f"{bus}/{one}/vendor") in xrt_ids.VENDORS for one in sysfs.names(bus))
+    return any(sysfs.hexadecimal(f"{bus}/{one}/vendor") in pci_ids.VENDORS for one in sysfs.names(bus))
 
 
 def _has_zocl(sysfs: Sysfs) -> bool:

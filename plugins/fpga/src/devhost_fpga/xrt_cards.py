@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from devhost.backend.sysfs import PciFunction, Sysfs
 
-from . import ids, xrt_ids
+from . import model, pci_ids
 
 
 class Role(Enum):
@@ -58,21 +58,21 @@ class Function:
 
 def function(sysfs: Sysfs, path: str) -> Function | None:
     """The function at ``path`` if it is one of XRT's; ``None`` for any other, and for one that is gone."""
-    if sysfs.hexadecimal(f"{path}/vendor") not in xrt_ids.VENDORS:
+    if sysfs.hexadecimal(f"{path}/vendor") not in pci_ids.VENDORS:
         return None
     pci = sysfs.pci(path)
     if pci is None or not pci.vendor:
         return None
     # the driver's word counts most: which number is which function differs between versions of XRT
-    if sysfs.exists(f"{path}/{xrt_ids.USER_FILE}") or pci.driver == xrt_ids.USER_DRIVER:
+    if sysfs.exists(f"{path}/{pci_ids.USER_FILE}") or pci.driver == pci_ids.USER_DRIVER:
         return Function(Role.USER, pci)
-    if sysfs.exists(f"{path}/{xrt_ids.MANAGEMENT_FILE}") or pci.driver == xrt_ids.MANAGEMENT_DRIVER:
+    if sysfs.exists(f"{path}/{pci_ids.MANAGEMENT_FILE}") or pci.driver == pci_ids.MANAGEMENT_DRIVER:
         return Function(Role.MANAGEMENT, pci)
-    if pci.driver == xrt_ids.AMI_DRIVER:
+    if pci.driver == pci_ids.AMI_DRIVER:
         return Function(Role.CONTROL, pci)
-    if xrt_ids.is_user(pci.vendor, pci.device):
+    if pci_ids.is_user(pci.vendor, pci.device):
         return Function(Role.USER, pci)
-    if xrt_ids.is_management(pci.vendor, pci.device):
+    if pci_ids.is_management(pci.vendor, pci.device):
         return Function(Role.MANAGEMENT, pci)
     return None
 
@@ -149,5 +149,5 @@ def _last_id(sysfs: Sysfs, path: str) -> str:
 
 def _ids(sysfs: Sysfs, path: str) -> list[str]:
     """The UUIDs in a file that has one in each line; what is none is left out."""
-    readings = (ids.Reading(line) for line in sysfs.text(path).splitlines())
+    readings = (model.Reading(line) for line in sysfs.text(path).splitlines())
     return [reading.id for reading in readings if reading.id]
