@@ -13,14 +13,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
+import random
 import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
 
+from .backoff import Backoff
+from .base import Event
+from .incident import Incident
 from .sysfs import Sysfs
 
 NETWORK = "/sys/class/net"
@@ -235,3 +242,165 @@ def hears_links(sysfs: Sysfs) -> bool:
     except OSError:
         return False
     return own == set(sysfs.names(NETWORK)) - _NO_INTERFACES
+
+
+class Groups(NamedTuple):
+    """Multicast groups, as :func:`subscribe` takes them."""
+
+    mask: int = 0
+    members: tuple[int, ...] = ()
+
+
+class NetlinkSource(Protocol):
+    """One subscription of a :class:`NetlinkWatcher`, and what its messages mean. Nothing here may block."""
+
+    @property
+    def name(self) -> str:
+        """What the log calls it: ``link changes``."""
+
+    @property
+    def protocol(self) -> int:
+        """:data:`ROUTE`, :data:`GENERIC` or :data:`RDMA`."""
+
+    def groups(self) -> Groups | None:
+        """The groups to listen to; ``None`` while there are none, as before a module is loaded."""
+
+    def events(self, datagram: bytes) -> Iterable[Event]:
+        """The events that a datagram means; most datagrams of a busy node should mean none."""
+
+    def lost(self) -> None:
+        """Messages were lost: forget what was concluded from earlier ones."""
+
+
+@dataclass(slots=True)
+class _Subscription:
+    source: NetlinkSource
+    retry: Backoff
+    listener: Listener | None = None
+    not_before: float = float("-inf")
+    trouble: Incident = field(default_factory=Incident)
+
+
+class NetlinkWatcher:
+    """Turns netlink messages into events for :meth:`devhost.backend.Backend.watch`.
+
+    A burst of messages is one batch, in which each event occurs once. Lost messages are the event
+    ``Event()``: anything may have changed. A subscription that fails, or cannot be made, is tried again with
+    back-off; the log says so once, and once when it works again. It hears only the network namespace of this
+    process: see :func:`hears_links`. Below a recorded tree (:func:`devhost.backend.sysfs.is_live`) use none.
+
+    Args:
+        sources: what to listen to.
+        log: the backend's logger.
+        settle: seconds between the first message of a burst and its events: one cause makes several messages,
+            and some come before the driver has heard of it.
+        pause: seconds at least between two batches.
+        most: different events of one batch; more become the one event ``Event()``.
+        repeat: seconds after the last change of a burst at which its event is given once more, for hardware
+            that follows later; ``None`` for never.
+        recheck: seconds, a fifth more or less, between two looks at what is not open.
+        retry: the shortest and the longest time until a subscription that failed is tried again, in seconds.
+        subscribe: opens a subscription.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[NetlinkSource],
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        *,
+        settle: float = 0.05,
+        pause: float = 0.25,
+        most: int = 256,
+        repeat: float | None = None,
+        recheck: float = 5.0,
+        retry: tuple[float, float] = (5.0, 300.0),
+        subscribe: Callable[[int, int, Sequence[int]], socket.socket] = subscribe,
+    ) -> None:
+        self._subscriptions = [_Subscription(source, Backoff(*retry)) for source in sources]
+        self._log = log
+        self._settle = settle
+        self._pause = pause
+        self._most = most
+        self._repeat = repeat
+        self._recheck = recheck
+        self._subscribe = subscribe
+        self._pending: dict[Event, None] = {}
+        self._wake = asyncio.Event()
+        self._again: asyncio.TimerHandle | None = None
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yields events until it is closed, and never raises. To be used once."""
+        self._open()
+        reopening = asyncio.create_task(self._keep_open())
+        try:
+            while True:
+                await self._wake.wait()
+                await asyncio.sleep(self._settle)
+                self._wake.clear()
+                batch, self._pending = list(self._pending), {}
+                for event in [Event()] if Event() in batch else batch:
+                    yield event
+                await asyncio.sleep(self._pause)
+        finally:
+            reopening.cancel()
+            if self._again is not None:
+                self._again.cancel()
+            for one in self._subscriptions:
+                if one.listener is not None:
+                    one.listener.close()
+                    one.listener = None
+
+    def add(self, event: Event) -> None:
+        """Puts an event from elsewhere into the next batch. Only in the event loop."""
+        if len(self._pending) < self._most or event in self._pending:
+            self._pending[event] = None
+        else:
+            self._pending[Event()] = None
+        self._wake.set()
+
+    def _changed(self, event: Event) -> None:
+        self.add(event)
+        if self._repeat is not None:
+            if self._again is not None:
+                self._again.cancel()
+            self._again = asyncio.get_running_loop().call_later(self._repeat, self.add, event)
+
+    async def _keep_open(self) -> None:
+        while True:
+            await asyncio.sleep(self._recheck * random.uniform(0.8, 1.2))
+            self._open()
+
+    def _open(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for one in self._subscriptions:
+            if one.listener is not None or now < one.not_before or (groups := one.source.groups()) is None:
+                continue
+            try:
+                link = self._subscribe(one.source.protocol, groups.mask, groups.members)
+            except OSError as error:
+                one.not_before = now + one.retry.delay()
+                if one.trouble.news(f"open: {error}"):
+                    self._log.warning(
+                        "cannot listen to %s (%s): changes are seen at the resync",
+                        one.source.name,
+                        error.strerror or error,
+                    )
+            else:
+                one.listener = Listener(link, partial(self._take, one), partial(self._lost, one))
+
+    def _take(self, one: _Subscription, datagram: bytes) -> None:
+        one.retry.reset()
+        if one.trouble.over():
+            self._log.info("listening to %s again", one.source.name)
+        for event in one.source.events(datagram):
+            self._changed(event)
+
+    def _lost(self, one: _Subscription, error: OSError) -> None:
+        one.source.lost()
+        self._changed(Event())
+        if error.errno == errno.ENOBUFS:
+            return
+        one.listener = None
+        one.not_before = asyncio.get_running_loop().time() + one.retry.delay()
+        if one.trouble.news(f"read: {error}"):
+            self._log.warning("listening to %s failed: %s", one.source.name, error.strerror or error)

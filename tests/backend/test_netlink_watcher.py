@@ -1,0 +1,259 @@
+"""A watcher of netlink groups: bursts, lost messages, and subscriptions that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from devhost.backend import Event
+from devhost.backend.netlink import GENERIC, ROUTE, Groups, NetlinkWatcher
+
+DEADLINE = 60.0
+LOG = logging.getLogger("devhost.backend.links")
+LINKS = Groups(1)
+
+
+class Words:
+    """A source whose datagrams are words; each but ``noise`` is an event."""
+
+    name = "words"
+
+    def __init__(self, protocol: int = ROUTE, groups: Groups | None = LINKS) -> None:
+        self.protocol = protocol
+        self.wanted = groups
+        self.losses = 0
+
+    def groups(self) -> Groups | None:
+        return self.wanted
+
+    def events(self, datagram: bytes) -> Iterable[Event]:
+        return [Event("net", word) for word in datagram.decode().split() if word != "noise"]
+
+    def lost(self) -> None:
+        self.losses += 1
+
+
+class Failing:
+    """A subscription on which one message is an error of the socket."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self._inner = inner
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def recv(self, size: int) -> bytes:
+        data = self._inner.recv(size)
+        if data.startswith(b"error "):
+            number = int(data.split()[1])
+            raise OSError(number, os.strerror(number))
+        return data
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Kernel:
+    """The kernel's ends of the subscriptions."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[int, int, Sequence[int]]] = []
+        self.refuses = 0
+        self._ends: dict[int, list[socket.socket]] = {}
+
+    def subscribe(self, protocol: int, groups: int, members: Sequence[int]) -> Any:
+        self.opened.append((protocol, groups, members))
+        if self.refuses:
+            self.refuses -= 1
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._ends.setdefault(protocol, []).append(theirs)
+        return Failing(ours)
+
+    def say(self, datagram: bytes, protocol: int = ROUTE) -> None:
+        self._ends[protocol][-1].send(datagram)
+
+    def close(self) -> None:
+        for ends in self._ends.values():
+            for end in ends:
+                end.close()
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    """A kernel that multicasts what a test says."""
+    found = Kernel()
+    yield found
+    found.close()
+
+
+class Listening:
+    """A watcher whose events are kept."""
+
+    def __init__(self, watcher: NetlinkWatcher) -> None:
+        self.watcher = watcher
+        self.seen: asyncio.Queue[Event] = asyncio.Queue()
+
+    async def next(self) -> str:
+        """The action of the next event; empty for the one that says that anything may have changed."""
+        async with asyncio.timeout(DEADLINE):
+            return (await self.seen.get()).action
+
+    async def follow(self) -> None:
+        async with contextlib.aclosing(self.watcher.events()) as events:
+            async for event in events:
+                self.seen.put_nowait(event)
+
+
+@contextlib.asynccontextmanager
+async def listening(kernel: Kernel, *sources: Words, **options: Any) -> AsyncIterator[Listening]:
+    """Follows a watcher with pauses that are short enough for a test."""
+    quick = {"settle": 0.001, "pause": 0.001, "recheck": 0.005, "retry": (0.005, 0.005)}
+    found = Listening(NetlinkWatcher(sources, LOG, subscribe=kernel.subscribe, **(quick | options)))
+    task = asyncio.create_task(found.follow())
+    try:
+        await until(lambda: bool(kernel.opened) or not any(source.wanted for source in sources))
+        yield found
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what no event shows."""
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def test_a_message_is_an_event_and_noise_is_none(kernel: Kernel) -> None:
+    async with listening(kernel, Words()) as heard:
+        kernel.say(b"noise")
+        kernel.say(b"up")
+        assert await heard.next() == "up"
+        kernel.say(b"down")
+        assert await heard.next() == "down"
+        assert heard.seen.empty()
+    assert kernel.opened == [(ROUTE, 1, ())]
+
+
+async def test_a_burst_is_one_batch_with_each_event_once(kernel: Kernel) -> None:
+    async with listening(kernel, Words(), settle=0.2) as heard:
+        for _ in range(50):
+            kernel.say(b"up down")
+            await asyncio.sleep(0)  # a datagram socket holds few messages
+        assert [await heard.next(), await heard.next()] == ["up", "down"]
+        kernel.say(b"last")
+        assert await heard.next() == "last"
+
+
+async def test_too_many_different_events_mean_that_anything_may_have_changed(kernel: Kernel) -> None:
+    async with listening(kernel, Words(), settle=0.1, most=3) as heard:
+        kernel.say(b"a b c")
+        assert [await heard.next() for _ in range(3)] == ["a", "b", "c"]
+        kernel.say(b"a b c d")
+        assert await heard.next() == ""
+        kernel.say(b"last")
+        assert await heard.next() == "last"
+
+
+async def test_lost_messages_are_a_resync_and_the_socket_stays(
+    kernel: Kernel, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Words()
+    async with listening(kernel, source) as heard:
+        kernel.say(f"error {errno.ENOBUFS}".encode())
+        assert await heard.next() == ""
+        kernel.say(b"up")
+        assert await heard.next() == "up"
+    assert source.losses == 1
+    assert len(kernel.opened) == 1
+    assert not caplog.records
+
+
+async def test_a_socket_that_fails_is_opened_again_and_the_log_says_so_once(
+    kernel: Kernel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with listening(kernel, Words()) as heard:
+        for count in (2, 3):
+            kernel.say(f"error {errno.EIO}".encode())
+            assert await heard.next() == ""
+            await until(lambda count=count: len(kernel.opened) == count)  # type: ignore[misc]
+        kernel.say(b"up")
+        assert await heard.next() == "up"
+    assert [record.getMessage() for record in caplog.records] == [
+        "listening to words failed: Input/output error",
+        "listening to words again",
+    ]
+
+
+async def test_a_refused_subscription_is_tried_again_with_back_off_and_logged_once(
+    kernel: Kernel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    kernel.refuses = 4
+    async with listening(kernel, Words()) as heard:
+        await until(lambda: len(kernel.opened) == 5)
+        kernel.say(b"up")
+        assert await heard.next() == "up"
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot listen to words (Operation not permitted): changes are seen at the resync",
+        "listening to words again",
+    ]
+
+
+async def test_back_off_is_longer_than_the_time_between_two_looks(kernel: Kernel) -> None:
+    kernel.refuses = 1000
+    looked = []
+
+    class Watched(Words):
+        def groups(self) -> Groups | None:
+            looked.append(True)
+            return super().groups()
+
+    waiting = Words(GENERIC, None)
+    async with listening(kernel, Watched(), waiting, retry=(3600.0, 3600.0)):
+        await asyncio.sleep(0)
+        waiting.wanted = Groups()
+        await until(lambda: (GENERIC, 0, ()) in kernel.opened)
+    assert len(looked) == 1
+
+
+async def test_groups_that_come_later_are_joined_then(kernel: Kernel) -> None:
+    later = Words(GENERIC, None)
+    async with listening(kernel, Words(), later) as heard:
+        assert kernel.opened == [(ROUTE, 1, ())]
+        later.wanted = Groups(0, (7,))
+        await until(lambda: (GENERIC, 0, (7,)) in kernel.opened)
+        kernel.say(b"switch", GENERIC)
+        assert await heard.next() == "switch"
+
+
+async def test_what_follows_late_is_looked_at_once_more(kernel: Kernel) -> None:
+    async with listening(kernel, Words(), repeat=0.3) as heard:
+        kernel.say(b"down")
+        assert [await heard.next(), await heard.next()] == ["down", "down"]
+
+
+async def test_an_event_from_elsewhere_joins_the_batch(kernel: Kernel) -> None:
+    async with listening(kernel, Words()) as heard:
+        heard.watcher.add(Event("infiniband", "polled"))
+        assert await heard.next() == "polled"
+
+
+async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    async with listening(kernel, Words()):
+        assert len(os.listdir("/proc/self/fd")) > len(before)
+    kernel.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
