@@ -1,6 +1,11 @@
-"""How long to wait: back-off for what failed, pacing for what is asked too often.
+"""How long to wait: back-off for what failed, pacing for what is requested too often.
 
-Both only compute delays; the caller sleeps. So their behaviour is tested without a clock.
+Both only compute delays, and the caller sleeps, on a thread or in the event loop::
+
+    backoff = Backoff(first=1.0, cap=60.0)
+    while not connected():
+        time.sleep(backoff.delay())
+    backoff.reset()
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ class Backoff:
         return self._next * (1 - self.jitter * self.draw())
 
     def reset(self) -> None:
-        """Start again from ``first``: the last try held for a good while."""
+        """Starts again from ``first``, after a success that lasted."""
         self._next = 0.0
 
 
@@ -48,7 +53,7 @@ class Pacer:
     _free_at: float = field(init=False, default=0.0)
 
     def ran(self, began: float, ended: float) -> None:
-        """Takes note of a run; both times in seconds of one monotonic clock."""
+        """Notes a run; both times in seconds of one monotonic clock."""
         self._free_at = ended + min(self.most, max(self.least, self.rest * (ended - began)))
 
     def pause(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Files that other programs read while we write them: whole or not at all, whatever happens in between."""
+"""Files that other programs read while they are written: a reader sees the old content or the new one."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ def hostless(root: Path) -> str:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """Makes a directory, with those above it; one that is there stays as it is.
+    """Makes a directory with its parents; one that exists is not changed.
 
     Args:
-        mode: its permission bits, whatever the umask is. By default everybody may read it.
+        path: the directory.
+        mode: its permission bits, whatever the umask is. By default every user may read it.
 
     Raises:
         OSError: it cannot be made.
@@ -69,17 +70,19 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
     path.chmod(mode)  # whatever the umask is: its readers may not be root
 
 
-def replace_file(path: Path, data: bytes, part: str, mode: int = 0o644) -> None:
-    """Makes a file hold ``data``. Who opens it meanwhile sees the old content or the new one.
+def replace_file(path: Path, data: bytes, part: str = ".", mode: int = 0o644) -> None:
+    """Writes a file atomically: a process that opens it meanwhile sees the old content or the new one.
 
     Args:
+        path: the file; its directory must exist.
+        data: its whole content.
+        part: the beginning of the unfinished file's name, which ends in ``.part``. It is in the same
+            directory, whose readers must ignore such a name; they ignore hidden files as a rule.
         mode: the file's permission bits, whatever the umask is.
-        part: what the unfinished file's name, which ends in ``.part``, begins with. It lies beside the
-            finished one, so it must be a name that those who list the directory do not take for one.
 
     Raises:
-        OSError: it cannot be written; the old file, if there is one, is untouched. It names ``path``,
-            never the unfinished file, which is called otherwise each time.
+        OSError: it cannot be written. The old file, if there is one, is untouched. The error names ``path``,
+            never the unfinished file, whose name is another each time.
     """
     try:
         _replace(path, data, part, mode)
@@ -105,7 +108,7 @@ def _replace(path: Path, data: bytes, part: str, mode: int) -> None:
 
 
 def holds(path: Path, data: bytes) -> bool:
-    """Whether a file holds just this, readable for everybody."""
+    """Whether a file has exactly this content and can be read by every user."""
     try:
         return path.read_bytes() == data and stat.S_IMODE(path.stat().st_mode) == 0o644
     except OSError:

@@ -1,4 +1,17 @@
-"""One trouble from its first sign to its end, so that the log tells of it once and once of its end."""
+"""Log once: a problem is logged when it begins, and when it is over, however often it is met in between.
+
+::
+
+    trouble = Incident()
+    try:
+        read()
+    except OSError as error:
+        if trouble.news(str(error)):
+            log.warning("cannot read the state: %s", error)
+    else:
+        if trouble.over():
+            log.info("the state can be read again")
+"""
 
 from __future__ import annotations
 
@@ -6,44 +19,44 @@ import time
 from collections.abc import Callable
 
 MOST = 10
-"""Reasons told of one trouble, if nobody says how many: one with ever new numbers must not fill the log."""
+"""Reasons logged of one problem by default: one with a new number each time must not fill the log."""
 
 
 class Incident:
-    """Which reasons of one trouble have been told; true while it lasts.
+    """One problem from its beginning to its end, and which of its reasons were logged; true while it lasts.
 
     Args:
-        most: reasons told of it at most.
+        most: reasons that are logged of it at most.
     """
 
-    __slots__ = ("_most", "_told")
+    __slots__ = ("_logged", "_most")
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._told)
+        return bool(self._logged)
 
     def news(self, reason: str) -> bool:
-        """The trouble is there, for this reason; true if that is to be told."""
-        if reason in self._told or len(self._told) >= self._most:
+        """Notes that the problem exists, for this reason; true if that is to be logged."""
+        if reason in self._logged or len(self._logged) >= self._most:
             return False
-        self._told.add(reason)
+        self._logged.add(reason)
         return True
 
     def over(self) -> bool:
-        """There is no trouble; true if it has just ended."""
-        ended = bool(self._told)
-        self._told.clear()
+        """Notes that the problem does not exist; true if it has just ended."""
+        ended = bool(self._logged)
+        self._logged.clear()
         return ended
 
 
 class Recurring:
-    """Incidents without an end that could be noticed: the first is logged, and then one in a while.
+    """Problems without an end that could be noticed: the first is logged, and then at most one a while.
 
     Args:
-        quiet: seconds after a logged incident in which others are only counted.
+        quiet: seconds after a logged one in which others are only counted.
         clock: seconds that only go forward.
     """
 
@@ -56,7 +69,7 @@ class Recurring:
         self._more = 0
 
     def tell(self, log: Callable[[int], None]) -> None:
-        """It has happened again: calls ``log``, if it is time, with how many were not logged before."""
+        """Notes that it happened; calls ``log``, if it is time, with how many were not logged before."""
         now = self._clock()
         if now < self._until:
             self._more += 1

@@ -29,6 +29,18 @@ def test_an_error_names_the_file_and_never_the_unfinished_one(
     assert (file.read_text(), os.listdir(tmp_path)) == ("old", ["wanted"])
 
 
+def test_the_content_is_replaced_and_only_the_file_is_left(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        replace_file(tmp_path / "wanted", b"old")
+        replace_file(tmp_path / "wanted", b"new", mode=0o640)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "wanted").read_bytes() == b"new"
+    assert (tmp_path / "wanted").stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == ["wanted"]
+
+
 def test_a_directory_that_is_not_there_or_none_is_told_of_the_file_in_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place, kind in (("none", FileNotFoundError), ("file", NotADirectoryError)):
