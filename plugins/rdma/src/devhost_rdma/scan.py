@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devhost.backend import Event
+from devhost.backend.netlink import NETWORK
 from devhost.backend.sysfs import BDF, Sysfs, natural
 
 from . import model
 from .model import VIRTUAL, IbDevice, Kind, Place, Port, place_of
+from .netlink import CORE
 from .nodes import Node, NodeTable, by_owner, in_order, read_nodes
 
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?|\d+")
@@ -92,10 +94,7 @@ class FunctionReader:
         )
 
 
-CLASS = "/sys/class/infiniband"
-NETWORK = "/sys/class/net"
-
-PORTS = frozenset({CLASS, NETWORK})
+PORTS = frozenset({CORE, NETWORK})
 """As the ``sys_path`` of an event: any port may have changed its state, and nothing else."""
 
 MOST_PATHS = 64
@@ -172,7 +171,7 @@ class Scan:
             OSError: a class of devices cannot be listed.
         """
         everything = self._everything or not (self._stale or self._ports_stale)
-        listed = self._sysfs.identities(CLASS)
+        listed = self._sysfs.identities(CORE)
         before = {} if everything else self._known
         settled = {name for name, old in before.items() if listed.get(name) == old.inode}
         nodes = self._nodes.refresh(settled)
@@ -220,7 +219,7 @@ class Scan:
 
 def read_device(sysfs: Sysfs, name: str) -> tuple[IbDevice, Place] | None:
     """One RDMA device and where it hangs; ``None`` when it is not there (any more)."""
-    path = sysfs.device(f"{CLASS}/{name}")
+    path = sysfs.device(f"{CORE}/{name}")
     if not path:
         return None
 
@@ -261,8 +260,8 @@ def read_place(sysfs: Sysfs, place: Place) -> tuple[list[IbDevice], list[Node]]:
     """
     devices = []
     below = f"/{place.path.rpartition('/')[2]}/"
-    for name in sysfs.identities(CLASS):
-        if below in sysfs.link(f"{CLASS}/{name}") or name == place.id:
+    for name in sysfs.identities(CORE):
+        if below in sysfs.link(f"{CORE}/{name}") or name == place.id:
             found = read_device(sysfs, name)
             if found is not None and found[1].id == place.id:
                 devices.append(found[0])

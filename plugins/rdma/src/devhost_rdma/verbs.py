@@ -12,8 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from devhost.backend import HEALTHY, Device, Health, unhealthy
+from devhost.backend import HEALTHY, Device, Health, process, unhealthy
 
 from .options import VerbsProbe
-
-DEADLINE = 5.0
-"""Seconds in which all devices of one probe must have answered; the core gives a whole probe 10."""
 
 HUNG = 2.0
 """Seconds without an answer after which a device counts as hung, and not only as the last in a long row."""
@@ -34,12 +30,12 @@ HUNG = 2.0
 _PROGRAM = Path(__file__).with_name("verbs_child.py")
 
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.EBUSY})
-"""What opening says while the driver takes the device away: whether it is there is for sysfs to tell."""
+"""Errors of opening while the driver takes the device away: sysfs shows whether it exists."""
 
 _FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
 
-_hung: list[subprocess.Popen[str]] = []
-"""Probes that could not be killed because a call into the kernel holds them; no further one is started."""
+_LEFTOVERS: list[process.Leftover] = []
+"""Probes that a call into the kernel holds; no further one is started, whichever backend asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,44 +50,71 @@ class Verdict:
     note: str = ""
 
 
-def available() -> bool:
-    """Whether pyverbs is installed for the Python that runs; it is not imported."""
-    return find_spec("pyverbs") is not None
+class Verbs:
+    """Opens devices through pyverbs, in a process for each probe.
 
-
-def probe(names: Sequence[str], deadline: float = DEADLINE) -> Mapping[str, Verdict]:
-    """Opens, asks and closes each RDMA device (``mlx5_0``). Never raises; blocks at most ``deadline`` + 1 s.
-
-    A device that its turn did not come to, because one before it hung, is not in the answer.
+    Args:
+        deadline: seconds in which all devices of one probe must have answered; the core gives a probe 10.
+        grace: seconds for a killed process to end.
+        python: the command that runs the program that asks.
+        kill: kills that process.
+        leftovers: the processes that could not be killed.
     """
-    if not names:
-        return {}
-    _hung[:] = [child for child in _hung if child.poll() is None]
-    if _hung:
-        return _all(names, "an earlier probe still hangs in the kernel")
-    # -P: this package's own directory must not shadow modules
-    command = [sys.executable, "-P", str(_PROGRAM), *names]
-    try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        return _all(names, f"the probe cannot be started: {error.strerror}")
-    try:
-        output, complaint = child.communicate(timeout=deadline)
-    except subprocess.TimeoutExpired:
-        now = time.monotonic()
-        return judge(_end(child), now)
-    verdicts = judge(output)
-    if child.returncode:
-        return _all(names, f"pyverbs cannot be used: {_last_words(complaint, child.returncode)}") | verdicts
-    return verdicts
+
+    def __init__(
+        self,
+        *,
+        deadline: float = 5.0,
+        grace: float = 1.0,
+        python: Sequence[str] = tuple(process.python(_PROGRAM)),
+        kill: process.Kill = process.kill_group,
+        leftovers: list[process.Leftover] = _LEFTOVERS,
+    ) -> None:
+        self._deadline = deadline
+        self._grace = grace
+        self._command = python
+        self._kill = kill
+        self._leftovers = leftovers
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether pyverbs is installed for the Python that runs; it is not imported."""
+        return find_spec("pyverbs") is not None
+
+    def probe(self, names: Sequence[str]) -> Mapping[str, Verdict]:
+        """Opens, asks and closes each RDMA device (``mlx5_0``). Never raises.
+
+        Blocks for the deadline and the grace at most. A device whose turn did not come, because one before it
+        hung, is not in the answer.
+        """
+        if not names:
+            return {}
+        self._leftovers[:] = [child for child in self._leftovers if not child.is_gone]
+        if self._leftovers:
+            return _all(names, "an earlier probe still hangs in the kernel")
+        try:
+            result = process.run(
+                [*self._command, *names],
+                deadline=self._deadline,
+                grace=self._grace,
+                name="the verbs probe",
+                kill=self._kill,
+            )
+        except process.NotStarted as error:
+            return _all(names, f"the probe cannot be started: {os.strerror(error.errno)}")
+        except process.TimedOut as error:
+            now = time.monotonic()
+            if error.leftover is not None:
+                self._leftovers.append(error.leftover)
+                now -= self._grace
+            return judge(error.output.decode(errors="replace"), now)
+        except process.ProcessError as error:
+            return _all(names, error.message)
+        verdicts = judge(result.output.decode(errors="replace"))
+        if result.status:
+            reason = _last_words(result.errors.decode(errors="replace"), result.status)
+            return _all(names, f"pyverbs cannot be used: {reason}") | verdicts
+        return verdicts
 
 
 def judge(output: str, now: float = 0.0) -> dict[str, Verdict]:
@@ -145,25 +168,12 @@ def _last_words(complaint: str, status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _end(child: subprocess.Popen[str]) -> str:
-    """Kills a probe and gives back what it wrote; one that the kernel holds is left behind."""
-    child.kill()
-    try:
-        return child.communicate(timeout=1.0)[0]
-    except subprocess.TimeoutExpired as expired:
-        _hung.append(child)
-        return _so_far(expired.stdout)
-
-
-def _so_far(output: object) -> str:
-    return output.decode(errors="replace") if isinstance(output, bytes) else str(output or "")
-
-
-class DeepProbe:
+class VerbsHealth:
     """Asks devices through pyverbs, if the options want it and it is there. Used by one thread."""
 
-    def __init__(self, wish: VerbsProbe, log: logging.Logger) -> None:
+    def __init__(self, wish: VerbsProbe, log: logging.Logger, verbs: Verbs | None = None) -> None:
         self._wish = wish
+        self._verbs = verbs or Verbs()
         self._log = log
         self._available: bool | None = None
         self._notes: dict[str, str] = {}
@@ -178,7 +188,7 @@ class DeepProbe:
         if not asked or not self._is_available():
             return {}
         found = {}
-        for name, verdict in probe(list(asked)).items():
+        for name, verdict in self._verbs.probe(list(asked)).items():
             if verdict.note and self._notes.get(name) != verdict.note:
                 self._log.info("%s is judged by sysfs alone: %s", name, verdict.note)
             self._notes[name] = verdict.note
@@ -189,7 +199,7 @@ class DeepProbe:
 
     def _is_available(self) -> bool:
         if self._available is None:
-            self._available = self._wish is not VerbsProbe.NEVER and available()
+            self._available = self._wish is not VerbsProbe.NEVER and self._verbs.is_installed
             if self._wish is VerbsProbe.ALWAYS and not self._available:
                 self._log.warning(
                     "pyverbs is not installed: ports are judged by sysfs alone, "
