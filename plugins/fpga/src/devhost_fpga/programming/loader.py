@@ -11,17 +11,15 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from devhost.backend import AllocationError
+from devhost.backend import AllocationError, process
 from devhost.backend.sysfs import Sysfs
 from devhost_fpga.allocation import numbered
 from devhost_fpga.manager_state import Manager, identity, manager
@@ -37,7 +35,7 @@ Loaded = tuple[object, ...]
 @dataclass(slots=True)
 class _Engine:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    is_free: Callable[[], bool] = lambda: True
+    held: Held | None = None
     loaded: dict[str, Loaded] = field(default_factory=dict)
 
 
@@ -60,7 +58,7 @@ class Engines:
         if not mine.lock.acquire(timeout=max(0.0, patience)):
             raise AllocationError("its FPGA is being programmed for another container")
         try:
-            if not mine.is_free():
+            if mine.held is not None and not mine.held.is_gone:
                 raise AllocationError(
                     "an earlier programming hangs in the kernel: nothing is done until it ends"
                 )
@@ -68,9 +66,9 @@ class Engines:
         finally:
             mine.lock.release()
 
-    def hangs(self, engine: str, is_gone: Callable[[], bool]) -> None:
+    def hangs(self, engine: str, held: Held) -> None:
         """A process that programs cannot be ended: the engine is taken until it has gone."""
-        self._engine(engine).is_free = is_gone
+        self._engine(engine).held = held
 
     def loaded(self, engine: str, device: str) -> Loaded | None:
         """What a device was last loaded with; ``None`` if nobody knows. For who is alone with it."""
@@ -97,13 +95,8 @@ ENGINES: Engines = Engines()
 """Those of this process."""
 
 
-GOODBYE = 2.0
-"""Seconds for a process that was killed to end; a call into the kernel may hold it longer."""
-
-_PROGRAM = Path(__file__).with_name("child.py")
-
-# -I -S: nothing of this environment but the interpreter, which keeps it small and quick
-COMMAND: Sequence[str] = (sys.executable, "-I", "-S", os.fspath(_PROGRAM))
+COMMAND: Sequence[str] = tuple(process.python(Path(__file__).with_name("child.py"), packages=False))
+"""The program that opens the device nodes."""
 
 Request = Mapping[str, Any]
 """What :mod:`.child` reads."""
@@ -123,45 +116,72 @@ class Verdict:
     text: str = ""
 
 
+class Held(Protocol):
+    """A killed process that a call into the kernel holds: :class:`devhost.backend.process.Leftover`."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended."""
+
+
 class Unkillable(Exception):
-    """A call into the kernel holds the process, which was killed; ``is_gone`` tells whether it still does."""
+    """A call into the kernel holds the process, which was killed."""
 
-    def __init__(self, is_gone: Callable[[], bool]) -> None:
+    def __init__(self, held: Held) -> None:
         super().__init__("the process does not end")
-        self.is_gone = is_gone
+        self.held = held
 
 
-Run = Callable[[Request, Collection[int], float], Verdict]
-"""Takes a request, the descriptors that the child needs, and seconds; see :func:`run`."""
+class Run(Protocol):
+    """Runs the program that programs: :func:`run`."""
+
+    def __call__(self, request: Request, descriptors: Collection[int], patience: float, /) -> Verdict:
+        """See :func:`run`."""
 
 
 def run(
-    request: Request, descriptors: Collection[int], patience: float, command: Sequence[str] = COMMAND
+    request: Request,
+    descriptors: Collection[int],
+    patience: float,
+    /,
+    command: Sequence[str] = COMMAND,
+    grace: float = process.GRACE,
+    kill: process.Kill = process.kill_group,
 ) -> Verdict:
-    """Has the child do something. Blocks for ``patience`` and :data:`GOODBYE` at most.
+    """Runs the program with one request. Blocks for ``patience`` and ``grace`` seconds at most.
+
+    Args:
+        request: what it is to do.
+        descriptors: open files that it needs.
+        patience: seconds that it may take.
+        command: the program.
+        grace: seconds for it to end once it was killed.
+        kill: kills it.
 
     Raises:
         Unkillable: it did not answer within ``patience`` seconds, and cannot be ended.
     """
     try:
-        child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            pass_fds=tuple(descriptors),
-            start_new_session=True,  # Ctrl-C is for devhost
+        result = process.run(
+            command,
+            deadline=patience,
+            stdin=json.dumps(request).encode(),
+            descriptors=descriptors,
+            name="the process that programs",
+            grace=grace,
+            kill=kill,
         )
-    except OSError as error:
-        return Verdict("start", error.errno or 0)
-    try:
-        output, complaint = child.communicate(json.dumps(request).encode(), patience)
-    except subprocess.TimeoutExpired:
-        return _ended(child)
-    if child.returncode:
-        return Verdict("crash", text=_last_words(child.returncode, complaint))
-    return judge(output)
+    except process.NotStarted as error:
+        return Verdict("start", error.errno)
+    except process.TimedOut as error:
+        if error.leftover is not None:
+            raise Unkillable(error.leftover) from error
+        return Verdict("time")
+    except process.ProcessError as error:
+        return Verdict("crash", text=error.message)
+    if result.status:
+        return Verdict("crash", text=_last_words(result.status, result.errors))
+    return judge(result.output)
 
 
 def judge(output: bytes) -> Verdict:
@@ -171,19 +191,6 @@ def judge(output: bytes) -> Verdict:
         return Verdict(str(answer.get("step", "")), int(answer.get("errno", 0)), int(answer.get("status", 0)))
     except (ValueError, AttributeError, TypeError):
         return Verdict("crash", text="it answered nothing that can be read")
-
-
-def _ended(child: subprocess.Popen[bytes]) -> Verdict:
-    child.kill()
-    try:
-        child.wait(GOODBYE)
-    except subprocess.TimeoutExpired:
-        raise Unkillable(lambda: child.poll() is not None) from None
-    finally:
-        for stream in (child.stdin, child.stdout, child.stderr):
-            assert stream is not None
-            stream.close()
-    return Verdict("time")
 
 
 def _last_words(status: int, complaint: bytes) -> str:
@@ -286,6 +293,10 @@ SPREAD = 0.5
 """The part of each pause that is drawn by lot, so that containers that wait together do not read together."""
 
 
+Read = Callable[[Sysfs, str], Reading]
+"""Reads a file of a driver: :func:`devhost_fpga.model.read`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Where time comes from; tests have their own."""
@@ -296,7 +307,12 @@ class Clock:
 
 
 def settled(
-    sysfs: Sysfs, function: str, until: float, clock: Clock, is_stuck: Callable[[], object] = bool
+    sysfs: Sysfs,
+    function: str,
+    until: float,
+    clock: Clock,
+    is_stuck: Callable[[], object] = bool,
+    read: Read = read,
 ) -> Reading:
     """The AFU id of a port, once it can be read; as it is at ``until`` if it is busy for so long.
 
@@ -406,7 +422,7 @@ class Loader:
         try:
             verdict = self._run(request, descriptors, patience)
         except Unkillable as unkillable:
-            self._engines.hangs(slot.engine, unkillable.is_gone)
+            self._engines.hangs(slot.engine, unkillable.held)
             raise AllocationError(
                 "it took too long and cannot be stopped; nothing more is programmed until the kernel lets go"
             ) from unkillable

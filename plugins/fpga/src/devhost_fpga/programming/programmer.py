@@ -10,11 +10,11 @@ from pathlib import Path
 from devhost.backend import AllocationError
 from devhost.backend.sysfs import Sysfs
 from devhost_fpga.manager_state import REBIND
-from devhost_fpga.model import Interface, Kind, Slot, Unit
+from devhost_fpga.model import Interface, Kind, Slot, Unit, read
 from devhost_fpga.options import Program
 
 from .bitstream import Bitstream, name_of, opened
-from .loader import ENGINES, Clock, Engines, Loader, Run, label, manager_of, run, settled
+from .loader import ENGINES, Clock, Engines, Loader, Read, Run, label, manager_of, run, settled
 
 
 def check_slots(unit: Unit, program: Program) -> None:
@@ -110,6 +110,8 @@ class Programmer:
         run: runs the process that programs.
         engines: what goes on with them.
         clock: time.
+        patience: seconds for all that one container waits for.
+        read: reads a file of a driver.
     """
 
     def __init__(
@@ -122,6 +124,8 @@ class Programmer:
         run: Run = run,
         engines: Engines = ENGINES,
         clock: Clock | None = None,
+        patience: float = PATIENCE,
+        read: Read = read,
     ) -> None:
         self._sysfs = Sysfs(root)
         self._held = held
@@ -129,6 +133,8 @@ class Programmer:
         self._units = units
         self._engines = engines
         self._clock = clock or Clock()
+        self._patience = patience
+        self._read = read
         self._loader = Loader(self._sysfs, engines, run)
 
     def check(self, unit: Unit, program: Program) -> None:
@@ -145,7 +151,7 @@ class Programmer:
     def program(self, units: Sequence[Unit], program: Program) -> None:
         """Sees to it that the devices of one container hold the file, and does nothing where they do.
 
-        Blocks for :data:`PATIENCE` seconds and a little more at most.
+        Blocks for ``patience`` seconds and a little more at most.
 
         Args:
             units: all that the container has of the resource.
@@ -153,7 +159,7 @@ class Programmer:
         Raises:
             AllocationError: a device does not hold it; the text says which of its ports do.
         """
-        until = self._clock.now() + PATIENCE
+        until = self._clock.now() + self._patience
         own = frozenset(claim for unit in units for claim in unit.device.claims)
         for unit in units:
             with _about(unit, program):
@@ -185,7 +191,7 @@ class Programmer:
             raise AllocationError("there is no time left; it goes on when the container is started again")
         self._loader.load(unit.device.id, slot, program, image, left)
         if slot.function:
-            found = settled(self._sysfs, slot.function, until, self._clock)
+            found = settled(self._sysfs, slot.function, until, self._clock, read=self._read)
             if flaw := found.flaw("its AFU id"):
                 raise AllocationError(f"it was programmed, but {flaw}")
             if found.id != image.afu_id:
@@ -211,7 +217,9 @@ class Programmer:
         Raises:
             AllocationError: it was busy all the time, or will be for ever.
         """
-        found = settled(self._sysfs, slot.function, until - MARGIN, self._clock, lambda: self._stuck(slot))
+        found = settled(
+            self._sysfs, slot.function, until - MARGIN, self._clock, lambda: self._stuck(slot), self._read
+        )
         if found.is_busy:
             if stuck := self._stuck(slot):
                 raise AllocationError(f"{label(slot)}: {stuck}")
