@@ -31,5 +31,5 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     from fpga_desk import Faults
 
     made = Faults()
-    monkeypatch.setattr("devhost_fpga.ids.os", made)
+    monkeypatch.setattr("devhost_fpga.model.os", made)
     return made

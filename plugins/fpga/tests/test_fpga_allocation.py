@@ -7,8 +7,8 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
+from devhost_fpga.allocation import node
 from devhost_fpga.backend import Fpga
-from devhost_fpga.nodes import node
 from devhost_fpga.options import FpgaUse
 from fpga_desk import ill
 from fpga_tree import NLB, FpgaTree

@@ -7,7 +7,7 @@ from pathlib import Path
 import fpga_kernel
 import pytest
 from devhost_fpga.embedded import Embedded
-from devhost_fpga.unit import Interface
+from devhost_fpga.model import Interface
 
 from devhost.backend.sysfs import Sysfs
 from devhost.testing.fixtures import BackendFixture, by_id

@@ -22,7 +22,7 @@ from devhost_fpga.backend import Fpga
 context = ServiceContext("fpga", Path(sys.argv[1]), ("*",))
 Fpga(Fpga.Options(), context).discover()
 context.close()
-names = ("dfl", "opae", "xrt", "embedded", "ama", "managers", "programming.programmer")
+names = ("dfl", "xrt", "embedded", "managers", "programming.programmer")
 print(*(name for name in names if f"devhost_fpga.{name}" in sys.modules))
 """
 
@@ -32,8 +32,8 @@ print(*(name for name in names if f"devhost_fpga.{name}" in sys.modules))
     [
         (Tree, ""),
         (fpga_cards.two_ports, "dfl managers"),
-        (fpga_cards.mixed, "dfl opae managers"),
-        (fpga_xrt.alveo_u250, "xrt ama"),
+        (fpga_cards.mixed, "dfl managers"),
+        (fpga_xrt.alveo_u250, "xrt"),
         (fpga_kernel.kria_kv260, "dfl embedded managers"),
     ],
 )

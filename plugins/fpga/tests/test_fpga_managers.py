@@ -10,7 +10,7 @@ import fpga_kernel
 import fpga_xrt
 import pytest
 from devhost_fpga.managers import Managers
-from devhost_fpga.unit import Interface
+from devhost_fpga.model import Interface
 from fpga_desk import Faults
 from fpga_kernel import KernelTree
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
-from devhost_fpga.ids import Reading, af_name, region_name
+from devhost_fpga.model import Reading, af_name, region_name
 
 from devhost.config import load
 from devhost.discovery import catalog

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devhost_fpga.programming import running
 from devhost_fpga.programming.child import DFL_REQUEST, OPAE_REQUEST, carry_out
-from devhost_fpga.programming.running import Unkillable, Verdict, judge, run
+from devhost_fpga.programming.loader import Unkillable, Verdict, judge, run
 from fpga_programming_desk import gbs
+
+from devhost.backend.process import kill_group
 
 NODE, NUMBER = "/dev/null", [1, 3]
 IMAGE = b"image" * 1000
@@ -223,18 +224,17 @@ def test_a_process_that_does_not_answer_is_ended() -> None:
     assert time.monotonic() - began < 300
 
 
-def test_a_process_that_cannot_be_ended_is_left_and_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "GOODBYE", 0.05)
+def test_a_process_that_cannot_be_ended_is_left_and_watched() -> None:
     # a call into the kernel cannot be had here: the signal is kept from it instead
     started: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda child: started.append(child))
+    command = python("import time; time.sleep(600)")
     with pytest.raises(Unkillable) as caught:
-        run({}, [], 0.05, python("import time; time.sleep(600)"))
-    [child] = started
-    assert not caught.value.is_gone()
-    child.send_signal(9)
+        run({}, [], 0.05, command=command, grace=0.05, kill=started.append)
+    child = started[0]
+    assert not caught.value.held.is_gone
+    kill_group(child)
     child.wait(60)
-    assert caught.value.is_gone()
+    assert caught.value.held.is_gone
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_fpga.programming import Program
+from devhost_fpga.options import Program
 from devhost_fpga.programming import bitstream as files
 from devhost_fpga.programming.bitstream import OPENCL, opened
 from fpga_programming_desk import AFU, BITSTREAM, INTERFACE, OTHER_INTERFACE, Desk, desk, gbs

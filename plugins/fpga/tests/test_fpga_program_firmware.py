@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_fpga.programming import Program
-from devhost_fpga.programming.running import Verdict
+from devhost_fpga.options import Program
+from devhost_fpga.programming.loader import Verdict
 from fpga_programming_desk import AFU, INTERFACE, MANAGER, OTHER_INTERFACE, Desk, desk, gbs
 
 from devhost.backend import AllocationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from devhost_fpga.programming import Program
+from devhost_fpga.options import Program
 from fpga_programming_desk import AFU, INTERFACE
 
 from devhost.backend import OptionError

@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_fpga.ids import Reading
-from devhost_fpga.programming import Program, programmer, reading
+from devhost_fpga.model import Kind, Unit
+from devhost_fpga.options import Program
+from devhost_fpga.programming.loader import Unkillable, Verdict
 from devhost_fpga.programming.programmer import PATIENCE
-from devhost_fpga.programming.running import Unkillable, Verdict
-from devhost_fpga.unit import Kind, Unit
 from fpga_programming_desk import (
     AFU,
     BITSTREAM,
@@ -54,16 +53,6 @@ def refusal(card: Desk, program: Program, *units: Unit) -> str:
     assert str(program.bitstream) in message
     assert (units or (card.region(),))[0].device.id in message
     return message
-
-
-def busy_until(monkeypatch: pytest.MonkeyPatch, card: Desk, seconds: float) -> None:
-    """The driver answers EBUSY to whoever reads an id before that time."""
-    real = reading.read
-
-    def read(*args: object) -> Reading:
-        return Reading(error=errno.EBUSY) if card.clock.time < seconds else real(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(reading, "read", read)
 
 
 # what happens
@@ -319,38 +308,32 @@ def test_an_engine_without_a_node_is_told(card: Desk) -> None:
 # busy, slow and stuck; the clock is a fake one
 
 
-def test_an_id_that_is_busy_is_read_again_with_growing_pauses(
-    card: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    busy_until(monkeypatch, card, 3.0)
+def test_an_id_that_is_busy_is_read_again_with_growing_pauses(card: Desk) -> None:
+    card.busy_until = 3.0
     card.programmer.program([card.region()], card.put(gbs()))
     assert card.kernel.ports == [0]
     assert card.clock.pauses[:3] == [0.02, 0.04, 0.08]
     assert max(card.clock.pauses) <= 0.5
 
 
-def test_the_pauses_are_spread(card: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pauses_are_spread(card: Desk) -> None:
     card.clock.drawn = 1.0
-    busy_until(monkeypatch, card, 3.0)
+    card.busy_until = 3.0
     card.programmer.program([card.region()], card.put(gbs()))
     assert card.clock.pauses[:3] == [0.01, 0.02, 0.04]
 
 
-def test_a_region_that_stays_busy_is_given_up_in_time_and_not_programmed(
-    card: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    busy_until(monkeypatch, card, 1e9)
+def test_a_region_that_stays_busy_is_given_up_in_time_and_not_programmed(card: Desk) -> None:
+    card.busy_until = 1e9
     assert "is being reconfigured" in refusal(card, card.put(gbs()))
     assert card.clock.time <= PATIENCE < CORE_DEADLINE
     assert card.kernel.requests == []
 
 
-def test_a_port_that_a_failed_programming_left_in_reset_is_not_waited_for(
-    card: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_that_a_failed_programming_left_in_reset_is_not_waited_for(card: Desk) -> None:
     """The driver takes it out of reset no more, whatever is programmed."""
     (card.root / ENGINE[1:] / "dfl-fme-mgr.0/fpga_manager/fpga1/state").write_text("write error\n")
-    busy_until(monkeypatch, card, 1e9)
+    card.busy_until = 1e9
     message = refusal(card, card.put(gbs()))
     assert "port 0: its FPGA manager is in state 'write error', and its driver holds the port" in message
     assert "unbind the card from its driver and bind it again" in message
@@ -358,10 +341,8 @@ def test_a_port_that_a_failed_programming_left_in_reset_is_not_waited_for(
     assert card.kernel.requests == []
 
 
-def test_a_region_that_stays_busy_after_programming_is_an_error_in_time(
-    card: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card.kernel.meanwhile = lambda: busy_until(monkeypatch, card, 1e9)
+def test_a_region_that_stays_busy_after_programming_is_an_error_in_time(card: Desk) -> None:
+    card.kernel.meanwhile = card.stays_busy
     assert "it was programmed, but its AFU id cannot be read" in refusal(card, card.put(gbs()))
     assert card.clock.time <= PATIENCE
 
@@ -378,11 +359,17 @@ def test_a_slow_first_port_leaves_the_second_to_the_next_try(two_ports: Desk) ->
     assert two_ports.kernel.ports == [0, 1]
 
 
+class Stuck:
+    """A process that a call into the kernel holds."""
+
+    is_gone = False
+
+
 def test_a_process_that_cannot_be_ended_keeps_its_fpga_refused_until_it_is_gone(card: Desk) -> None:
-    gone = False
+    process = Stuck()
 
     def hang() -> None:
-        raise Unkillable(lambda: gone)
+        raise Unkillable(process)
 
     program = card.put(gbs())
     card.kernel.meanwhile = hang
@@ -390,7 +377,7 @@ def test_a_process_that_cannot_be_ended_keeps_its_fpga_refused_until_it_is_gone(
     card.kernel.meanwhile = lambda: None
     assert "hangs in the kernel" in refusal(card, program)
     assert card.kernel.ports == [0], "nothing was started beside it"
-    gone = True
+    process.is_gone = True
     card.programmer.program([card.region()], program)
     assert card.kernel.ports == [0, 0]
 
@@ -425,10 +412,8 @@ def test_two_containers_that_start_at_once_are_programmed_one_after_the_other(tw
     assert two_ports.kernel.ports == [0, 1], "the second one found it done"
 
 
-def test_who_waits_for_another_container_too_long_is_told(
-    card: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(programmer, "PATIENCE", 0.01)
+def test_who_waits_for_another_container_too_long_is_told(card: Desk) -> None:
+    card.patience = 0.01
     with card.engines.alone(ENGINE, 0.0):
         assert "being programmed for another container" in refusal(card, card.put(gbs()))
     assert card.kernel.requests == []

@@ -15,8 +15,8 @@ from typing import Any
 import fpga_cards as cards
 import pytest
 from devhost_fpga.backend import Fpga
+from devhost_fpga.programming.loader import Verdict
 from devhost_fpga.programming.programmer import Programmer
-from devhost_fpga.programming.running import Verdict
 from fpga_programming_desk import gbs
 from fpga_tree import ARRIA, NLB, OTHER, STRATIX
 

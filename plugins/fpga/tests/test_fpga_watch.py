@@ -11,7 +11,7 @@ from pathlib import Path
 import fpga_cards as cards
 import pytest
 from devhost_fpga import watch
-from devhost_fpga.unit import Unit
+from devhost_fpga.model import Unit
 from devhost_fpga.watch import Watch
 from fpga_tree import OTHER, FpgaTree
 

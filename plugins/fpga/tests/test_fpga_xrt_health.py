@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fpga_xrt
 import pytest
-from devhost_fpga import xrt_function
+from devhost_fpga import xrt_cards
 from devhost_fpga.xrt import Xrt
 from fpga_xrt import XrtTree
 
@@ -197,9 +197,9 @@ def test_the_serial_number_is_asked_for_once_in_the_life_of_a_card(
     tree = XrtTree(tmp_path)
     tree.user(tree.function("0000:3b:00.1", fpga_xrt.U250, "xocl"), serial=number)
     asked: list[str] = []
-    true_serial = xrt_function.serial
+    true_serial = xrt_cards.serial
     monkeypatch.setattr(
-        xrt_function, "serial", lambda sysfs, path: (asked.append(path), true_serial(sysfs, path))[1]
+        xrt_cards, "serial", lambda sysfs, path: (asked.append(path), true_serial(sysfs, path))[1]
     )
     family = Xrt(Sysfs(tmp_path))
     for _ in range(3):

@@ -37,7 +37,7 @@ def names(plan: Plan, resource: str) -> list[str]:
 def test_a_virtual_function_goes_to_whoever_comes_first(
     looking: BackendFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    monkeypatch.setattr("devhost_sriov.settling.QUIET", 0.0)
+    monkeypatch.setattr("devhost_sriov.bursts.QUIET", 0.0)
     entries = (GPU, FUNCTION) if first == "gpu" else (FUNCTION, GPU)
     plan = planned(looking, tmp_path, *entries)
     both = set(names(plan, "example.com/gpu")) & set(names(plan, "example.com/vf"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import rdma_connectx as connectx
-from devhost_rdma.hca import PHYS_STATES, PORT_STATES
+from devhost_rdma.model import PHYS_STATES, PORT_STATES
 from devhost_rdma.nodes import Role
 
 from devhost.config import load

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import rdma_connectx as connectx
-from devhost_rdma import Rdma, netlink
+from devhost_rdma import Rdma
+from devhost_rdma.netlink import running_core
 from devhost_rdma.options import RdmaOptions
+from rdma_desk import Exclusive
 from rdma_tree import RdmaTree
 
 from devhost.backend.netlink import hears_links
@@ -30,20 +32,25 @@ def host(tmp_path: Path) -> Path:
     return tmp_path / "host"
 
 
-def test_the_kernel_is_asked_for_its_mode_wherever_its_sysfs_is_mounted(host, tmp_path, monkeypatch):
-    asked = []
+def test_the_kernel_is_asked_for_its_mode_wherever_its_sysfs_is_mounted(host, tmp_path):
+    assert running_core(Path("/")) is not None
+    assert running_core(host) is not None
+    assert running_core(RdmaTree(tmp_path / "tree").root) is None
 
-    def mode() -> str:
-        asked.append("once")
-        return "shared"
 
-    monkeypatch.setattr(netlink, "netns_mode", mode)
-    list(backend(host).discover())
-    assert asked == ["once"]
-    connectx.connectx5_roce(tmp_path / "tree")
-    found = list(backend(tmp_path / "tree").discover())
-    assert asked == ["once"]
+def test_no_recorded_tree_has_the_namespace_mode_of_the_running_kernel(tmp_path):
+    connectx.connectx5_roce(tmp_path)
+    found = backend(tmp_path).discover()
+    assert found
     assert all("netnsMode" not in device.attributes for device in found)
+
+
+def test_the_namespace_mode_is_asked_for_once_in_each_full_scan(tmp_path):
+    connectx.connectx5_roce(tmp_path)
+    asked = Exclusive(RdmaOptions(), ServiceContext("rdma", tmp_path, ("*",)))
+    found = asked.discover()
+    assert asked.core.asked == 1
+    assert {device.attributes["netnsMode"] for device in found} == {"exclusive"}
 
 
 @pytest.mark.parametrize("recorded", [False, True])

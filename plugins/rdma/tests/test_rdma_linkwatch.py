@@ -12,13 +12,14 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
-from devhost_rdma import linkwatch
-from devhost_rdma.linkwatch import ANYTHING, LINK, PORT, link_events
-from devhost_rdma.nl_links import Links
+from devhost_rdma.netlink import LINK, PORT, Links, RdmaCore
+from devhost_rdma.watch import PortWatch, Times
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
 from devhost.backend import Event
@@ -84,7 +85,7 @@ def test_a_link_that_comes_or_goes_matters_once(links: Links) -> None:
 
 
 def test_messages_lost_mean_that_nothing_is_known_any_more(links: Links) -> None:
-    links.forget()
+    links.lost()
     assert links.take(link(2, name="eth0", operstate=6, carrier=1))
 
 
@@ -104,40 +105,48 @@ def test_other_messages_and_malformed_ones_do_not_matter(links: Links) -> None:
 
 
 class FakeContext:
-    """What the core gives a backend."""
+    """What the core gives a backend. It counts the readings of polled files, and lets them fail."""
 
     log = logging.getLogger("devhost.backend.rdma")
     wanted = ()
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.readings = 0
+        self.error: OSError | None = None
 
     def held(self) -> frozenset[str] | None:
         return None
 
     async def run_blocking(self, call: Callable[..., object], *args: object, **kwargs: object) -> object:
+        self.readings += 1
+        if self.error is not None:
+            raise self.error
         return await asyncio.to_thread(call, *args, **kwargs)
 
 
 class Kernel:
-    """The kernel's ends of the subscriptions; what is said on one is heard on the other."""
+    """The kernel's ends of the subscriptions; what is sent on one arrives on the other."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, core: Path) -> None:
+    def __init__(self, core: Path) -> None:
         self.core = core
         self.refuses: dict[int, OSError] = {}
         self.opened: list[tuple[int, int]] = []
+        self.overflow: int | None = None
+        """The error that a datagram ``overflow`` becomes."""
         self._ends: dict[int, list[socket.socket]] = {}
-        monkeypatch.setattr(linkwatch, "subscribe", self.subscribe)
 
-    def subscribe(self, protocol: int, groups: int) -> socket.socket:
+    def subscribe(self, protocol: int, groups: int, members: Sequence[int] = ()) -> socket.socket:
         self.opened.append((protocol, groups))
         if protocol in self.refuses:
             raise self.refuses[protocol]
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._ends.setdefault(protocol, []).append(ends[1])
+        if self.overflow is not None:
+            return cast("socket.socket", Overflowing(ends[0], self.overflow))
         return ends[0]
 
-    def say(self, datagram: bytes, protocol: int = nl.ROUTE) -> None:
+    def send(self, datagram: bytes, protocol: int = nl.ROUTE) -> None:
         self._ends[protocol][-1].send(datagram)
 
     def close(self) -> None:
@@ -146,31 +155,54 @@ class Kernel:
                 end.close()
 
 
+QUICK = Times(
+    settle=0.001,
+    pause=0.001,
+    repeat=3600.0,
+    poll=0.005,
+    poll_after_failure=0.005,
+    recheck=0.005,
+    retry=(0.001, 0.002),
+)
+
+
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Kernel]:
-    """A kernel with the RDMA core, and pauses short enough for a test."""
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    """A kernel with the RDMA core."""
     core = tmp_path / "core"
     core.mkdir()
-    monkeypatch.setattr(linkwatch, "SETTLE", 0.001)
-    monkeypatch.setattr(linkwatch, "PAUSE", 0.001)
-    monkeypatch.setattr(linkwatch, "LATE", 3600.0)
-    monkeypatch.setattr(linkwatch, "POLL", 0.005)
-    found = Kernel(monkeypatch, core)
+    found = Kernel(core)
     yield found
     found.close()
 
 
+@dataclass
+class Heard:
+    """A watch that runs: the events that it reported, in order, and what it reads."""
+
+    events: asyncio.Queue[Event]
+    context: FakeContext
+    ports: PortWatch
+
+    async def next(self) -> Event:
+        async with asyncio.timeout(DEADLINE):
+            return await self.events.get()
+
+
 @contextlib.asynccontextmanager
 async def listening(
-    kernel: Kernel, root: Path = Path("/"), state_files: Callable[[], Sequence[str]] = tuple
-) -> AsyncIterator[asyncio.Queue[Event]]:
-    """Follows the events into a queue, from when the sockets are open."""
-    seen: asyncio.Queue[Event] = asyncio.Queue()
+    kernel: Kernel, root: Path = Path("/"), files: Sequence[str] = (), times: Times = QUICK
+) -> AsyncIterator[Heard]:
+    """Runs a watch, from when its sockets are open."""
+    context = FakeContext(root)
+    ports = PortWatch(context, times=times, core=RdmaCore(str(kernel.core)), subscribe=kernel.subscribe)
+    ports.follow(files)
+    seen = Heard(asyncio.Queue(), context, ports)
 
     async def follow() -> None:
-        async with contextlib.aclosing(link_events(FakeContext(root), state_files)) as events:
+        async with contextlib.aclosing(ports.events()) as events:
             async for event in events:
-                seen.put_nowait(event)
+                seen.events.put_nowait(event)
 
     task = asyncio.ensure_future(follow())
     try:
@@ -183,75 +215,62 @@ async def listening(
             await task
 
 
-async def heard(seen: asyncio.Queue[Event]) -> Event:
-    async with asyncio.timeout(DEADLINE):
-        return await seen.get()
-
-
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what no event tells of."""
+    """Waits for a condition that no event reports."""
     async with asyncio.timeout(DEADLINE):
         while not condition():  # noqa: ASYNC110 - the code under test has no hook for a test to wait on
             await asyncio.sleep(0.005)
 
 
-@pytest.fixture(autouse=True)
-def core_is_there(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources are made anew for each watch, and ask the class directory given here."""
-    monkeypatch.setattr(linkwatch, "CORE", str(kernel.core))
-
-
 async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:
     async with listening(kernel) as seen:
-        kernel.say(link(2, name="eth0", operstate=6))
-        assert await heard(seen) == LINK
-        kernel.say(link(2, 0, name="eth0", operstate=2))
-        assert await heard(seen) == LINK
+        kernel.send(link(2, name="eth0", operstate=6))
+        assert await seen.next() == LINK
+        kernel.send(link(2, 0, name="eth0", operstate=2))
+        assert await seen.next() == LINK
 
 
 async def test_a_notification_of_the_rdma_core_is_an_event(kernel: Kernel) -> None:
     async with listening(kernel) as seen:
-        kernel.say(message(MONITOR, payload=attribute(102, b"\0")), nl.RDMA)
-        assert await heard(seen) == PORT
+        kernel.send(message(MONITOR, payload=attribute(102, b"\0")), nl.RDMA)
+        assert await seen.next() == PORT
 
 
 async def test_noise_is_no_event(kernel: Kernel) -> None:
     async with listening(kernel) as seen:
-        kernel.say(link(2, name="eth0", operstate=6))
-        assert await heard(seen) == LINK
+        kernel.send(link(2, name="eth0", operstate=6))
+        assert await seen.next() == LINK
         for _ in range(20):
-            kernel.say(link(2, name="eth0", operstate=6))
-        kernel.say(message(MONITOR, payload=attribute(102, b"\0")), nl.RDMA)
+            kernel.send(link(2, name="eth0", operstate=6))
+        kernel.send(message(MONITOR, payload=attribute(102, b"\0")), nl.RDMA)
         # the only event after twenty repetitions is that of the other source
-        assert await heard(seen) == PORT
-        assert seen.empty()
+        assert await seen.next() == PORT
+        assert seen.events.empty()
 
 
-async def test_hundreds_of_messages_are_few_events(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linkwatch, "SETTLE", 0.2)
-    async with listening(kernel) as seen:
+async def test_hundreds_of_messages_are_few_events(kernel: Kernel) -> None:
+    async with listening(kernel, times=replace(QUICK, settle=0.2)) as seen:
         for round_ in range(3):
             for index in range(100):
-                kernel.say(link(index, round_ % 2))
+                kernel.send(link(index, round_ % 2))
                 if index % 8 == 0:
                     await asyncio.sleep(0)  # the loop's turn: a datagram socket holds few messages
-        assert await heard(seen) == LINK
-        while not seen.empty():
-            seen.get_nowait()
-        kernel.say(message(MONITOR), nl.RDMA)
-        events = [await heard(seen)]
+        assert await seen.next() == LINK
+        while not seen.events.empty():
+            seen.events.get_nowait()
+        kernel.send(message(MONITOR), nl.RDMA)
+        events = [await seen.next()]
         while events[-1] != PORT:
-            events.append(await heard(seen))
+            events.append(await seen.next())
         assert len(events) <= 2
 
 
 async def test_a_port_that_follows_its_link_late_is_looked_at_once_more(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel,
 ) -> None:
-    monkeypatch.setattr(linkwatch, "LATE", 0.05)
-    async with listening(kernel) as seen:
-        kernel.say(link(2, 0, name="eth0"))
-        assert [await heard(seen), await heard(seen)] == [LINK, LINK]
+    async with listening(kernel, times=replace(QUICK, repeat=0.05)) as seen:
+        kernel.send(link(2, 0, name="eth0"))
+        assert [await seen.next(), await seen.next()] == [LINK, LINK]
 
 
 class Overflowing:
@@ -276,57 +295,45 @@ class Overflowing:
 
 
 async def test_lost_messages_mean_that_anything_may_have_changed(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel,
 ) -> None:
-    subscribe = kernel.subscribe
-    monkeypatch.setattr(linkwatch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.ENOBUFS))
+    kernel.overflow = errno.ENOBUFS
     async with listening(kernel) as seen:
-        kernel.say(link(2, name="eth0"))
-        assert await heard(seen) == LINK
-        kernel.say(b"overflow")
-        assert await heard(seen) == ANYTHING
+        kernel.send(link(2, name="eth0"))
+        assert await seen.next() == LINK
+        kernel.send(b"overflow")
+        assert await seen.next() == Event()
         # it listens on, and knows nothing of what it knew
-        kernel.say(link(2, name="eth0"))
-        assert await heard(seen) == LINK
+        kernel.send(link(2, name="eth0"))
+        assert await seen.next() == LINK
         assert kernel.opened.count((nl.ROUTE, 1)) == 1
 
 
-async def test_a_socket_that_fails_is_opened_again(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_socket_that_fails_is_opened_again(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    subscribe = kernel.subscribe
-    monkeypatch.setattr(linkwatch, "subscribe", lambda *args: Overflowing(subscribe(*args), errno.EIO))
+    kernel.overflow = errno.EIO
     async with listening(kernel) as seen:
-        kernel.say(b"overflow")
-        assert await heard(seen) == ANYTHING
+        kernel.send(b"overflow")
+        assert await seen.next() == Event()
         await until(lambda: kernel.opened.count((nl.ROUTE, 1)) == 2)
-        kernel.say(link(2, name="eth0"))
-        assert await heard(seen) == LINK
+        kernel.send(link(2, name="eth0"))
+        assert await seen.next() == LINK
     assert [record.getMessage() for record in caplog.records] == [
         "listening to link changes failed: Input/output error",
         "listening to link changes again",
     ]
 
 
-async def test_a_refused_socket_is_said_once_and_the_other_works(
+async def test_a_refused_socket_is_logged_once_and_tried_again_and_the_other_works(
     kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel.refuses[nl.ROUTE] = PermissionError(errno.EPERM, "Operation not permitted")
-    ticks = 0
-
-    def files() -> Sequence[str]:
-        nonlocal ticks
-        ticks += 1
-        return ()
-
-    async with listening(kernel, state_files=files) as seen:
-        await until(lambda: ticks >= 5)
-        kernel.say(message(MONITOR), nl.RDMA)
-        assert await heard(seen) == PORT
-    assert kernel.opened.count((nl.ROUTE, 1)) == 1
+    async with listening(kernel) as seen:
+        await until(lambda: kernel.opened.count((nl.ROUTE, 1)) >= 3)
+        kernel.send(message(MONITOR), nl.RDMA)
+        assert await seen.next() == PORT
     assert [record.getMessage() for record in caplog.records] == [
-        "cannot listen to link changes (Operation not permitted): what they tell of is seen at the resync"
+        "cannot listen to link changes (Operation not permitted): changes are seen at the resync"
     ]
 
 
@@ -336,8 +343,8 @@ async def test_the_rdma_core_is_listened_to_once_it_is_loaded_and_never_loaded_b
         assert kernel.opened == [(nl.ROUTE, 1)]
         kernel.core.mkdir()
         await until(lambda: (nl.RDMA, 8) in kernel.opened)
-        kernel.say(message(MONITOR), nl.RDMA)
-        assert await heard(seen) == PORT
+        kernel.send(message(MONITOR), nl.RDMA)
+        assert await seen.next() == PORT
 
 
 async def test_in_a_recorded_tree_nothing_is_listened_to(
@@ -345,8 +352,7 @@ async def test_in_a_recorded_tree_nothing_is_listened_to(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with listening(kernel, tmp_path) as seen:
-        await asyncio.sleep(0.03)
-        assert seen.empty()
+        assert seen.events.empty()
     assert kernel.opened == []
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path} is a recorded tree: its links cannot be listened to"
@@ -366,55 +372,39 @@ def state_file(root: Path, device: str, state: str) -> str:
 
 async def test_a_polled_state_that_changes_is_an_event(kernel: Kernel, tmp_path: Path) -> None:
     path = state_file(tmp_path, "mlx5_0", "4: ACTIVE")
-    reads = 0
-
-    def files() -> Sequence[str]:
-        nonlocal reads
-        reads += 1
-        return (path,)
-
-    async with listening(kernel, tmp_path, files) as seen:
-        await until(lambda: reads >= 3)
-        assert seen.empty()
+    async with listening(kernel, tmp_path, [path]) as seen:
+        await until(lambda: seen.context.readings >= 3)
+        assert seen.events.empty()
         state_file(tmp_path, "mlx5_0", "1: DOWN")
-        assert await heard(seen) == PORT
+        assert await seen.next() == PORT
         (tmp_path / path.lstrip("/")).unlink()
-        assert await heard(seen) == PORT
+        assert await seen.next() == PORT
 
 
 async def test_a_port_that_is_new_to_the_poll_is_no_event(kernel: Kernel, tmp_path: Path) -> None:
-    paths: list[str] = []
-    reads = 0
-
-    def files() -> Sequence[str]:
-        nonlocal reads
-        reads += 1
-        if reads == 3:
-            paths.append(state_file(tmp_path, "mlx5_0", "4: ACTIVE"))
-        return paths
-
-    async with listening(kernel, tmp_path, files) as seen:
-        await until(lambda: reads >= 6)
-        assert seen.empty()
+    one = state_file(tmp_path, "mlx5_0", "4: ACTIVE")
+    async with listening(kernel, tmp_path, [one]) as seen:
+        await until(lambda: seen.context.readings >= 2)
+        seen.ports.follow([one, state_file(tmp_path, "mlx5_1", "4: ACTIVE")])
+        await until(lambda: seen.context.readings >= 5)
+        assert seen.events.empty()
 
 
-async def test_a_reading_that_fails_is_said_once_and_tried_again_later(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_reading_that_fails_is_logged_once_and_tried_again_later(
+    kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(linkwatch, "POLL_AFTER_FAILURE", 0.005)
-    calls = 0
-
-    def files() -> Sequence[str]:
-        nonlocal calls
-        calls += 1
-        raise OSError(errno.EIO, "Input/output error")
-
-    async with listening(kernel, state_files=files) as seen:
-        await until(lambda: calls >= 3)
-        kernel.say(link(2, name="eth0"))
-        assert await heard(seen) == LINK
+    caplog.set_level(logging.INFO)
+    path = state_file(tmp_path, "mlx5_0", "4: ACTIVE")
+    async with listening(kernel, files=[path]) as seen:
+        seen.context.error = OSError(errno.EIO, "Input/output error")
+        await until(lambda: seen.context.readings >= 3)
+        kernel.send(link(2, name="eth0"))
+        assert await seen.next() == LINK
+        seen.context.error = None
+        await until(lambda: len(caplog.records) == 2)
     assert [record.getMessage() for record in caplog.records] == [
-        "reading the state of RDMA ports failed: [Errno 5] Input/output error"
+        "reading the state of RDMA ports failed: [Errno 5] Input/output error",
+        "the state of RDMA ports can be read again",
     ]
 
 
@@ -431,7 +421,8 @@ async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
 REAL = """
 import asyncio, fcntl, logging, socket, struct, sys
 from pathlib import Path
-from devhost_rdma.linkwatch import LINK, link_events
+from devhost_rdma.netlink import LINK
+from devhost_rdma.watch import PortWatch
 
 class Context:
     log, root, wanted = logging.getLogger("rdma"), Path("/"), ()
@@ -442,7 +433,7 @@ def loopback(up):
         fcntl.ioctl(any_socket, 0x8914, asked)  # SIOCSIFFLAGS
 
 async def main():
-    events = link_events(Context())
+    events = PortWatch(Context()).events()
     async with asyncio.timeout(60):
         waiting = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from devhost_rdma import netlink
+from devhost_rdma.netlink import PORT, Notifications, RdmaCore
 from hypothesis import given
 from hypothesis import strategies as st
 from rdma_messages import attribute, message
@@ -82,22 +83,24 @@ def test_numbers_and_texts_that_are_none_are_told_from_those_that_are() -> None:
 def test_any_bytes_at_all_end_the_reading_and_raise_nothing(data: bytes) -> None:
     assert sum(len(found.payload) + 16 for found in messages(data)) <= len(data)
     assert sum(len(value) + 4 for _, value in attributes(data)) <= len(data)
-    netlink.is_notification(data)
+    list(Notifications(RdmaCore()).events(data))
 
 
 # --- what the RDMA core says
 
 
 def test_only_notifications_of_the_rdma_core_count_as_such() -> None:
-    assert netlink.is_notification(message(MONITOR, 0, rxe() + attribute(102, b"\0")))
-    assert not netlink.is_notification(message(GET, 0, rxe()))
-    assert not netlink.is_notification(b"")
+    source = Notifications(RdmaCore())
+    assert list(source.events(message(MONITOR, 0, rxe() + attribute(102, b"\0")))) == [PORT]
+    assert not source.events(message(GET, 0, rxe()))
+    assert not source.events(b"")
 
 
 class Kernel:
     """Answers questions as the RDMA core does."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.core = RdmaCore(str(directory), self.ask)
         self.answers: dict[int, bytes | OSError | None] = {}
         self.asked: list[int] = []
 
@@ -112,22 +115,19 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kernel:
+def kernel(tmp_path: Path) -> Kernel:
     """An RDMA core that is loaded."""
-    found = Kernel()
-    monkeypatch.setattr(netlink, "ask", found.ask)
-    monkeypatch.setattr(netlink, "CORE", str(tmp_path))
-    return found
+    return Kernel(tmp_path)
 
 
 @pytest.mark.parametrize(("value", "mode"), [(0, "exclusive"), (1, "shared"), (7, None)])
 def test_the_namespace_mode_is_told(kernel: Kernel, value: int, mode: str | None) -> None:
     kernel.answers[SYS_GET] = attribute(66, bytes([value]))
-    assert netlink.netns_mode() == mode
+    assert kernel.core.netns_mode() == mode
 
 
 def test_a_kernel_that_does_not_know_the_question_leaves_the_mode_unknown(kernel: Kernel) -> None:
-    assert netlink.netns_mode() is None
+    assert kernel.core.netns_mode() is None
     assert kernel.asked == [SYS_GET]
 
 
@@ -136,14 +136,13 @@ def test_a_kernel_that_does_not_know_the_question_leaves_the_mode_unknown(kernel
 )
 def test_no_answer_no_permission_and_no_protocol_are_unknown(kernel: Kernel, error: OSError) -> None:
     kernel.answers = {SYS_GET: error}
-    assert netlink.netns_mode() is None
+    assert kernel.core.netns_mode() is None
 
 
 def test_without_the_rdma_core_no_socket_is_opened_which_would_load_it(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kernel: Kernel, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(netlink, "CORE", str(tmp_path / "none"))
-    assert netlink.netns_mode() is None
+    assert RdmaCore(str(tmp_path / "none"), kernel.ask).netns_mode() is None
     assert kernel.asked == []
 
 
@@ -210,9 +209,9 @@ def test_an_acknowledgement_alone_is_no_answer(line: Line) -> None:
 
 def test_an_empty_answer_leaves_the_mode_unknown(kernel: Kernel) -> None:
     kernel.answers[SYS_GET] = None
-    assert netlink.netns_mode() is None
+    assert kernel.core.netns_mode() is None
     kernel.answers[SYS_GET] = b""
-    assert netlink.netns_mode() is None
+    assert kernel.core.netns_mode() is None
 
 
 def test_silence_is_a_timeout(line: Line) -> None:
@@ -226,9 +225,9 @@ def test_the_real_kernel_refuses_a_question_it_does_not_know() -> None:
 
 
 def test_this_machine_gives_an_answer_whatever_it_has() -> None:
-    assert netlink.netns_mode() in ("shared", "exclusive", None)
+    assert RdmaCore().netns_mode() in ("shared", "exclusive", None)
     if not Path(netlink.CORE).is_dir():
-        assert netlink.netns_mode() is None
+        assert RdmaCore().netns_mode() is None
 
 
 def test_nothing_of_pyroute2_is_imported() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
+from rdma_desk import Exclusive
 from rdma_tree import ACTIVE, DISABLED, EDR, RdmaTree, roce
 
 from devhost.backend import Device, Event
@@ -16,10 +19,10 @@ CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 
 
 @pytest.fixture
-def starting(monkeypatch: pytest.MonkeyPatch, looking: BackendFixture[Rdma]) -> BackendFixture[Rdma]:
-    """A backend that has just started, on a kernel with ``rdma system set netns exclusive``."""
-    monkeypatch.setattr(Rdma, "_ask_netns_mode", lambda _: "exclusive")
-    return looking
+def starting() -> Iterator[BackendFixture[Exclusive]]:
+    """Makes backends that have just started, on a kernel with ``rdma system set netns exclusive``."""
+    with BackendFixture(Exclusive) as starting:
+        yield starting
 
 
 def look(backend: Rdma) -> dict[str, Device]:
@@ -173,12 +176,12 @@ def test_a_companion_that_stayed_does_not_keep_its_device_here(tmp_path, startin
         backend.allocate([device])
 
 
-def test_where_all_namespaces_see_all_devices_none_is_in_a_pod(tmp_path, starting, monkeypatch):
+def test_where_all_namespaces_see_all_devices_none_is_in_a_pod(tmp_path, starting):
     tree = connectx.connectx5_roce(tmp_path)
     backend = starting(tmp_path)
     look(backend)
     leave(tree)
-    monkeypatch.setattr(Rdma, "_ask_netns_mode", lambda _: "shared")
+    backend.core.mode = "shared"
     found = look(backend)
     assert sorted(found) == ["0000:af:00.1"]
     assert found["0000:af:00.1"].attributes["netnsMode"] == "shared"

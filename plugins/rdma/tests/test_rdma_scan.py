@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
-from devhost_rdma import Rdma, scan
-from devhost_rdma.linkwatch import LINK, PORT
+from devhost_rdma import Rdma
+from devhost_rdma.netlink import LINK, PORT
 from devhost_rdma.options import RdmaOptions
+from devhost_rdma.watch import PortWatch
 from rdma_tree import EDR, HDR, RdmaTree, infiniband, roce
 
 from devhost.backend import Device, Event
+from devhost.backend.netlink import NETWORK
 from devhost.backend.sysfs import Sysfs
 from devhost.discovery.runner import ServiceContext
 from devhost.testing.faults import DAMAGES, damaged
 
 CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 TWIN = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.1"
-LINKS = Event("net", "change", scan.NETWORK)
+LINKS = Event("net", "change", NETWORK)
 
 Reads = Callable[[], Any]
 
@@ -246,6 +248,15 @@ def test_what_hangs_on_no_pci_function_is_named_by_what_it_hangs_on(tmp_path):
     assert not device.attributes.keys() & {"pciBusID", "vendor", "device", "numaNode", "pfName"}
 
 
+class Followed(PortWatch):
+    """Notes which state files are polled."""
+
+    files: Sequence[str] = ()
+
+    def follow(self, files: Sequence[str]) -> None:
+        self.files = list(files)
+
+
 def test_ports_that_no_interface_tells_of_are_polled_and_others_are_not(tmp_path, monkeypatch):
     tree = RdmaTree(tmp_path, "mlx5_core")
     card = tree.function("0000:19:00.0", "mlx5_core", "15b3:1023")
@@ -254,24 +265,19 @@ def test_ports_that_no_interface_tells_of_are_polled_and_others_are_not(tmp_path
     tree.ibdev(other, "mlx5_1", roce("eth0", EDR))
     tree.netdev(other, "eth0")
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
-    backend = start(tmp_path)
+    ports = Followed(ServiceContext("rdma", tmp_path))
+    backend = Rdma(RdmaOptions(), ServiceContext("rdma", tmp_path, ("*",)), ports=ports)
     look(backend)
-    assert len(backend._silent) == 2, "sysfs shows no lo: this is another network namespace"
+    assert len(ports.files) == 2, "sysfs shows no lo: this is another network namespace"
     tree.netdev("virtual", "lo")
     look(backend)
-    assert list(backend._silent) == [f"/sys/devices/{card}/infiniband/mlx5_0/ports/1/state"]
+    assert ports.files == [f"/sys/devices/{card}/infiniband/mlx5_0/ports/1/state"]
     tree.remove(f"/sys/devices/{other}/net/eth0")
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo")])
     look(backend)
-    assert len(backend._silent) == 2, "a pod has the interface"
+    assert len(ports.files) == 2, "a pod has the interface"
 
 
-async def test_a_change_of_ports_is_no_reason_to_read_everything(tmp_path, monkeypatch):
-    async def told(*_: object) -> Any:
-        for event in (LINK, PORT, Event()):
-            yield event
-
-    monkeypatch.setattr("devhost_rdma.backend.link_events", told)
-    events = [event async for event in start(tmp_path).watch()]
-    assert [event.sys_path for event in events] == ["/sys/class/net", "/sys/class/infiniband", ""]
-    assert {event.subsystem for event in events[:2]} <= set(Rdma.subsystems)
+def test_a_change_of_ports_is_no_reason_to_read_everything():
+    assert [event.sys_path for event in (LINK, PORT)] == ["/sys/class/net", "/sys/class/infiniband"]
+    assert {LINK.subsystem, PORT.subsystem} <= set(Rdma.subsystems)

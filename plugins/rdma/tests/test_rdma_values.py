@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from devhost_rdma import hca
-from devhost_rdma.hca import IbDevice, Port, best_port
-from devhost_rdma.place import Kind, Place, place_at, place_of
-from devhost_rdma.verdict import verdict
+from devhost_rdma import model
+from devhost_rdma.health import verdict
+from devhost_rdma.model import IbDevice, Kind, Place, Port, best_port, place_at, place_of
 
 PCI = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
 
@@ -27,7 +26,7 @@ PCI = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
     ],
 )
 def test_a_node_type_is_known_by_its_number(text, word):
-    assert hca.numbered(text, hca.NODE_TYPES) == word
+    assert model.numbered(text, model.NODE_TYPES) == word
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_a_node_type_is_known_by_its_number(text, word):
     ],
 )
 def test_a_rate_is_in_whole_gigabits(text, gigabits):
-    assert hca.rate(text) == gigabits
+    assert model.rate(text) == gigabits
 
 
 @pytest.mark.parametrize(
@@ -57,13 +56,13 @@ def test_a_rate_is_in_whole_gigabits(text, gigabits):
     ],
 )
 def test_a_guid_that_nobody_set_is_none(text, guid):
-    assert hca.guid(text) == guid
+    assert model.guid(text) == guid
 
 
 def test_what_a_vendor_wrote_is_one_short_line():
-    assert hca.label("28.39.1002") == "28.39.1002"
-    assert hca.label("a\nb") == ""
-    assert hca.label("x" * 129) == ""
+    assert model.label("28.39.1002") == "28.39.1002"
+    assert model.label("a\nb") == ""
+    assert model.label("x" * 129) == ""
 
 
 @pytest.mark.parametrize(

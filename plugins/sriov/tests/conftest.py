@@ -17,6 +17,6 @@ sys.path.append(str(Path(__file__).parent / "machines"))
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendFixture[Sriov]]:
     """Makes backends on a machine, and ends what they began. Trees change at once: nothing is waited for."""
-    monkeypatch.setattr("devhost_sriov.settling.QUIET", 0.0)
+    monkeypatch.setattr("devhost_sriov.bursts.QUIET", 0.0)
     with BackendFixture(Sriov) as looking:
         yield looking

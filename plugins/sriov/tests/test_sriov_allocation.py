@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sriov_network as network
 import sriov_others as others
-from devhost_sriov.nodes import CONTAINER, IOMMU
+from devhost_sriov.allocation import CONTAINER, IOMMU
 from devhost_sriov.options import PLAIN, SriovUse
 from sriov_tree import SriovTree
 

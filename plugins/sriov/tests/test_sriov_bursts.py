@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import sriov_network as machines
-from devhost_sriov import Sriov, network, settling, watch
-from devhost_sriov.devlink import Devlink
-from devhost_sriov.kernel import VfMacs
+from devhost_sriov import Sriov, bursts, network, watch
+from devhost_sriov.in_use import DefaultRoute, Traffic
+from devhost_sriov.netlink import Devlink, VfMacs
 from devhost_sriov.options import SriovOptions
-from devhost_sriov.traffic import DefaultRoute, Traffic
 from sriov_tree import SriovTree
 
 from devhost.backend import Event
@@ -45,7 +44,7 @@ class Node:
         monkeypatch.setattr(network, "is_live", lambda root: True)
         monkeypatch.setattr(network, "hears_links", lambda sysfs: True)
         monkeypatch.setattr(watch, "is_live", lambda root: False)
-        monkeypatch.setattr(settling, "QUIET", 0.001)
+        monkeypatch.setattr(bursts, "QUIET", 0.001)
         monkeypatch.setattr(network, "Kernel", lambda: self)
         self.source = BackendRunner(Sriov, SriovOptions(), tree.root, ("mac",))
         self.discovery = Scanner(self.source, Metrics(), self._found)
@@ -137,17 +136,17 @@ async def test_messages_that_change_nothing_make_no_list(tmp_path, monkeypatch):
 async def test_functions_whose_adapter_starts_its_port_anew_are_one_list_of_healthy_ones(
     tmp_path, monkeypatch
 ):
-    lack, asked = settling.Settling._lack_carrier, []
+    lack, asked = bursts.Settling._lack_carrier, []
     async with node(tmp_path, monkeypatch, 0) as there:
         state = f"/sys/devices/{PF}/net/enp2s0/operstate"
 
-        def lacks(self: settling.Settling, paths: Iterable[str]) -> bool:
+        def lacks(self: bursts.Settling, paths: Iterable[str]) -> bool:
             asked.append(lack(self, paths))
             if len(asked) == 3:
                 there.tree.file(state, "up")
             return asked[-1]
 
-        monkeypatch.setattr(settling.Settling, "_lack_carrier", lacks)
+        monkeypatch.setattr(bursts.Settling, "_lack_carrier", lacks)
         there.tree.file(state, "down")
         there.lists.clear()
         there.tell(*virtual_functions(there.tree, 4))

@@ -8,7 +8,7 @@ import pytest
 import sriov_network as network
 import sriov_others as others
 from devhost_sriov.attributes import LINK_TYPES, OPERATIONAL_STATES
-from devhost_sriov.function import Kind
+from devhost_sriov.model import Kind
 
 from devhost.config import load
 from devhost.discovery import catalog

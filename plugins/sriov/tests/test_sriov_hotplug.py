@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import sriov_network as network
-from devhost_sriov import reader
+from devhost_sriov import scan
+from devhost_sriov.bursts import TIMES, Settling
 from devhost_sriov.scan import MOST_PLACES, NETWORK, Scan
-from devhost_sriov.settling import TIMES, Settling
 from sriov_tree import SriovTree
 
 from devhost.backend import Event
@@ -26,7 +26,7 @@ class Reads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
         for name in ("pci", "scalable"):
-            monkeypatch.setattr(reader.FunctionReader, name, self._counting(name))
+            monkeypatch.setattr(scan.FunctionReader, name, self._counting(name))
 
     def taken(self) -> list[str]:
         """What was read since the last call, by id."""
@@ -35,7 +35,7 @@ class Reads:
         return names
 
     def _counting(self, name: str):
-        original = getattr(reader.FunctionReader, name)
+        original = getattr(scan.FunctionReader, name)
 
         def read(itself, path: str, inode: int):
             self.paths.append(path)
@@ -259,7 +259,7 @@ def test_a_bus_that_cannot_be_listed_is_an_error_and_not_an_empty_list(looking, 
 def test_directories_that_vanish_while_they_are_read_are_no_exception(looking, tmp_path, monkeypatch):
     tree: SriovTree = network.mlx5_switchdev(tmp_path)
     backend = looking(tree)
-    original = reader.FunctionReader._interfaces
+    original = scan.FunctionReader._interfaces
     gone: list[str] = []
 
     def interfaces(self, path: str, *rest, **more):
@@ -268,7 +268,7 @@ def test_directories_that_vanish_while_they_are_read_are_no_exception(looking, t
             shutil.rmtree(tree.root / path.lstrip("/"))
         return original(self, path, *rest, **more)
 
-    monkeypatch.setattr(reader.FunctionReader, "_interfaces", interfaces)
+    monkeypatch.setattr(scan.FunctionReader, "_interfaces", interfaces)
     assert len(backend.discover()) >= 7
     assert gone
     monkeypatch.undo()

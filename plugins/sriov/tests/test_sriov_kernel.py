@@ -13,10 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from devhost_sriov import nl_child
-from devhost_sriov.devlink import Devlink, Switch
-from devhost_sriov.kernel import Kernel
-from devhost_sriov.traffic import DefaultRoute, Traffic
+from devhost_sriov import netlink_child
+from devhost_sriov.in_use import DefaultRoute, Traffic
+from devhost_sriov.netlink import Devlink, Kernel, Switch
 
 WAIT = 60.0
 """Seconds in which a condition must come true, also on a busy machine."""
@@ -278,7 +277,7 @@ def test_a_question_that_meets_the_end_of_an_idle_process_is_answered_by_another
 def test_it_ends_with_the_process_that_started_it(questions: bytes) -> None:
     """The kernel closes the input when devhost ends, killed or not."""
     ran = subprocess.run(
-        [sys.executable, "-P", nl_child.__file__, str(WAIT * 10), "0"],
+        [sys.executable, "-P", netlink_child.__file__, str(WAIT * 10), "0"],
         input=questions,
         capture_output=True,
         timeout=WAIT,
@@ -291,7 +290,7 @@ def test_it_ends_with_the_process_that_started_it(questions: bytes) -> None:
 
 def test_a_question_in_two_pieces_is_one_question() -> None:
     with subprocess.Popen(
-        [sys.executable, "-P", nl_child.__file__, str(WAIT), "0"],
+        [sys.executable, "-P", netlink_child.__file__, str(WAIT), "0"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as child:
@@ -324,28 +323,28 @@ class Lists:
 
 async def test_a_list_that_changed_while_it_was_sent_is_asked_for_again() -> None:
     multi = 0x2
-    lists = Lists([multi, multi | nl_child.INTERRUPTED], [multi, multi, multi])
-    assert len(await nl_child.whole(lists.dump)) == 3
+    lists = Lists([multi, multi | netlink_child.INTERRUPTED], [multi, multi, multi])
+    assert len(await netlink_child.whole(lists.dump)) == 3
     assert lists.asked == 2
 
 
 async def test_a_list_that_changes_all_the_time_is_an_error() -> None:
-    lists = Lists([nl_child.INTERRUPTED])
-    with pytest.raises(nl_child.Unresolved, match="changes all the time"):
-        await nl_child.whole(lists.dump)
-    assert lists.asked == nl_child.TRIES
+    lists = Lists([netlink_child.INTERRUPTED])
+    with pytest.raises(netlink_child.Unresolved, match="changes all the time"):
+        await netlink_child.whole(lists.dump)
+    assert lists.asked == netlink_child.TRIES
 
 
 def test_what_a_library_raises_becomes_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyroute2", None)
-    answer = nl_child.answered({"do": "traffic"})
+    answer = netlink_child.answered({"do": "traffic"})
     assert "pyroute2" in answer["error"]
     assert answer["errno"] is None
 
 
 def test_the_process_that_asks_does_not_import_pyroute2() -> None:
     script = (
-        "import sys; from devhost_sriov.kernel import Kernel; kernel = Kernel(deadline=60); "
+        "import sys; from devhost_sriov.netlink import Kernel; kernel = Kernel(deadline=60); "
         "kernel.traffic({}); kernel.close(); sys.exit('pyroute2' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=2 * WAIT, check=False).returncode == 0

@@ -213,6 +213,6 @@ def test_odd_files_leave_out_what_they_should_have_said(looking, tmp_path):
     ],
 )
 def test_drivers_that_hand_devices_to_programs_are_known_by_name(driver, is_passed_on):
-    from devhost_sriov.function import is_passed_on as answer
+    from devhost_sriov.model import is_passed_on as answer
 
     assert answer(driver) is is_passed_on

@@ -11,11 +11,11 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from devhost_sriov import nl_child
+from devhost_sriov import netlink_child
+from devhost_sriov.in_use import WIDEST
+from devhost_sriov.netlink_child import Unresolved, default_routes, profile_in, switches, vf_macs_in
 from devhost_sriov.network import Interest
-from devhost_sriov.news import ROUTES, RouteNews, devlink_events
-from devhost_sriov.nl_child import Unresolved, default_routes, profile_in, switches, vf_macs_in
-from devhost_sriov.traffic import WIDEST
+from devhost_sriov.watch import ROUTES, RouteNews, devlink_events
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
@@ -150,7 +150,7 @@ def test_the_profile_is_the_name_of_the_running_application() -> None:
 
 
 def test_the_messages_of_devlink_are_read_by_their_numbers() -> None:
-    _, message = nl_child._classes()
+    _, message = netlink_child._classes()
     attributes = [("BUS_NAME", "pci"), ("DEV_NAME", "0000:3b:00.0"), ("ESWITCH_MODE", 1)]
     found = made(message(), 30, [*attributes, ("PORT_PCI_SF_NUMBER", 88)], cmd=29, version=1)
     assert [found.get_attr(name) for name in ("DEV_NAME", "ESWITCH_MODE")] == ["0000:3b:00.0", 1]
@@ -206,7 +206,7 @@ def test_cut_datagrams_are_no_news(news: RouteNews) -> None:
 
 @pytest.mark.parametrize(("command", "matters"), [(7, True), (8, True), (3, True), (61, False), (53, False)])
 def test_devlink_is_heard_where_switches_change(command: int, matters: bool) -> None:
-    _, message = nl_child._classes()
+    _, message = netlink_child._classes()
     interest = Interest(places={"0000:3b:00.0": "/sys/devices/pci0000:3a/0000:3b:00.0"})
     for device, known in (("0000:3b:00.0", True), ("0000:99:00.0", False)):
         named = [("BUS_NAME", "pci"), ("DEV_NAME", device)]
@@ -225,7 +225,7 @@ _SETUP = (
 )
 _ASK = """
 import json, socket, sys
-from devhost_sriov.kernel import Kernel
+from devhost_sriov.netlink import Kernel
 kernel = Kernel(deadline=60)
 found = kernel.traffic(dict(socket.if_nameindex()))
 switches = kernel.devlink(profiles=True).switches

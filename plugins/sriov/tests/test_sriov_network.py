@@ -14,11 +14,10 @@ import pytest
 import sriov_network as machines
 from devhost_sriov import network, watch
 from devhost_sriov.backend import Sriov
-from devhost_sriov.devlink import Devlink, Switch
-from devhost_sriov.kernel import VfMacs
+from devhost_sriov.in_use import DefaultRoute, Traffic
+from devhost_sriov.netlink import Devlink, Switch, VfMacs
 from devhost_sriov.network import UNSEEN, Interest, Network
 from devhost_sriov.options import SriovOptions
-from devhost_sriov.traffic import DefaultRoute, Traffic
 from devhost_sriov.watch import ANYTHING, network_events
 
 from devhost.backend import Event, netlink

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from devhost_sriov import Sriov
 from devhost_sriov.options import SriovOptions, VirtualFunctions
-from devhost_sriov.ownership import FILE, Made, Ownership
-from devhost_sriov.provision import Provisioner
-from devhost_sriov.virtual import Bus, write
+from devhost_sriov.pci_bus import Bus, write
+from devhost_sriov.provisioning import FILE, Made, Ownership, Provisioner
 from sriov_kernel import BOOT, PATH, PHYSICAL, Kernel
 
 from devhost.backend import NotYet

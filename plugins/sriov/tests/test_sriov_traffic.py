@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import sriov_network as network
-from devhost_sriov.netfiles import NetFiles
+from devhost_sriov.in_use import DefaultRoute, NetFiles, Traffic, carriers
 from devhost_sriov.options import SriovOptions
-from devhost_sriov.traffic import DefaultRoute, Traffic, carriers
 from sriov_tree import SriovTree
 
 from devhost.backend import OptionError

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 import sriov_network as network
 import sriov_others as others
-from devhost_sriov.function import Function, Interface, Kind
-from devhost_sriov.look import Look
+from devhost_sriov.health import verdict
+from devhost_sriov.model import Function, Interface, Kind, Look
 from devhost_sriov.options import SriovOptions
-from devhost_sriov.verdict import verdict
 
 from devhost.backend import HEALTHY, Event, unhealthy
 from devhost.testing.fixtures import by_id

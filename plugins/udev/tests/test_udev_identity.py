@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from devhost_udev.identity import fit, joined, legal
+from devhost_udev.ids import fit, joined, legal
 
 LEGAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,62}")
 

@@ -20,7 +20,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -328,7 +328,7 @@ class NetlinkWatcher:
         self._wake = asyncio.Event()
         self._again: asyncio.TimerHandle | None = None
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event, None]:
         """Yields events until it is closed, and never raises. To be used once."""
         self._open()
         reopening = asyncio.create_task(self._keep_open())

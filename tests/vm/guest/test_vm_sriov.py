@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from devhost_sriov import nl_child
-from devhost_sriov.settling import QUIET, TIMES
+from devhost_sriov import netlink_child
+from devhost_sriov.bursts import QUIET, TIMES
 from lab.burst import Burst
 from lab.functions import Physical, bind, driver_of, is_viable
 from lab.kernel import run, settle, text
@@ -113,7 +113,7 @@ def noted(line):
 @pytest.fixture(autouse=True, scope="session")
 def compiled():
     """Compiles pyroute2 before a look needs it: where a processor is emulated, that takes minutes."""
-    command = [sys.executable, "-P", nl_child.__file__, "0", "0"]
+    command = [sys.executable, "-P", netlink_child.__file__, "0", "0"]
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=280)
 
 
@@ -333,7 +333,7 @@ async def test_functions_that_somebody_else_made_stay_as_they_are(node, card):
 
 async def test_netlink_tells_the_mode_of_a_switch_and_who_stands_for_whom():
     """netdevsim has a switch as adapters have; it is not on PCI, so no function of it is listed."""
-    kernel = pytest.importorskip("devhost_sriov.kernel").Kernel(deadline=60)
+    kernel = pytest.importorskip("devhost_sriov.netlink").Kernel(deadline=60)
     run("modprobe", "netdevsim")
     bus = Path("/sys/bus/netdevsim")
     (bus / "new_device").write_text("10 1")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from devhost_sriov import Sriov
-from devhost_sriov.kernel import Kernel
+from devhost_sriov.netlink import Kernel
 from devhost_sriov.network import Interest, Network
-from devhost_sriov.news import devlink_events
 from devhost_sriov.options import SriovOptions
+from devhost_sriov.watch import devlink_events
 from lab.functions import Physical
 from lab.kernel import run, settle
 from lab.waiting import until

@@ -1,4 +1,4 @@
-"""What a container gets: device nodes, looked up by their numbers when it is allocated, and variables.
+"""What a container gets: device nodes, looked up by number when it starts, and variables.
 
 No node is ever opened here: those of DFL and OPAE open for one program at a time, and one that stays open
 while its card is pulled out can crash the kernel.
@@ -6,14 +6,68 @@ while its card is pulled out can crash the kernel.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from devhost.backend import AllocationError, AttributeValue, DeviceNode, Edits
-from devhost.backend.sysfs import Sysfs, natural
+from devhost.backend.sysfs import Sysfs, is_regular, natural, node_number
 
-from .nodes import node
+from .model import Kind, Unit
 from .options import FpgaUse
-from .unit import Kind, Unit
+
+_LINK = re.compile(r"(?:\.\./)?([\w-][\w.-]*(/[\w-][\w.-]*)*)")
+"""What links in ``/dev/char`` lead to."""
+
+_NUMBER = re.compile(r"[0-9]{1,7}:[0-9]{1,7}")
+
+
+def node(sysfs: Sysfs, place: str, *, is_live: bool) -> str:
+    """The node in ``/dev`` of the device at ``place`` in sysfs.
+
+    The kernel's own name for it comes first; where that is another device's, udev's list of all nodes by
+    number, ``/dev/char``, has the right one if anything has.
+
+    Args:
+        is_live: whether the nodes are real ones; in a recorded tree plain files stand for them.
+
+    Raises:
+        AllocationError: there is none.
+    """
+    return numbered(sysfs, place, is_live=is_live)[0]
+
+
+def numbered(sysfs: Sysfs, place: str, *, is_live: bool) -> tuple[str, str]:
+    """That node, with its number: ``major:minor``.
+
+    Raises:
+        AllocationError: there is none.
+    """
+    if not sysfs.exists(place):
+        raise AllocationError("it is gone")
+    number = sysfs.text(f"{place}/dev")
+    if not _NUMBER.fullmatch(number):
+        raise AllocationError(f"the kernel made no device node for {place.rpartition('/')[2]}")
+    usual = sysfs.node(place, f"/dev/{place.rpartition('/')[2]}")
+    if _is(sysfs, usual, number, is_live=is_live):
+        return usual, number
+    link = _LINK.fullmatch(sysfs.link(f"/dev/char/{number}"))
+    if link and _is(sysfs, f"/dev/{link[1]}", number, is_live=is_live):
+        return f"/dev/{link[1]}", number
+    found = node_number(sysfs.prefix + usual)
+    if found or sysfs.exists(usual):
+        raise AllocationError(f"{usual} is {found or 'no device node'}, and not c{number}")
+    raise AllocationError(f"{usual} does not exist; it should be c{number}")
+
+
+def node_claims(sysfs: Sysfs, places: Iterable[str]) -> frozenset[str]:
+    """Claims of the nodes of the devices at ``places``, by the names that the kernel gives them."""
+    return frozenset(f"node:{path}" for path in map(sysfs.node, places) if path)
+
+
+def _is(sysfs: Sysfs, path: str, number: str, *, is_live: bool) -> bool:
+    found = node_number(sysfs.prefix + path)
+    return found == f"c{number}" or (not found and not is_live and is_regular(sysfs.prefix + path))
+
 
 VARIABLES = {"FPGA_PCI_{RESOURCE}": "pciBusID", "FPGA_AFU_{RESOURCE}": "afuId"}
 """Variables with an attribute of each device, in the order of ids; devices that lack it are left out."""

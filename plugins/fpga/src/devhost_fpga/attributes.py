@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from devhost.backend import Attribute, AttributeValue
 from devhost.backend.sysfs import PciFunction
 
-from .unit import Kind
+from .model import Kind
 
 INTEL, XILINX, OTHER = "intel", "xilinx", "other"
 """Whose FPGA it is, whoever made the board: attribute ``vendor``. Altera's are Intel's, AMD's Xilinx's."""

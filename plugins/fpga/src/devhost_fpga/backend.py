@@ -24,10 +24,9 @@ from devhost.backend.sysfs import Sysfs, is_live, pci_path
 
 from .allocation import edits, lack
 from .attributes import ATTRIBUTES
-from .families import FAMILIES, Rest
+from .discovery import FAMILIES, DflCards, Rest
+from .model import CanProbe, Family, Unit
 from .options import PLAIN, FpgaOptions, FpgaUse
-from .undriven import DflCards
-from .unit import CanProbe, Family, Unit
 from .watch import Watch
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The driver in the kernel's own tree: Device Feature Lists (Documentation/fpga/dfl.rst).
+"""FPGAs behind DFL and OPAE: one unit for each port, and one for each management engine.
 
 Attributes: Documentation/ABI/testing/sysfs-platform-dfl-fme, sysfs-platform-dfl-port,
 sysfs-class-fpga-region.
@@ -7,19 +7,307 @@ sysfs-class-fpga-region.
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from devhost.backend import HEALTHY, AttributeValue, Device, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
 
-from .engine import Layout
-from .engine_units import EngineUnits
-from .unit import Interface
+from . import dfl_health
+from .allocation import node_claims
+from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, present
+from .dfl_cards import Card, Cards, Engine, Layout, Port
+from .dfl_health import Finding
+from .manager_state import LONGEST, MEANWHILE, REBIND, Identity, Known, Manager, Memory, identity
+from .model import LOST, ONES, Interface, Kind, Place, Slot, Unit, af_name, normal, region_name
 
-CLASS = "/sys/class/fpga_region"
+AFU, INTERFACE = "afu", "interface"
+"""Names of ids in what is remembered."""
+
+_ONES = "f" * 16
+"""What ends a register that reads as ones."""
+
+_HIGHEST = 3
+"""``PORT_CAP_PORT_NUM`` has two bits (drivers/fpga/dfl.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A port or an engine as it is now, with the ids that are known of it."""
+
+    name: str
+    is_busy: bool = False
+    ill: str = ""
+    is_stuck: bool = False
+    warning: str = ""
+    number: int | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
+    watched: tuple[str, ...] = ()
+
+
+class EngineUnits:
+    """The units of one driver. Remembers ids of what is being programmed, or has lost its link."""
+
+    def __init__(self, sysfs: Sysfs, layout: Layout, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sysfs = sysfs
+        self._layout = layout
+        self._clock = clock
+        self._cards = Cards(sysfs, layout)
+        self._memory = Memory()
+        self._locked: Mapping[str, Finding] = {}
+
+    def scan(self) -> list[Unit]:
+        """Every port and every engine there is.
+
+        Raises:
+            OSError: sysfs cannot be listed.
+        """
+        known: dict[Identity, Known] = {}
+        units = [unit for card in self._cards.read() for unit in self._units(card, known)]
+        self._memory.replace(known)
+        return units
+
+    def probe(self, units: Sequence[Unit]) -> Mapping[str, Health]:
+        """What registers say that are read under a lock, which programming holds all the time it takes.
+
+        While that goes on, the last verdict stays.
+        """
+        before, findings = self._locked, dict[str, Finding]()
+        busy = {slot.engine for unit in units if unit.is_busy for slot in unit.slots}
+        verdicts: dict[str, Health] = {}
+        for unit in units:
+            for engine in dict.fromkeys(slot.engine for slot in unit.slots if slot.engine):
+                if engine not in findings:
+                    if engine in busy or self._cards.manager(engine).is_busy:
+                        findings[engine] = before.get(engine, Finding())
+                    else:
+                        registers = dfl_health.ENGINE_LOCKED
+                        findings[engine] = dfl_health.registers_report(
+                            self._sysfs, engine, registers, dfl_health.FIRST
+                        )
+                if findings[engine].ill:
+                    verdicts[unit.device.id] = unhealthy(findings[engine].ill)
+        self._locked = findings
+        return verdicts
+
+    def _units(self, card: Card, known: dict[Identity, Known]) -> Iterator[Unit]:
+        engine = self._engine(card.engine, known) if card.engine else None
+        parts: list[_Part] = []
+        for port in card.ports:
+            stuck = self._stuck(card, port)
+            parts.append(self._port(port, stuck, known, {part.name for part in parts}))
+        hardware = tuple(dict.fromkeys(one.place.path for one in (card.engine, *card.ports) if one))
+        for port, part in zip(card.ports, parts, strict=True):
+            yield self._af(card, engine, port, part, hardware)
+        if card.engine and engine:
+            yield self._region(card, card.engine, engine, parts, hardware)
+
+    def _engine(self, engine: Engine, known: dict[Identity, Known]) -> _Part:
+        key = identity(self._sysfs, engine.path)
+        dead = self._sysfs.is_dead(engine.place.path)
+        before = self._memory.of(key).texts
+        texts = dict(before)
+        flaw = ""
+        if not dead:
+            texts |= {name: text for name, text in engine.texts.items() if text and _ONES not in text}
+            readings = [one for one in engine.interfaces if not one.is_absent]
+            ids = list(dict.fromkeys(one.id for one in readings))
+            if len(ids) == 1 and ids[0]:
+                texts[INTERFACE] = ids[0]
+            elif len(ids) > 1 and all(ids):
+                flaw = f"its regions have different interface ids: {', '.join(ids)}"
+            elif readings and not any(one.is_busy for one in readings):
+                flaw = next(one.flaw("its interface id") for one in readings if not one.id)
+            elif readings and INTERFACE not in before:
+                flaw = MEANWHILE
+        known[key] = Known(texts=texts)
+        registers = dfl_health.registers_report(self._sysfs, engine.path, dfl_health.ENGINE)
+        alarms = tuple(dfl_health.alarms(self._sysfs, engine.path))
+        sensors = dfl_health.alarms_report(self._sysfs, alarms)
+        return _Part(
+            name=f"{engine.place.name}-fme",
+            is_busy=engine.manager.is_busy,
+            ill=LOST if dead else flaw or registers.ill or sensors.ill,
+            warning=registers.warning or sensors.warning,
+            texts=texts,
+            watched=(*dfl_health.files(engine.path, dfl_health.ENGINE), *alarms, *engine.manager.files),
+        )
+
+    def _port(self, port: Port, stuck: str, known: dict[Identity, Known], taken: set[str]) -> _Part:
+        key = identity(self._sysfs, port.path)
+        before = self._memory.of(key)
+        dead = self._sysfs.is_dead(port.place.path)
+        # of a function that lost its link every register reads as ones, the number of a port as the highest
+        lost = dead or (normal(port.afu.text) == ONES and port.number == _HIGHEST)
+        number = before.number if before.number is not None or lost else port.number
+        afu = "" if dead else port.afu.id
+        texts = {AFU: afu} if afu else before.texts
+        known[key] = Known(number, texts, self._since(key) if port.afu.is_busy else None)
+        name = f"{port.place.name}-port{number}"
+        if number is None or name in taken:
+            name = f"{port.place.name}-{port.kernel_name}"
+        power = dfl_health.port_power(self._sysfs, port.path)
+        registers = dfl_health.registers_report(
+            self._sysfs, port.path, (*dfl_health.PORT, *dfl_health.PORT_EVENTS), dfl_health.PORT_DETAILS
+        )
+        return _Part(
+            name=name,
+            is_busy=not dead and port.afu.is_busy and not stuck,
+            ill=LOST if dead else stuck or power.ill or registers.ill,
+            is_stuck=bool(stuck),
+            warning=power.warning or registers.warning,
+            number=number,
+            texts=dict(texts),
+            watched=(
+                f"{port.path}/afu_id",
+                f"{port.path}/power_state",
+                *dfl_health.files(port.path, (*dfl_health.PORT, *dfl_health.PORT_EVENTS)),
+            ),
+        )
+
+    def _stuck(self, card: Card, port: Port) -> str:
+        """Why a port that answers EBUSY will not come back; empty where it may, and where it is not busy."""
+        if not port.afu.is_busy:
+            return ""
+        manager = card.engine.manager if card.engine else Manager()
+        lasts = self._clock() - self._since(identity(self._sysfs, port.path))
+        if lasts > LONGEST and not manager.is_busy:
+            return manager.stuck or f"its driver has held it in reset for more than {LONGEST:g} s: {REBIND}"
+        return manager.stuck
+
+    def _since(self, key: Identity) -> float:
+        since = self._memory.of(key).since
+        return self._clock() if since is None else since
+
+    def _af(
+        self, card: Card, engine: _Part | None, port: Port, part: _Part, hardware: tuple[str, ...]
+    ) -> Unit:
+        interface = engine.texts.get(INTERFACE, "") if engine else ""
+        afu = part.texts.get(AFU, "")
+        failure = card.engine.manager.failure if card.engine and len(card.ports) == 1 else ""
+        failure = failure or (part.ill if part.is_stuck else "")
+        is_busy = part.is_busy or bool(engine and engine.is_busy and len(card.ports) == 1)
+        ill = part.ill or (engine.ill if engine else "") or self._afu_flaw(port, afu, is_busy) or failure
+        attributes = self._attributes(card, engine, port.place, _state(card, is_busy, failure)) | {
+            "kind": Kind.AF.value,
+            "interfaceId": interface,
+            "afuId": afu,
+            "intelName": af_name(interface, afu),
+        }
+        return Unit(
+            device=self._device(part.name, port.place, attributes, self._claims(card, port, part), ill),
+            nodes=(port.path,),
+            slots=self._slots(card, [port], [part], interface),
+            watched=(*part.watched, *(engine.watched if engine else ())),
+            is_busy=is_busy,
+            hardware=hardware,
+            warning=part.warning or (engine.warning if engine else ""),
+        )
+
+    def _region(
+        self, card: Card, engine: Engine, own: _Part, parts: Sequence[_Part], hardware: tuple[str, ...]
+    ) -> Unit:
+        interface = own.texts.get(INTERFACE, "")
+        failure = engine.manager.failure or next((part.ill for part in parts if part.is_stuck), "")
+        is_busy = own.is_busy or any(part.is_busy for part in parts)
+        ill = own.ill or next((f"{part.name}: {part.ill}" for part in parts if part.ill), "") or failure
+        if not ill and not parts:
+            ill = "none of its ports is here: they are with virtual functions, or their module is not loaded"
+        attributes = self._attributes(card, own, engine.place, _state(card, is_busy, failure)) | {
+            "kind": Kind.REGION.value,
+            "interfaceId": interface,
+            "intelName": region_name(interface),
+            "ports": len(parts),
+        }
+        claims = [self._claims(card, port, part) for port, part in zip(card.ports, parts, strict=True)]
+        claims.append(frozenset({f"fpga:{engine.place.name}", *node_claims(self._sysfs, [engine.path])}))
+        return Unit(
+            device=self._device(own.name, engine.place, attributes, frozenset().union(*claims), ill),
+            nodes=tuple(port.path for port in card.ports),
+            development=(engine.path,),
+            slots=self._slots(card, card.ports, parts, interface),
+            watched=tuple(file for part in (*parts, own) for file in part.watched),
+            is_busy=is_busy,
+            hardware=hardware,
+            warning=own.warning or next((part.warning for part in parts if part.warning), ""),
+        )
+
+    def _afu_flaw(self, port: Port, afu: str, is_busy: bool) -> str:
+        """Why the accelerator function in a port cannot be used; empty where it can."""
+        if is_busy:
+            return "" if afu else MEANWHILE
+        if port.is_bare:
+            return f"its driver shows nothing of it: is module {self._layout.module} loaded?"
+        if port.afu.is_absent:  # as with Agilex, whose functions lie beside the port
+            return "its driver shows no AFU id: no accelerator function lies in this port"
+        return port.afu.flaw("its AFU id")
+
+    def _attributes(
+        self, card: Card, engine: _Part | None, place: Place, state: str
+    ) -> dict[str, AttributeValue | None]:
+        return {
+            "driver": self._sysfs.target(f"{place.path}/driver"),
+            **of_pci(place.function),
+            "numaNode": place.numa_node,
+            "vendor": INTEL,
+            "bitstreamId": normal(engine.texts.get("bitstream_id", "")) if engine else "",
+            "managerState": card.engine.manager.state if card.engine else "",
+            "regionState": state,
+        }
+
+    def _claims(self, card: Card, port: Port, part: _Part) -> frozenset[str]:
+        """What a port uses up: its place in the whole card, and its node, which other backends could name."""
+        whole = card.engine.place.name if card.engine else port.place.whole or port.place.name
+        last = port.kernel_name if part.number is None else f"port{part.number}"
+        return frozenset({f"fpga:{whole}/{last}", *node_claims(self._sysfs, [port.path])})
+
+    def _slots(
+        self, card: Card, ports: Sequence[Port], parts: Sequence[_Part], interface: str
+    ) -> tuple[Slot, ...]:
+        """What can be programmed: nothing where the number of a port is not known, lest it be another one."""
+        engine = card.engine.path if card.engine else ""
+        numbers = [part.number for part in parts if part.number is not None]
+        if len(numbers) < len(ports):
+            return ()
+        return tuple(
+            Slot(self._layout.interface, engine, number, port.path, interface)
+            for port, number in zip(ports, numbers, strict=True)
+        )
+
+    def _device(
+        self,
+        name: str,
+        place: Place,
+        attributes: Mapping[str, AttributeValue | None],
+        claims: frozenset[str],
+        ill: str,
+    ) -> Device:
+        return Device(
+            id=name,
+            attributes=present(attributes),
+            claims=claims,
+            part_of=place.parts,
+            numa_nodes=() if place.numa_node is None else (place.numa_node,),
+            pcie_path=place.pcie_path,
+            health=unhealthy(ill) if ill else HEALTHY,
+        )
+
+
+def _state(card: Card, is_busy: bool, failure: str) -> str:
+    if card.engine and card.engine.manager.is_busy:
+        return RECONFIGURING
+    if is_busy:
+        return BUSY
+    return FAILED if failure else READY
+
+
+DFL_CLASS = "/sys/class/fpga_region"
 """Below it, each card's container; other drivers have regions there too, without engines and ports."""
 
-LAYOUT = Layout(
+DFL_LAYOUT = Layout(
     interface=Interface.DFL,
-    listing=CLASS,
+    listing=DFL_CLASS,
     container=re.compile(r"region[0-9]+"),
     engine=re.compile(r"dfl-fme\.[0-9]+"),
     port=re.compile(r"dfl-port\.[0-9]+"),
@@ -32,4 +320,25 @@ class Dfl(EngineUnits):
     """Cards driven by ``dfl-pci``, or by another driver that enumerates Device Feature Lists."""
 
     def __init__(self, sysfs: Sysfs) -> None:
-        super().__init__(sysfs, LAYOUT)
+        super().__init__(sysfs, DFL_LAYOUT)
+
+
+OPAE_CLASS = "/sys/class/fpga"
+"""Below it, each card's container."""
+
+OPAE_LAYOUT = Layout(
+    interface=Interface.OPAE,
+    listing=OPAE_CLASS,
+    container=re.compile(r"intel-fpga-dev\.[0-9]+"),
+    engine=re.compile(r"intel-fpga-fme\.[0-9]+"),
+    port=re.compile(r"intel-fpga-port\.[0-9]+"),
+    region=re.compile(r"(?!)"),
+    module="intel_fpga_afu",
+)
+
+
+class Opae(EngineUnits):
+    """Cards driven by ``intel-fpga-pci``."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        super().__init__(sysfs, OPAE_LAYOUT)

@@ -15,10 +15,10 @@ from dataclasses import replace
 from devhost.backend import HEALTHY, Device, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
 
-from . import attributes, busy, managers_state, xrt_function, xrt_ids
-from .managers_tree import Member, Tree
-from .nodes import node_claims
-from .unit import Interface, Kind, Slot, Unit
+from . import attributes, manager_state, pci_ids, xrt_cards
+from .allocation import node_claims
+from .managers import Member, Tree
+from .model import Interface, Kind, Slot, Unit
 
 _DEVICES, _DRIVERS = "/sys/bus/platform/devices", "/sys/bus/platform/drivers"
 
@@ -31,7 +31,7 @@ class Embedded:
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
-        self._last: Mapping[busy.Identity, Health] = {}
+        self._last: Mapping[manager_state.Identity, Health] = {}
 
     def scan(self) -> Iterable[Unit]:
         """The units that exist now: one, or none.
@@ -41,7 +41,7 @@ class Embedded:
         """
         places = self._places()
         tree = Tree(self._sysfs) if places else None
-        now: dict[busy.Identity, Health] = {}
+        now: dict[manager_state.Identity, Health] = {}
         units = []
         for place in places:
             manager = self._manager(tree) if tree else None
@@ -54,9 +54,9 @@ class Embedded:
         return units
 
     def _places(self) -> list[str]:
-        names = {name for name in self._sysfs.listed(_DEVICES) if xrt_ids.ZOCL_NODE in name}
+        names = {name for name in self._sysfs.listed(_DEVICES) if pci_ids.ZOCL_NODE in name}
         for driver in self._sysfs.listed(_DRIVERS):
-            if driver.startswith(xrt_ids.ZOCL):
+            if driver.startswith(pci_ids.ZOCL):
                 bound = self._sysfs.names(f"{_DRIVERS}/{driver}")
                 names |= {name for name in bound if self._sysfs.exists(f"{_DEVICES}/{name}/drm")}
         return [path for name in sorted(names) if (path := self._sysfs.device(f"{_DEVICES}/{name}"))]
@@ -69,12 +69,12 @@ class Embedded:
                 return one
         return None
 
-    def _unit(self, place: str, manager: Member | None, now: dict[busy.Identity, Health]) -> Unit:
+    def _unit(self, place: str, manager: Member | None, now: dict[manager_state.Identity, Health]) -> Unit:
         sysfs, name = self._sysfs, place.rpartition("/")[2]
-        render, driver = xrt_function.render(sysfs, place), sysfs.target(f"{place}/driver")
-        state = busy.manager(sysfs, manager.path) if manager else busy.Manager()
-        identity = busy.identity(sysfs, place)
-        verdict = managers_state.judge(state, can_program=True, last=self._last.get(identity, HEALTHY))
+        render, driver = xrt_cards.render(sysfs, place), sysfs.target(f"{place}/driver")
+        state = manager_state.manager(sysfs, manager.path) if manager else manager_state.Manager()
+        identity = manager_state.identity(sysfs, place)
+        verdict = manager_state.judge(state, can_program=True, last=self._last.get(identity, HEALTHY))
         health = HEALTHY
         if not driver:
             health = unhealthy("no driver is bound to it: load the module zocl")

@@ -1,4 +1,14 @@
-"""What the kernel's own FPGA classes know of chips that no other family speaks of.
+"""FPGA regions and managers of the kernel's own classes that no other family lists.
+
+The kernel keeps this to itself, but the device tree says it, and sysfs has the device tree: a region's node
+names its manager as ``fpga-mgr`` and its bridges as ``fpga-bridges``, each by the number (``phandle``) of
+another node; a region that names none has the manager of the region it lies in
+(Documentation/devicetree/bindings/fpga/fpga-region.yaml, drivers/fpga/of-fpga-region.c of the Linux kernel).
+Without a device tree, what hangs on the same device belongs together.
+
+uio, a misc device, a render node, whatever driver an overlay of the device tree brought: what lies below a
+region is made of its logic, so it belongs to whoever gets the region. Not the node of a flash memory, which
+outlives it, and of a DRM device not the one for mode setting where there is another for computing.
 
 altera-cvp, socfpga, ice40-spi, machxo2-spi, xilinx-spi, zynq-fpga, versal-fpga and every other driver of
 drivers/fpga in the Linux kernel: each makes an ``fpga_manager``; regions (``fpga_region``) and bridges
@@ -10,16 +20,157 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devhost.backend import Device, Health, unhealthy
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs, read_bytes
 
-from . import attributes, busy, ids, managers_nodes, managers_state, pci
-from .managers_tree import Member, Tree
-from .nodes import node_claims
-from .unit import Interface, Kind, Slot, Unit
+from . import attributes, manager_state, model
+from .allocation import node_claims
+from .model import Interface, Kind, Slot, Unit
+
+MANAGERS, REGIONS, BRIDGES = "fpga_manager", "fpga_region", "fpga_bridge"
+"""The three classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A device of one of the classes; ``parent`` is the directory of what it hangs on."""
+
+    name: str
+    path: str
+    parent: str
+
+
+def members(sysfs: Sysfs, kind: str) -> list[Member]:
+    """The devices of a class that exist now.
+
+    Raises:
+        OSError: the class is there and cannot be listed.
+    """
+    # …/<parent>/<class>/<name>
+    return [
+        Member(name, path, path.removesuffix(f"/{kind}/{name}"))
+        for name in sysfs.listed(f"/sys/class/{kind}")
+        if (path := sysfs.device(f"/sys/class/{kind}/{name}"))
+    ]
+
+
+class Tree:
+    """The links between the members of one machine, as they are now."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self.managers = members(sysfs, MANAGERS)
+        self.regions = members(sysfs, REGIONS)
+        self.bridges = members(sysfs, BRIDGES)
+        self._by_handle: Mapping[int, Member] = self._numbered(self.managers)
+        self._bridge_of: Mapping[int, Member] = self._numbered(self.bridges)
+
+    def manager(self, region: Member) -> Member | None:
+        """The manager that programs a region; ``None`` where nothing tells."""
+        for place in (region, *self.around(region)):
+            for handle in self._handles(place, "fpga-mgr"):
+                if handle in self._by_handle:
+                    return self._by_handle[handle]
+        beside = [one for one in self.managers if _is_near(one, region)]
+        if len(beside) == 1:
+            return beside[0]
+        return self.managers[0] if len(self.managers) == 1 and not beside and self._is_alone() else None
+
+    def bridges_of(self, region: Member) -> list[Member]:
+        """The bridges between a region and the rest of the machine, as far as something tells."""
+        found = [
+            self._bridge_of[one] for one in self._handles(region, "fpga-bridges") if one in self._bridge_of
+        ]
+        found += [
+            one for one in self.bridges if region.path.startswith(f"{one.parent}/") and one not in found
+        ]
+        return found
+
+    def around(self, region: Member) -> list[Member]:
+        """The regions that a region lies in, the nearest first."""
+        outer = [one for one in self.regions if one != region and region.path.startswith(f"{one.path}/")]
+        return sorted(outer, key=lambda one: -len(one.path))
+
+    def regions_of(self, manager: Member) -> list[Member]:
+        """The regions that a manager programs."""
+        return [one for one in self.regions if self.manager(one) == manager]
+
+    def _is_alone(self) -> bool:
+        """Whether the machine has one chip only: without PCI or SPI, whatever is programmed is that."""
+        return self.managers[0].path.startswith(("/sys/devices/platform/", "/sys/devices/soc"))
+
+    def _numbered(self, found: Sequence[Member]) -> dict[int, Member]:
+        numbers: dict[int, Member] = {}
+        for member in found:
+            for place in (member.path, member.parent):
+                for word in ("phandle", "linux,phandle"):
+                    for handle in self._words(f"{place}/of_node/{word}"):
+                        numbers.setdefault(handle, member)
+        return numbers
+
+    def _handles(self, member: Member, word: str) -> list[int]:
+        for place in (member.path, member.parent):
+            if handles := self._words(f"{place}/of_node/{word}"):
+                return handles
+        return []
+
+    def _words(self, path: str) -> list[int]:
+        """A property of the device tree: numbers of 32 bits, the high byte first."""
+        data = read_bytes(self._sysfs.prefix + path) or b""
+        return [number for (number,) in struct.iter_unpack(">I", data[: len(data) // 4 * 4])]
+
+
+def _is_near(one: Member, other: Member) -> bool:
+    """Whether two members hang on one device, or one on what the other hangs on."""
+    here, there = one.parent, other.parent
+    return here == there or here.startswith(f"{there}/") or there.startswith(f"{here}/")
+
+
+DEPTH = 8
+"""Directories below a region that are looked into; drivers of drivers need five."""
+
+LARGEST = 2000
+"""Directories that are looked into for one region, whatever is mounted or linked there."""
+
+_SKIPPED = frozenset(
+    {"power", "subsystem", "driver", "of_node", "firmware_node", "iommu", "statistics", "msi_irqs"}
+)
+"""Directories of each device that have no devices in them."""
+
+_OUTLIVING = frozenset({"mtd", "block", "nvmem"})
+
+
+def below(sysfs: Sysfs, path: str, apart: Collection[str] = ()) -> tuple[str, ...]:
+    """The sysfs directories of the character devices below ``path``, in order.
+
+    Args:
+        apart: directories that belong to something else, with all below them.
+    """
+    found = [place for place in _walk(sysfs, path, apart) if sysfs.exists(f"{place}/dev")]
+    kept = [place for place in found if sysfs.target(f"{place}/subsystem") not in _OUTLIVING]
+    computing = {place.rpartition("/")[0] for place in kept if "/drm/renderD" in place}
+    return tuple(
+        place for place in kept if place.rpartition("/")[0] not in computing or "/drm/renderD" in place
+    )
+
+
+def _walk(sysfs: Sysfs, path: str, apart: Collection[str]) -> Iterator[str]:
+    waiting, looked = [(path, 0)], 0
+    while waiting and looked < LARGEST:
+        place, depth = waiting.pop(0)
+        looked += 1
+        for name in sysfs.names(place):
+            inner = f"{place}/{name}"
+            if name in _SKIPPED or inner in apart or sysfs.link(inner) or not sysfs.names(inner):
+                continue
+            yield inner
+            if depth < DEPTH:
+                waiting.append((inner, depth + 1))
+
 
 _STRANGE = re.compile(r"[^A-Za-z0-9._:-]")
 _LONGEST = 44
@@ -50,7 +201,7 @@ class Managers:
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
-        self._last: Mapping[busy.Identity, _Last] = {}
+        self._last: Mapping[manager_state.Identity, _Last] = {}
 
     def scan(self, taken: Collection[str] = ()) -> Iterable[Unit]:
         """The units that exist now.
@@ -71,13 +222,13 @@ class _Look:
     """One look at all of them."""
 
     def __init__(
-        self, sysfs: Sysfs, tree: Tree, taken: tuple[str, ...], last: Mapping[busy.Identity, _Last]
+        self, sysfs: Sysfs, tree: Tree, taken: tuple[str, ...], last: Mapping[manager_state.Identity, _Last]
     ) -> None:
         self._sysfs = sysfs
         self._tree = tree
         self._taken = taken
         self._last = last
-        self.now: dict[busy.Identity, _Last] = {}
+        self.now: dict[manager_state.Identity, _Last] = {}
 
     def units(self) -> Iterator[Unit]:
         """The regions, then the managers that have none."""
@@ -119,18 +270,18 @@ class _Look:
         name: str,
         outer: frozenset[str] = frozenset(),
     ) -> Unit:
-        sysfs, place = self._sysfs, pci.place(self._sysfs, member.parent)
-        identity = busy.identity(sysfs, member.path)
+        sysfs, place = self._sysfs, model.place(self._sysfs, member.parent)
+        identity = manager_state.identity(sysfs, member.path)
         last = self._last.get(identity)
-        state = busy.manager(sysfs, manager.path) if manager else busy.Manager()
+        state = manager_state.manager(sysfs, manager.path) if manager else manager_state.Manager()
         interface_id, flaw = self._interface(member, last)
         slots = self._slots(manager, interface_id)
         verdict = self._judge(member, manager, state, bool(slots), last)
-        health = unhealthy(pci.LOST) if place.function and sysfs.is_dead(place.path) else verdict.health
+        health = unhealthy(model.LOST) if place.function and sysfs.is_dead(place.path) else verdict.health
         if health.healthy and flaw:
             health = unhealthy(flaw)
         self.now[identity] = _Last(health, interface_id)
-        nodes = managers_nodes.below(sysfs, member.parent, self._apart(member))
+        nodes = below(sysfs, member.parent, self._apart(member))
         title = sysfs.text(f"{manager.path}/name") if manager else ""
         facts = {
             "vendor": next(
@@ -164,27 +315,27 @@ class _Look:
         self,
         member: Member,
         manager: Member | None,
-        state: busy.Manager,
+        state: manager_state.Manager,
         can_program: bool,
         last: _Last | None,
-    ) -> managers_state.Verdict:
+    ) -> manager_state.Verdict:
         if manager is None:
-            return managers_state.Verdict(
+            return manager_state.Verdict(
                 unhealthy("nothing tells which FPGA manager programs it"), attributes.FAILED
             )
-        verdict = managers_state.judge(state, can_program=can_program, last=last.health if last else None)
+        verdict = manager_state.judge(state, can_program=can_program, last=last.health if last else None)
         if verdict.is_busy or not verdict.health.healthy:
             return verdict
         for bridge in self._bridges(member):
             if self._sysfs.text(f"{bridge.path}/state") == "disabled":
                 title = self._sysfs.text(f"{bridge.path}/name") or bridge.name
                 reason = f"its bridge {title} ({bridge.name}) is disabled: nothing in it can be reached"
-                return managers_state.Verdict(unhealthy(reason), attributes.FAILED)
+                return manager_state.Verdict(unhealthy(reason), attributes.FAILED)
         return verdict
 
     def _interface(self, member: Member, last: _Last | None) -> tuple[str, str]:
         """The region's ``compat_id``, and what is wrong with it. Most regions have none."""
-        reading = ids.read(self._sysfs, f"{member.path}/compat_id")
+        reading = model.read(self._sysfs, f"{member.path}/compat_id")
         if reading.is_busy and last:
             return last.interface_id, ""
         if reading.is_absent or reading.is_busy:

@@ -16,8 +16,7 @@ from devhost.backend import Context, Event
 from devhost.backend.errors import BackendError
 from devhost.backend.sysfs import Sysfs
 
-from .ids import Reading, read
-from .unit import Unit
+from .model import Reading, Unit, read
 
 CALM = 10.0
 """Seconds between two readings."""

@@ -1,30 +1,41 @@
-"""Cards that XRT drives: Alveo, Versal, Amazon's F1 and others with its drivers xocl and xclmgmt.
+"""AMD (Xilinx) cards: those that XRT drives, Alveo U30 with its two FPGAs, and MA35D transcoders.
 
-A card has two PCI functions with one address but for the number of the function. Containers use the user
-function's render node; the management function is for whoever owns the machine, and may lie elsewhere: on
-the host of a virtual machine, say. Both together are one device, named by the user function's address.
-An Alveo U30 has two such pairs (:mod:`devhost_fpga.xrt_u30`).
+XRT's drivers are xocl and xclmgmt, for Alveo, Versal, Amazon's F1 and others. A card has two PCI functions
+with one address but for the number of the function. Containers use the user function's render node. The
+management function is for the machine's administrator, and may be elsewhere: on the host of a virtual
+machine, for example. Both together are one device, named by the user function's address.
+
+Alveo U30: each FPGA has a user and a management function, with PCI addresses that say nothing of the card:
+they differ in the bus, and the slot of the machine divides the lanes between them. What both have in common
+is the serial number of the card. Xilinx's plugin pairs them by that (``Allocate`` in k8s-device-
+plugin/server.go of FPGA_as_a_Service, ``U30AllocUnit=Card``) and lists no FPGA without one. Here such an
+FPGA is listed and Unhealthy.
+
+MA35D: the driver ``ama_transcoder`` makes a misc device for each of the two chips of a card,
+``/sys/devices/virtual/misc/ama_transcoder<n>``, with the chip's PCI address in ``bus_id`` and lines such as
+``Product serial number = …`` in ``device_info`` (``GetAMADevices`` in k8s-device-plugin/fpga.go of the
+same).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from devhost.backend import Device, unhealthy
-from devhost.backend.sysfs import Sysfs, pcie_path
+from devhost.backend import HEALTHY, AttributeValue, Device, Health, unhealthy
+from devhost.backend.sysfs import BDF, Sysfs, pcie_path
 
-from . import attributes, ids, xrt_function, xrt_health, xrt_ids
-from .nodes import node_claims
-from .unit import Kind, Unit
-from .xrt_function import Function, Identity, Role
+from . import attributes, model, pci_ids, xrt_cards, xrt_health
+from .allocation import node_claims
+from .model import Kind, Unit
+from .pci_ids import AMA
+from .xrt_cards import Function, Identity, Role
 from .xrt_health import Condition
-from .xrt_u30 import Cards
 
 _LISTING = "/sys/bus/pci/devices"
 
-_ILLEGAL = re.compile(r"[^A-Za-z0-9_.-]")
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 COMMON_U30 = "ama_u30"
 """All shells of the U30 have one name in Xilinx's plugin, unless ``U30NameConvention`` says otherwise."""
@@ -38,9 +49,9 @@ def name(shell: str, timestamp: str) -> str:
     """
     if not shell:
         return ""
-    if xrt_ids.U30_SHELL in shell:
+    if pci_ids.U30_SHELL in shell:
         return COMMON_U30
-    return _ILLEGAL.sub("_", f"{shell}-{timestamp or 0}").strip("_.-")
+    return _NOT_IN_NAME.sub("_", f"{shell}-{timestamp or 0}").strip("_.-")
 
 
 class Xrt:
@@ -65,7 +76,7 @@ class Xrt:
         functions: dict[str, tuple[Function, int]] = {}
         for address in sorted(listed):
             path = self._sysfs.device(f"{_LISTING}/{address}")
-            found = xrt_function.function(self._sysfs, path) if path else None
+            found = xrt_cards.function(self._sysfs, path) if path else None
             if found:
                 functions[address] = (found, listed[address])
         known: dict[tuple[str, int], Identity] = {}
@@ -89,22 +100,22 @@ class Xrt:
                 yield self._lonely(one)
 
     def _identity(self, user: Function, manager: Function | None, last: Identity | None) -> Identity:
-        now = xrt_function.identity(self._sysfs, user.path)
+        now = xrt_cards.identity(self._sysfs, user.path)
         if not now.shell:
             return last or now
         serial, was_asked = (last.serial, last.was_asked) if last else ("", False)
         if not serial and manager:
-            serial = xrt_function.serial(self._sysfs, manager.path)
+            serial = xrt_cards.serial(self._sysfs, manager.path)
         if not serial and not was_asked and self._sysfs.integer(f"{user.path}/ready") != 0:
             # once in its life: xocl asks the other function, which may be another machine's
-            serial, was_asked = xrt_function.serial(self._sysfs, user.path), True
+            serial, was_asked = xrt_cards.serial(self._sysfs, user.path), True
         return replace(now, serial=serial, was_asked=was_asked)
 
     def _card(self, user: Function, manager: Function | None, identity: Identity) -> Unit:
         condition, withheld = self._condition(user, manager)
-        render = xrt_function.render(self._sysfs, user.path)
-        nodes = (render, *xrt_function.queues(self._sysfs, user.path)) if render else ()
-        node = xrt_function.manager(self._sysfs, manager.path) if manager else ""
+        render = xrt_cards.render(self._sysfs, user.path)
+        nodes = (render, *xrt_cards.queues(self._sysfs, user.path)) if render else ()
+        node = xrt_cards.manager(self._sysfs, manager.path) if manager else ""
         management = (node,) if node else ()
         claims = {f"pci:{one.pci.address}" for one in (user, manager) if one}
         claims |= node_claims(self._sysfs, (*nodes, *management))
@@ -134,11 +145,11 @@ class Xrt:
         if driver.startswith("vfio"):
             reason = f"{driver} has its user function, for a virtual machine"
             return Condition(unhealthy(reason)), reason
-        if driver != xrt_ids.USER_DRIVER and not self._sysfs.exists(f"{user.path}/{xrt_ids.USER_FILE}"):
+        if driver != pci_ids.USER_DRIVER and not self._sysfs.exists(f"{user.path}/{pci_ids.USER_FILE}"):
             reason = f"its user function is bound to {driver} and not to xocl"
             return Condition(unhealthy(reason)), f"{reason}: XRT cannot use it"
         condition = xrt_health.user(self._sysfs, user.path)
-        if condition.health.healthy and manager and manager.pci.driver == xrt_ids.MANAGEMENT_DRIVER:
+        if condition.health.healthy and manager and manager.pci.driver == pci_ids.MANAGEMENT_DRIVER:
             seen = xrt_health.management(self._sysfs, manager.path)
             condition = replace(seen, watched=condition.watched + seen.watched)
         return condition, ""
@@ -147,7 +158,7 @@ class Xrt:
         condition = xrt_health.control(self._sysfs, one.path)
         facts = {
             "shell": self._sysfs.text(f"{one.path}/dev_name"),
-            "shellId": ids.Reading(self._sysfs.text(f"{one.path}/logic_uuid")).id,
+            "shellId": model.Reading(self._sysfs.text(f"{one.path}/logic_uuid")).id,
             "serial": self._sysfs.text(f"{one.path}/board_serial"),
         }
         # ami makes its node without a parent, so nothing in sysfs says which card it belongs to
@@ -162,10 +173,10 @@ class Xrt:
     def _lonely(self, one: Function) -> Unit:
         """A management function whose user function is nowhere: containers could do nothing with it."""
         reason = "only its management function is here: xclmgmt has not shown the user function yet"
-        if one.pci.driver != xrt_ids.MANAGEMENT_DRIVER:
+        if one.pci.driver != pci_ids.MANAGEMENT_DRIVER:
             has = f"{one.pci.driver} has it" if one.pci.driver else "no driver is bound to it"
             reason = f"only its management function is here, and {has}"
-        facts = {"serial": xrt_function.serial(self._sysfs, one.path)} if one.pci.driver else {}
+        facts = {"serial": xrt_cards.serial(self._sysfs, one.path)} if one.pci.driver else {}
         condition = Condition(unhealthy(reason))
         device = _device(one, facts, condition, frozenset((f"pci:{one.pci.address}",)), "")
         return Unit(device, hardware=(one.path,))
@@ -186,3 +197,215 @@ def _device(
         health=condition.health,
         withheld=withheld,
     )
+
+
+FPGAS = 2
+"""FPGAs on a U30."""
+
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_.-]")
+
+_LONGEST = 50
+"""Characters of a serial number that go into an id, which may have 63."""
+
+Members = Mapping[str, Unit]
+"""The FPGAs of one card by PCI slot, the address without the number of the function."""
+
+
+class Cards:
+    """Joins the FPGAs of each U30. Keeps what was on a card while one of its FPGAs is gone or in a reset."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[str, Members] = {}
+
+    def joined(self, units: Iterable[Unit]) -> list[Unit]:
+        """The same units, with one for both FPGAs of a U30."""
+        others: list[Unit] = []
+        fpgas: dict[str, Unit] = {}
+        for unit in units:
+            if _is_u30(unit):
+                fpgas[_slot(unit)] = unit
+            else:
+                others.append(unit)
+        last = {slot: serial for serial, members in self._known.items() for slot in members}
+        found: dict[str, dict[str, Unit]] = {}
+        for slot, unit in fpgas.items():
+            serial = str(unit.device.attributes.get("serial", ""))
+            if serial:
+                found.setdefault(serial, {})[slot] = unit
+            elif slot in last:
+                found.setdefault(last[slot], {})[slot] = _unnamed(unit)
+            else:
+                others.append(_unnamed(unit))
+        known: dict[str, Members] = {}
+        for serial, members in found.items():
+            if len(members) > FPGAS:
+                others += [_ambiguous(unit, serial, len(members)) for unit in members.values()]
+                continue
+            known[serial] = self._with_absent(serial, members, fpgas)
+            others.append(_card(serial, known[serial]))
+        self._known = known
+        return sorted(others, key=lambda unit: unit.device.id)
+
+    def _with_absent(self, serial: str, members: Members, fpgas: Mapping[str, Unit]) -> Members:
+        """The FPGAs of a card that are here, and one that was on it when it was last complete."""
+        before = self._known.get(serial, {})
+        members = {slot: _remembered(unit, before.get(slot)) for slot, unit in members.items()}
+        if len(members) == FPGAS or not members.keys() & before.keys():
+            return members
+        return {**{slot: _gone(unit) for slot, unit in before.items() if slot not in fpgas}, **members}
+
+
+def _is_u30(unit: Unit) -> bool:
+    facts = unit.device.attributes
+    vendor, devices = pci_ids.U30
+    if facts.get("vendorID") == vendor and facts.get("deviceID") in devices:
+        return True
+    return pci_ids.U30_SHELL in str(facts.get("shell", ""))
+
+
+def _slot(unit: Unit) -> str:
+    return unit.device.id.rpartition(".")[0]
+
+
+def _card(serial: str, members: Members) -> Unit:
+    """Both FPGAs of a card as one unit: as healthy as the worst of them."""
+    units = [members[slot] for slot in sorted(members)]
+    devices = [unit.device for unit in units]
+    facts: dict[str, AttributeValue] = {}
+    for device in reversed(devices):
+        facts.update(device.attributes)  # those of the lower address last
+    device = Device(
+        id=f"u30-{_NOT_IN_ID.sub('_', serial)[:_LONGEST]}",
+        attributes={**facts, "serial": serial},
+        claims=frozenset[str]().union(*(one.claims for one in devices)),
+        part_of=frozenset[str]().union(*(one.part_of for one in devices)),
+        numa_nodes=tuple(sorted({node for one in devices for node in one.numa_nodes})),
+        pcie_path=devices[0].pcie_path,
+        health=_health(devices),
+        withheld=next((f"{one.id}: {one.withheld}" for one in devices if one.withheld), ""),
+        former_ids=tuple(one.id for one in devices),  # each FPGA was a device of its own
+    )
+    return Unit(
+        device,
+        nodes=tuple(node for unit in units for node in unit.nodes),
+        management=tuple(node for unit in units for node in unit.management),
+        watched=tuple(file for unit in units for file in unit.watched),
+        is_busy=any(unit.is_busy for unit in units),
+        hardware=tuple(path for unit in units for path in unit.hardware),
+        addresses=tuple(one.id for one in devices),
+    )
+
+
+def _health(devices: Sequence[Device]) -> Health:
+    for device in devices:
+        if not device.health:
+            return unhealthy(f"{device.id}: {device.health.reason}")
+    if len(devices) < FPGAS:
+        return unhealthy(f"only {devices[0].id} of its two FPGAs is here")
+    return HEALTHY
+
+
+def _ill(unit: Unit, reason: str) -> Unit:
+    return replace(unit, device=replace(unit.device, health=unhealthy(reason)))
+
+
+def _unnamed(unit: Unit) -> Unit:
+    """An FPGA that could be another card's: no container gets it before it says which."""
+    if not unit.device.health:
+        return unit
+    return _ill(unit, "it has no serial number, so its card is unknown")
+
+
+def _ambiguous(unit: Unit, serial: str, number: int) -> Unit:
+    return _ill(unit, f"{number} FPGAs have the serial number {serial}, so its card is unknown")
+
+
+def _remembered(unit: Unit, last: Unit | None) -> Unit:
+    """An FPGA of which only the management function is left keeps its name and its claims."""
+    if last is None or "shell" in unit.device.attributes or "shell" not in last.device.attributes:
+        return unit
+    return replace(_gone(last), device=replace(last.device, health=unit.device.health))
+
+
+def _gone(unit: Unit) -> Unit:
+    return replace(_ill(unit, "this FPGA is gone"), nodes=(), management=(), watched=(), is_busy=False)
+
+
+_MISC = "/sys/class/misc"
+_TRANSCODER = ("10ee", "5070")
+"""PCI ids of a transcoder chip."""
+
+MA35 = "MA35"
+"""What Xilinx's plugin calls all of them."""
+
+
+class Ama:
+    """Finds the transcoders."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+
+    def scan(self) -> Iterable[Unit]:
+        """The chips that have a misc device, and those that no driver is bound to.
+
+        Raises:
+            OSError: the class cannot be listed, so that nobody takes silence for absence.
+        """
+        seen: set[str] = set()
+        units = [
+            self._unit(path, name, seen)
+            for name in self._sysfs.listed(_MISC)
+            if name.startswith(AMA) and (path := self._sysfs.device(f"{_MISC}/{name}"))
+        ]
+        return [*units, *self._idle(seen)]
+
+    def _unit(self, path: str, name: str, seen: set[str]) -> Unit:
+        text = self._sysfs.text(f"{path}/bus_id")
+        address = text if BDF.fullmatch(text) else f"0000:{text}"
+        where = self._sysfs.device(f"{_LISTING}/{address}") if BDF.fullmatch(address) else ""
+        if not where or address in seen:
+            reason = (
+                "its driver does not say which PCI function it is"
+                if not where
+                else f"{address} has two of it"
+            )
+            claims = frozenset((f"node:/dev/{name}",))
+            facts = attributes.present({"vendor": attributes.XILINX, "kind": str(Kind.CARD)})
+            return Unit(Device(id=name, attributes=facts, claims=claims, health=unhealthy(reason)), (path,))
+        seen.add(address)
+        health = unhealthy(model.LOST) if self._sysfs.is_dead(where) else HEALTHY
+        device = self._device(
+            where, self._serial(path), frozenset((f"pci:{address}", f"node:/dev/{name}")), health
+        )
+        return Unit(device, (path,))
+
+    def _idle(self, seen: set[str]) -> Iterator[Unit]:
+        for address in self._sysfs.names(_LISTING):
+            if address in seen or self._sysfs.hexadecimal(f"{_LISTING}/{address}/device") != _TRANSCODER[1]:
+                continue
+            where = self._sysfs.device(f"{_LISTING}/{address}")
+            function = self._sysfs.pci(where) if where else None
+            if function and (function.vendor, function.device) == _TRANSCODER and not function.driver:
+                reason = f"no driver is bound to it: load the module {AMA}"
+                device = self._device(where, "", frozenset((f"pci:{address}",)), unhealthy(reason))
+                yield Unit(device, lacks_driver=True)
+
+    def _device(self, where: str, serial: str, claims: frozenset[str], health: Health) -> Device:
+        place = model.place(self._sysfs, where)
+        facts = {"vendor": attributes.XILINX, "kind": str(Kind.CARD), "serial": serial, "xilinxName": MA35}
+        return Device(
+            id=place.name,
+            attributes=attributes.present(attributes.of_pci(place.function) | facts),
+            claims=claims,
+            part_of=frozenset((f"pci:{place.whole}",) if place.whole else ()),
+            numa_nodes=() if place.numa_node is None else (place.numa_node,),
+            pcie_path=place.pcie_path,
+            health=health,
+        )
+
+    def _serial(self, path: str) -> str:
+        for line in self._sysfs.text(f"{path}/device_info").splitlines():
+            key, _, value = line.partition("=")
+            if key.strip().lower() == "product serial number":
+                return value.strip()
+        return ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from devhost.backend import HEALTHY, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
 
-from . import pci, xrt_function
+from . import model, xrt_cards
 
 SHUTDOWN = 97
 """Degrees Celsius at which a card switches itself off (``check_temp_within_range``, mgmt-core.c of XRT)."""
@@ -34,10 +34,10 @@ def user(sysfs: Sysfs, path: str) -> Condition:
     """The condition of a user function that xocl is bound to."""
     watched = (f"{path}/dev_offline", f"{path}/ready")
     if sysfs.is_dead(path):
-        return Condition(unhealthy(pci.LOST))
+        return Condition(unhealthy(model.LOST))
     # across a hot reset xocl keeps `user_pf` and takes all its other files away (xocl_init_persist_sysfs)
     there = any(sysfs.exists(file) for file in watched)
-    if not there or not xrt_function.part(sysfs, path, "rom"):
+    if not there or not xrt_cards.part(sysfs, path, "rom"):
         return Condition(unhealthy(RESETTING), is_passing=True, watched=watched)
     if sysfs.integer(f"{path}/dev_offline"):
         return Condition(
@@ -52,7 +52,7 @@ def user(sysfs: Sysfs, path: str) -> Condition:
             ),
             watched=watched,
         )
-    if not xrt_function.render(sysfs, path):
+    if not xrt_cards.render(sysfs, path):
         return Condition(unhealthy("xocl has made no render node for it"), is_passing=True, watched=watched)
     return Condition(HEALTHY, watched=watched)
 
@@ -61,7 +61,7 @@ def management(sysfs: Sysfs, path: str) -> Condition:
     """The condition of the card as its management function sees it, with xclmgmt bound to that."""
     watched = [f"{path}/dev_offline", f"{path}/ready"]
     if sysfs.is_dead(path):
-        return Condition(unhealthy(f"its management function is lost: {pci.LOST}"))
+        return Condition(unhealthy(f"its management function is lost: {model.LOST}"))
     if sysfs.integer(f"{path}/dev_offline"):
         return Condition(unhealthy("xclmgmt has it offline: it is being reset"), True, tuple(watched))
     if sysfs.integer(f"{path}/ready") == 0:
@@ -80,7 +80,7 @@ def control(sysfs: Sysfs, path: str) -> Condition:
     """The condition of a function of AMD's ``ami`` driver, by its ``dev_state`` (ami_sysfs.c, ami_top.h)."""
     watched = (f"{path}/dev_state",)
     if sysfs.is_dead(path):
-        return Condition(unhealthy(pci.LOST))
+        return Condition(unhealthy(model.LOST))
     state = sysfs.text(watched[0])
     if state in ("READY", "COMPAT"):
         return Condition(HEALTHY, watched=watched)

@@ -5,6 +5,7 @@ Nothing here is an FPGA: the stand-in writes what a driver would show into the t
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -13,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devhost_fpga.programming import Program
-from devhost_fpga.programming.engines import Engines
-from devhost_fpga.programming.programmer import Programmer
-from devhost_fpga.programming.reading import Clock
-from devhost_fpga.programming.running import Verdict
-from devhost_fpga.unit import Interface, Kind, Slot, Unit
+from devhost_fpga.model import Interface, Kind, Reading, Slot, Unit, read
+from devhost_fpga.options import Program
+from devhost_fpga.programming.loader import Engines, Verdict
+from devhost_fpga.programming.programmer import PATIENCE, Clock, Programmer
 
 from devhost.backend import Device
+from devhost.backend.sysfs import Sysfs
 
 INTERFACE = "69528db6eb31577a8c3668f9faa081f6"
 OTHER_INTERFACE = "9926ab6d6c925a68aabca7d84c545738"
@@ -119,6 +119,9 @@ class Desk:
     engines: Engines
     held: set[str] | None = field(default_factory=set)
     units: list[Unit] = field(default_factory=list)
+    patience: float = PATIENCE
+    busy_until: float = 0.0
+    """Until then the driver answers EBUSY to every process that reads an id."""
 
     @property
     def programmer(self) -> Programmer:
@@ -131,7 +134,17 @@ class Desk:
             run=self.kernel,
             engines=self.engines,
             clock=self.clock.clock,
+            patience=self.patience,
+            read=self._read,
         )
+
+    def stays_busy(self) -> None:
+        """From now on the driver answers EBUSY to every process that reads an id."""
+        self.busy_until = 1e9
+
+    def _read(self, sysfs: Sysfs, path: str) -> Reading:
+        is_busy = self.clock.time < self.busy_until
+        return Reading(error=errno.EBUSY) if is_busy else read(sysfs, path)
 
     def region(self, ports: int = 1, interface: str = INTERFACE, name: str = "0000:3b:00.0-fme") -> Unit:
         """All ports of the card as one device."""

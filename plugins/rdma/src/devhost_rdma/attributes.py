@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 from devhost.backend import Attribute, AttributeValue
 
-from .function import Function
-from .hca import LINK_LAYERS, NODE_TYPES, PHYS_STATES, PORT_STATES, TRANSPORTS, best_port
+from .model import LINK_LAYERS, NODE_TYPES, PHYS_STATES, PORT_STATES, TRANSPORTS, Kind, best_port
 from .netlink import NETNS_MODES
 from .nodes import Node, Role
-from .place import Kind
-from .scan import Unit
+from .scan import Function, Unit
 
 ATTRIBUTES = {
     "ibDevice": Attribute(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -19,21 +20,19 @@ from devhost.backend import (
     MissingDriver,
 )
 from devhost.backend.netlink import hears_links
-from devhost.backend.sysfs import Sysfs, is_live, pcie_path
+from devhost.backend.sysfs import Sysfs, pcie_path
 
-from . import netlink
 from .attributes import ATTRIBUTES, of_function, of_unit
-from .deep import DeepProbe
-from .function import Function, FunctionReader
-from .hearing import silent_ports
-from .linkwatch import LINK, PORT, link_events
+from .health import verdict
+from .missing_drivers import Undriven
+from .model import Kind, Place
+from .namespaces import Absent, Presence, why_not
+from .netlink import RdmaCore, running_core
 from .nodes import DIRECTORY, Node, Role, lack, rdma_cm_node, required
 from .options import RdmaOptions
-from .place import Kind, Place
-from .presence import Absent, Presence, why_not
-from .scan import CLASS, NETWORK, PORTS, Scan, Unit, read_place
-from .undriven import Undriven
-from .verdict import verdict
+from .scan import PORTS, Function, FunctionReader, Scan, Unit, read_place
+from .verbs import Verbs, VerbsHealth
+from .watch import PortWatch, unannounced_ports
 
 DEVICES_VARIABLES = ("RDMA_DEVICES_{RESOURCE}", "RDMA_DEVICES")
 """What a container learns the names of its RDMA devices from, joined with commas. Only the first is there
@@ -41,9 +40,6 @@ for each resource that it asks for: of a variable that several set, the kubelet 
 
 OWN_NODES = DIRECTORY
 """Where libibverbs opens nodes, whatever the root is."""
-
-_NARROWED = {LINK: replace(LINK, sys_path=NETWORK), PORT: replace(PORT, sys_path=CLASS)}
-"""What changes of ports concern: an event without a path would make the core ask for everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +69,34 @@ class Rdma(Backend):
         "auxiliary",
     )
 
-    def __init__(self, options: RdmaOptions, context: Context) -> None:
+    def __init__(
+        self,
+        options: RdmaOptions,
+        context: Context,
+        *,
+        core: RdmaCore | None = None,
+        verbs: Verbs | None = None,
+        ports: PortWatch | None = None,
+        own_nodes: str = OWN_NODES,
+    ) -> None:
         super().__init__(options, context)
+        self._core = core or running_core(context.root)
+        self._ports = ports or PortWatch(context)
+        self._own_nodes = own_nodes
         self._sysfs = Sysfs(context.root)
         self._scan = Scan(self._sysfs)
         self._presence = Presence(self._sysfs)
         self._undriven = Undriven(self._sysfs)
         self._missing: Sequence[MissingDriver] = ()
         self._functions_stale = True
-        self._deep = DeepProbe(options.verbs_probe, context.log)
+        self._verbs = VerbsHealth(options.verbs_probe, context.log, verbs)
         self._netns_mode: str | None = None
-        self._hears = False
+        self._hears_links = False
         self._made: dict[str, tuple[_Basis, Device]] = {}
         # Replaced whole, never changed: probe(), allocate() and watch() read them on other threads.
         self._names: Mapping[str, str] = {}
         self._places: Mapping[str, Place] = {}
         self._absent: Mapping[str, Absent] = {}
-        self._silent: Sequence[str] = ()
 
     def notice(self, event: Event) -> None:
         """Hears an event; see :meth:`devhost_rdma.scan.Scan.notice` for what each kind concerns."""
@@ -104,8 +111,8 @@ class Rdma(Backend):
         """
         look = self._scan.look()
         if look.everything:
-            self._netns_mode = self._ask_netns_mode()
-            self._hears = hears_links(self._sysfs)
+            self._netns_mode = self._core.netns_mode() if self._core else None
+            self._hears_links = hears_links(self._sysfs)
         rdma_cm = rdma_cm_node(self._sysfs)
         self._made = {unit.function.place.id: self._make(unit, rdma_cm) for unit in look.units}
         absent = self._presence.absent(look.units, look.strays, self._netns_mode)
@@ -119,7 +126,9 @@ class Rdma(Backend):
         if look.everything or self._functions_stale:
             self._functions_stale = False
             self._missing = self._without_drivers(look.units, absent)
-        self._silent = [path for unit in look.units for path in silent_ports(unit, hears=self._hears)]
+        self._ports.follow(
+            [path for unit in look.units for path in unannounced_ports(unit, hears_links=self._hears_links)]
+        )
         return [device for _, device in seen] + [self._absent_device(away, rdma_cm) for away in absent]
 
     def missing_drivers(self) -> Sequence[MissingDriver]:
@@ -157,12 +166,13 @@ class Rdma(Backend):
 
         Nothing where the nodes below ``context.root`` are not this process's own: libibverbs knows no other.
         """
-        return self._deep.probe(devices, self._names) if self._has_own_nodes() else {}
+        return self._verbs.probe(devices, self._names) if self._has_own_nodes() else {}
 
     async def watch(self) -> AsyncIterator[Event]:
         """Changes of ports, which make no uevent."""
-        async for event in link_events(self.context, lambda: self._silent):
-            yield _NARROWED.get(event, event)
+        async with aclosing(self._ports.events()) as events:
+            async for event in events:
+                yield event
 
     def _without_drivers(self, units: Iterable[Unit], absent: Iterable[Absent]) -> Sequence[MissingDriver]:
         functions = [unit.function for unit in units]
@@ -211,12 +221,9 @@ class Rdma(Backend):
         if not self._sysfs.prefix:
             return True
         try:
-            return Path(OWN_NODES).samefile(self._sysfs.prefix + DIRECTORY)
+            return Path(self._own_nodes).samefile(self._sysfs.prefix + DIRECTORY)
         except OSError:
             return False
-
-    def _ask_netns_mode(self) -> str | None:
-        return netlink.netns_mode() if is_live(self.context.root) else None
 
 
 def _claims(place: Place, nodes: Iterable[Node], names: Iterable[str]) -> frozenset[str]:

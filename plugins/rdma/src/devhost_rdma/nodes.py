@@ -10,7 +10,7 @@ from enum import Enum
 
 from devhost.backend.sysfs import Sysfs, natural
 
-from .hca import INFINIBAND, IbDevice
+from .model import INFINIBAND, IbDevice
 
 DIRECTORY = "/dev/infiniband"
 """Where the kernel's names (``infiniband/uverbs0``) lead."""

@@ -1,4 +1,4 @@
-"""The RDMA devices that exist now, put together by what they hang on; read again only where needed."""
+"""The RDMA devices that exist now, grouped by the function they belong to."""
 
 from __future__ import annotations
 
@@ -7,18 +7,94 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devhost.backend import Event
-from devhost.backend.sysfs import Sysfs, natural
+from devhost.backend.netlink import NETWORK
+from devhost.backend.sysfs import BDF, Sysfs, natural
 
-from . import hca
-from .function import Function, FunctionReader
-from .hca import IbDevice, Port
+from . import model
+from .model import VIRTUAL, IbDevice, Kind, Place, Port, place_of
+from .netlink import CORE
 from .nodes import Node, NodeTable, by_owner, in_order, read_nodes
-from .place import VIRTUAL, Kind, Place, place_of
 
-CLASS = "/sys/class/infiniband"
-NETWORK = "/sys/class/net"
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?|\d+")
+"""``phys_port_name`` of an interface that stands for a virtual, scalable or, on an adapter with its own CPU,
+the host's physical function (devlink, ``__devlink_port_phys_port_name_get``; plain numbers before that
+existed)."""
 
-PORTS = frozenset({CLASS, NETWORK})
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A place with what sysfs says of it. Strings are empty, numbers ``None``, where it says nothing.
+
+    ``vendor`` and ``device`` are lower-case hex digits of its PCI function, ``driver`` what drives it,
+    ``parent`` the address of the physical function if it is a virtual one, ``parent_interface`` the first
+    network interface of the function it is a virtual or scalable function of.
+    """
+
+    place: Place
+    vendor: str = ""
+    device: str = ""
+    driver: str = ""
+    numa_node: int | None = None
+    parent: str = ""
+    interfaces: tuple[str, ...] = ()
+    parent_interface: str = ""
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is an SR-IOV virtual function."""
+        return bool(self.parent)
+
+
+class FunctionReader:
+    """Reads functions; remembers what several have in common, so it is made anew for each look."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._interfaces: dict[str, tuple[str, ...]] = {}
+        self._numa: dict[str, int | None] = {}
+
+    def read(self, place: Place) -> Function:
+        """Everything about a place but what its RDMA devices say."""
+        if place.kind is Kind.SOFTWARE:
+            return Function(place)
+        path = place.path
+        pci = path.rpartition("/")[0] if place.kind is Kind.SUBFUNCTION else path
+        parent = self._sysfs.target(f"{path}/physfn") if place.kind is Kind.PCI else ""
+        if not BDF.fullmatch(parent):
+            parent = ""
+        uplinks: Sequence[str] = ()
+        if parent:
+            uplinks = self._interfaces_of(f"{path}/physfn", parent)
+        elif place.kind is Kind.SUBFUNCTION:
+            uplinks = self._interfaces_of(pci, place.address)
+        return Function(
+            place=place,
+            vendor=self._sysfs.hexadecimal(f"{pci}/vendor") if place.address else "",
+            device=self._sysfs.hexadecimal(f"{pci}/device") if place.address else "",
+            driver=self._sysfs.target(f"{path}/driver"),
+            numa_node=self._sysfs.numa_node(path, self._numa),
+            parent=parent,
+            interfaces=self._interfaces_of(path, place.id),
+            parent_interface=uplinks[0] if uplinks else "",
+        )
+
+    def _interfaces_of(self, path: str, name: str) -> tuple[str, ...]:
+        """The network interfaces of the function ``name`` without those that represent others."""
+        if name not in self._interfaces:
+            names = self._sysfs.names(f"{path}/net")
+            if len(names) > 1:
+                names = [name for name in names if not self._represents(f"{path}/net/{name}")]
+            self._interfaces[name] = tuple(names)
+        return self._interfaces[name]
+
+    def _represents(self, path: str) -> bool:
+        return bool(
+            self._sysfs.text(f"{path}/phys_switch_id")
+            and _REPRESENTOR.fullmatch(self._sysfs.text(f"{path}/phys_port_name"))
+        )
+
+
+PORTS = frozenset({CORE, NETWORK})
 """As the ``sys_path`` of an event: any port may have changed its state, and nothing else."""
 
 MOST_PATHS = 64
@@ -95,7 +171,7 @@ class Scan:
             OSError: a class of devices cannot be listed.
         """
         everything = self._everything or not (self._stale or self._ports_stale)
-        listed = self._sysfs.identities(CLASS)
+        listed = self._sysfs.identities(CORE)
         before = {} if everything else self._known
         settled = {name for name, old in before.items() if listed.get(name) == old.inode}
         nodes = self._nodes.refresh(settled)
@@ -143,14 +219,14 @@ class Scan:
 
 def read_device(sysfs: Sysfs, name: str) -> tuple[IbDevice, Place] | None:
     """One RDMA device and where it hangs; ``None`` when it is not there (any more)."""
-    path = sysfs.device(f"{CLASS}/{name}")
+    path = sysfs.device(f"{CORE}/{name}")
     if not path:
         return None
 
     def text(file: str) -> str:
         return sysfs.text(f"{path}/{file}")
 
-    node_type = hca.numbered(text("node_type"), hca.NODE_TYPES)
+    node_type = model.numbered(text("node_type"), model.NODE_TYPES)
     netdev = text("parent")
     iwarp = node_type == "rnic" and (path.startswith(VIRTUAL) or text("node_desc") == _SOFTWARE_IWARP)
     place = place_of(path, name, software=bool(netdev) or iwarp)
@@ -160,10 +236,10 @@ def read_device(sysfs: Sysfs, name: str) -> tuple[IbDevice, Place] | None:
         name=name,
         path=path,
         node_type=node_type,
-        node_guid=hca.guid(text("node_guid")),
-        image_guid=hca.guid(text("sys_image_guid")),
-        firmware=hca.label(text("fw_ver")),
-        board=hca.label(text("board_id")),
+        node_guid=model.guid(text("node_guid")),
+        image_guid=model.guid(text("sys_image_guid")),
+        firmware=model.label(text("fw_ver")),
+        board=model.label(text("board_id")),
         ports=_ports(sysfs, path),
         netdev=netdev if _INTERFACE.fullmatch(netdev) else "",
     )
@@ -184,8 +260,8 @@ def read_place(sysfs: Sysfs, place: Place) -> tuple[list[IbDevice], list[Node]]:
     """
     devices = []
     below = f"/{place.path.rpartition('/')[2]}/"
-    for name in sysfs.identities(CLASS):
-        if below in sysfs.link(f"{CLASS}/{name}") or name == place.id:
+    for name in sysfs.identities(CORE):
+        if below in sysfs.link(f"{CORE}/{name}") or name == place.id:
             found = read_device(sysfs, name)
             if found is not None and found[1].id == place.id:
                 devices.append(found[0])
@@ -207,10 +283,10 @@ def _ports(sysfs: Sysfs, path: str) -> tuple[Port, ...]:
 def _port(sysfs: Sysfs, path: str, number: int) -> Port:
     return Port(
         number=number,
-        state=hca.numbered(sysfs.text(f"{path}/state"), hca.PORT_STATES),
-        phys_state=hca.numbered(sysfs.text(f"{path}/phys_state"), hca.PHYS_STATES),
-        link_layer=hca.link_layer(sysfs.text(f"{path}/link_layer")),
-        rate=hca.rate(sysfs.text(f"{path}/rate")),
+        state=model.numbered(sysfs.text(f"{path}/state"), model.PORT_STATES),
+        phys_state=model.numbered(sysfs.text(f"{path}/phys_state"), model.PHYS_STATES),
+        link_layer=model.link_layer(sysfs.text(f"{path}/link_layer")),
+        rate=model.rate(sysfs.text(f"{path}/rate")),
     )
 
 

@@ -1,4 +1,4 @@
-"""The deep probe: opens each device through libibverbs (pyverbs), asks, and closes it at once.
+"""The verbs probe: opens each device through libibverbs (pyverbs), asks it, and closes it at once.
 
 Sysfs says what the driver believes; opening a device shows that a program can really use it. pyverbs is
 optional (Debian and Ubuntu package it as python3-pyverbs). It keeps Python's global lock during each call, so
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import errno
 import json
-import subprocess
-import sys
+import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,23 +20,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from devhost.backend import HEALTHY, Health, unhealthy
+from devhost.backend import HEALTHY, Device, Health, process, unhealthy
 
-DEADLINE = 5.0
-"""Seconds in which all devices of one probe must have answered; the core gives a whole probe 10."""
+from .options import VerbsProbe
 
 HUNG = 2.0
 """Seconds without an answer after which a device counts as hung, and not only as the last in a long row."""
 
-_PROGRAM = Path(__file__).with_name("vb_child.py")
+_PROGRAM = Path(__file__).with_name("verbs_child.py")
 
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.EBUSY})
-"""What opening says while the driver takes the device away: whether it is there is for sysfs to tell."""
+"""Errors of opening while the driver takes the device away: sysfs shows whether it exists."""
 
 _FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
 
-_hung: list[subprocess.Popen[str]] = []
-"""Probes that could not be killed because a call into the kernel holds them; no further one is started."""
+_LEFTOVERS: list[process.Leftover] = []
+"""Probes that a call into the kernel holds; no further one is started, whichever backend asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,44 +50,71 @@ class Verdict:
     note: str = ""
 
 
-def available() -> bool:
-    """Whether pyverbs is installed for the Python that runs; it is not imported."""
-    return find_spec("pyverbs") is not None
+class Verbs:
+    """Opens devices through pyverbs, in a process for each probe.
 
-
-def probe(names: Sequence[str], deadline: float = DEADLINE) -> Mapping[str, Verdict]:
-    """Opens, asks and closes each RDMA device (``mlx5_0``). Never raises; blocks at most ``deadline`` + 1 s.
-
-    A device that its turn did not come to, because one before it hung, is not in the answer.
+    Args:
+        deadline: seconds in which all devices of one probe must have answered; the core gives a probe 10.
+        grace: seconds for a killed process to end.
+        python: the command that runs the program that asks.
+        kill: kills that process.
+        leftovers: the processes that could not be killed.
     """
-    if not names:
-        return {}
-    _hung[:] = [child for child in _hung if child.poll() is None]
-    if _hung:
-        return _all(names, "an earlier probe still hangs in the kernel")
-    # -P: this package's own directory must not shadow modules
-    command = [sys.executable, "-P", str(_PROGRAM), *names]
-    try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        return _all(names, f"the probe cannot be started: {error.strerror}")
-    try:
-        output, complaint = child.communicate(timeout=deadline)
-    except subprocess.TimeoutExpired:
-        now = time.monotonic()
-        return judge(_end(child), now)
-    verdicts = judge(output)
-    if child.returncode:
-        return _all(names, f"pyverbs cannot be used: {_last_words(complaint, child.returncode)}") | verdicts
-    return verdicts
+
+    def __init__(
+        self,
+        *,
+        deadline: float = 5.0,
+        grace: float = 1.0,
+        python: Sequence[str] = tuple(process.python(_PROGRAM)),
+        kill: process.Kill = process.kill_group,
+        leftovers: list[process.Leftover] = _LEFTOVERS,
+    ) -> None:
+        self._deadline = deadline
+        self._grace = grace
+        self._command = python
+        self._kill = kill
+        self._leftovers = leftovers
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether pyverbs is installed for the Python that runs; it is not imported."""
+        return find_spec("pyverbs") is not None
+
+    def probe(self, names: Sequence[str]) -> Mapping[str, Verdict]:
+        """Opens, asks and closes each RDMA device (``mlx5_0``). Never raises.
+
+        Blocks for the deadline and the grace at most. A device whose turn did not come, because one before it
+        hung, is not in the answer.
+        """
+        if not names:
+            return {}
+        self._leftovers[:] = [child for child in self._leftovers if not child.is_gone]
+        if self._leftovers:
+            return _all(names, "an earlier probe still hangs in the kernel")
+        try:
+            result = process.run(
+                [*self._command, *names],
+                deadline=self._deadline,
+                grace=self._grace,
+                name="the verbs probe",
+                kill=self._kill,
+            )
+        except process.NotStarted as error:
+            return _all(names, f"the probe cannot be started: {os.strerror(error.errno)}")
+        except process.TimedOut as error:
+            now = time.monotonic()
+            if error.leftover is not None:
+                self._leftovers.append(error.leftover)
+                now -= self._grace
+            return judge(error.output.decode(errors="replace"), now)
+        except process.ProcessError as error:
+            return _all(names, error.message)
+        verdicts = judge(result.output.decode(errors="replace"))
+        if result.status:
+            reason = _last_words(result.errors.decode(errors="replace"), result.status)
+            return _all(names, f"pyverbs cannot be used: {reason}") | verdicts
+        return verdicts
 
 
 def judge(output: str, now: float = 0.0) -> dict[str, Verdict]:
@@ -142,15 +168,41 @@ def _last_words(complaint: str, status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _end(child: subprocess.Popen[str]) -> str:
-    """Kills a probe and gives back what it wrote; one that the kernel holds is left behind."""
-    child.kill()
-    try:
-        return child.communicate(timeout=1.0)[0]
-    except subprocess.TimeoutExpired as expired:
-        _hung.append(child)
-        return _so_far(expired.stdout)
+class VerbsHealth:
+    """Asks devices through pyverbs, if the options want it and it is there. Used by one thread."""
 
+    def __init__(self, wish: VerbsProbe, log: logging.Logger, verbs: Verbs | None = None) -> None:
+        self._wish = wish
+        self._verbs = verbs or Verbs()
+        self._log = log
+        self._available: bool | None = None
+        self._notes: dict[str, str] = {}
 
-def _so_far(output: object) -> str:
-    return output.decode(errors="replace") if isinstance(output, bytes) else str(output or "")
+    def probe(self, devices: Sequence[Device], names: Mapping[str, str]) -> Mapping[str, Health]:
+        """What opening each device showed, by id; nothing of those that it showed nothing of.
+
+        Args:
+            names: the main RDMA device of each device that is here, by id.
+        """
+        asked = {names[device.id]: device.id for device in devices if device.id in names}
+        if not asked or not self._is_available():
+            return {}
+        found = {}
+        for name, verdict in self._verbs.probe(list(asked)).items():
+            if verdict.note and self._notes.get(name) != verdict.note:
+                self._log.info("%s is judged by sysfs alone: %s", name, verdict.note)
+            self._notes[name] = verdict.note
+            if verdict.health is not None and name in asked:
+                found[asked[name]] = verdict.health
+        self._notes = {name: note for name, note in self._notes.items() if name in asked}
+        return found
+
+    def _is_available(self) -> bool:
+        if self._available is None:
+            self._available = self._wish is not VerbsProbe.NEVER and self._verbs.is_installed
+            if self._wish is VerbsProbe.ALWAYS and not self._available:
+                self._log.warning(
+                    "pyverbs is not installed: ports are judged by sysfs alone, "
+                    "and an adapter whose firmware no longer answers counts as healthy"
+                )
+        return self._available

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from devhost_rdma import Rdma
+from devhost_rdma.netlink import NetnsMode, RdmaCore
+from devhost_rdma.options import RdmaOptions
 
-from devhost.backend import Device
+from devhost.backend import Context, Device
+
+
+class Core(RdmaCore):
+    """An RDMA core whose namespace mode a test sets: no tree can show it."""
+
+    def __init__(self, mode: NetnsMode = "exclusive") -> None:
+        super().__init__()
+        self.mode = mode
+        self.asked = 0
+
+    def netns_mode(self) -> NetnsMode:
+        self.asked += 1
+        return self.mode
 
 
 class Exclusive(Rdma):
-    """The backend on a node with ``rdma system set netns exclusive``, which no tree can show."""
+    """The backend on a node with ``rdma system set netns exclusive``."""
 
-    def _ask_netns_mode(self) -> str | None:
-        return "exclusive"
+    def __init__(self, options: RdmaOptions, context: Context) -> None:
+        self.core = Core()
+        super().__init__(options, context, core=self.core)
 
 
 def nodes(backend: Rdma, *devices: Device) -> str:

@@ -1,17 +1,256 @@
-"""What one container gets with some functions: the nodes that go with their drivers, and variables."""
+"""What a container gets with a function: device nodes, variables, and the device-info document.
+
+Numbers of groups, uio and verbs devices change when a driver is bound again, so nothing here is remembered.
+What the kernel lists for a function is needed, and all of it: a container never gets a part.
+
+The layout: Documentation/driver-api/vfio.rst and uio-howto.rst of the Linux kernel; ``vfio-dev`` below a
+function since Linux 6.1 (drivers/vfio/vfio_main.c), ``/dev/vfio/devices`` and ``/dev/iommu`` since 6.6.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from devhost.backend import AllocationError, DeviceNode, Edits
 from devhost.backend.sysfs import Sysfs, natural
 
-from . import nodes
-from .function import Function
-from .options import SriovUse
+from .model import Function, Kind
+from .options import RDMA, VHOST_NET, SriovUse
+
+CONTAINER, IOMMU = "/dev/vfio/vfio", "/dev/iommu"
+VHOST_NET_NODE, TUN = "/dev/vhost-net", "/dev/net/tun"
+
+_HARMLESS = frozenset({"", "pci-stub", "pcieport", "shpchp"})
+"""Drivers beside which a group stays viable: they set ``driver_managed_dma``, as those of vfio do."""
+
+_GROUPS = "/sys/kernel/iommu_groups"
+_NO_IOMMU = "vfio-noiommu"
+_RDMA_CM = "/sys/class/misc/rdma_cm"
+_RDMA_CLASSES = (
+    ("uverbs", "infiniband_verbs"),
+    ("umad", "infiniband_mad"),
+    ("issm", "infiniband_mad"),
+    ("ucm", "infiniband_cm"),  # until Linux 5.8
+)
+_NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the things a function gives: its nodes, and what ``PCIDEVICE_…_INFO`` says of it.
+
+    ``provider`` and the keys of ``info`` are the words of sriov-network-device-plugin, whose pods read them.
+    """
+
+    provider: str
+    nodes: tuple[DeviceNode, ...]
+    info: Mapping[str, str]
+
+
+class InPod(AllocationError):
+    """What belongs to a function is in a pod's network namespace: it is in use, and nothing is wrong."""
+
+
+def parts_of(sysfs: Sysfs, function: Function, uses: Collection[str]) -> Iterator[Part]:
+    """Everything that a container needs to use a function, as the drivers are now.
+
+    Args:
+        uses: what it gets beside the function itself: :data:`RDMA`, :data:`VHOST_NET`.
+
+    Raises:
+        InPod: its RDMA devices are where another container is. That is found out last.
+        AllocationError: it cannot be used.
+    """
+    yield from own_parts(sysfs, function)
+    if VHOST_NET in uses and function.is_network:
+        yield vhost_net()
+    if RDMA in uses and (part := rdma(sysfs, function)):
+        yield part
+
+
+def own_parts(sysfs: Sysfs, function: Function) -> Iterator[Part]:
+    """What goes with the driver of a function, whatever else the resource hands out.
+
+    Raises:
+        AllocationError: it cannot be used.
+    """
+    if function.uses_vfio:
+        yield vfio(sysfs, function)
+    elif function.is_passed_on:
+        yield uio(sysfs, function)
+    if part := vhost_vdpa(sysfs, function):
+        yield part
+
+
+def vfio(sysfs: Sysfs, function: Function) -> Part:
+    """The group of a function that vfio drives, and the character device of its own where there is one.
+
+    Without an IOMMU the group's node is ``noiommu-<n>``. The container then gets it by that name, which the
+    kernel's documentation has, and as ``<n>``, where pods of sriov-network-device-plugin look.
+
+    Raises:
+        AllocationError: it has no group, or another member of it is in the host's hands.
+    """
+    group = sysfs.target(f"{function.path}/iommu_group")
+    if not _NUMBER.fullmatch(group):
+        raise AllocationError(f"{function.id} has no IOMMU group: is the IOMMU switched on?")
+    plain = f"/dev/vfio/{group}"
+    host = group_node(sysfs, group)
+    if host != plain:
+        both = (DeviceNode(host), DeviceNode(host, plain))
+        return Part("vfio", (DeviceNode(CONTAINER), *both), {"mount": CONTAINER, "dev-mount": plain})
+    _check_viable(sysfs, function, group)
+    cdev = _own_device(sysfs, function.path)
+    info = {"cdev-mount": cdev} if cdev else {}
+    if cdev and not sysfs.exists(plain):  # a kernel without CONFIG_VFIO_GROUP
+        return Part("vfio", (DeviceNode(cdev), DeviceNode(IOMMU)), info)
+    nodes = [DeviceNode(CONTAINER), DeviceNode(plain)]
+    if cdev:
+        nodes += [DeviceNode(cdev, required=False), DeviceNode(IOMMU, required=False)]
+    return Part("vfio", tuple(nodes), {"mount": CONTAINER, "dev-mount": plain, **info})
+
+
+def group_node(sysfs: Sysfs, group: str) -> str:
+    """The node of an IOMMU group on this machine; another than in a container where there is no IOMMU."""
+    without = sysfs.text(f"{_GROUPS}/{group}/name") == _NO_IOMMU
+    return f"/dev/vfio/noiommu-{group}" if without else f"/dev/vfio/{group}"
+
+
+def _own_device(sysfs: Sysfs, path: str) -> str:
+    """The node of a function's own vfio device; empty on kernels without, where only the directory may be."""
+    for name in sysfs.names(f"{path}/vfio-dev"):
+        node = sysfs.node(f"{path}/vfio-dev/{name}", f"/dev/vfio/devices/{name}")
+        if sysfs.exists(node):
+            return node
+    return ""
+
+
+def _check_viable(sysfs: Sysfs, function: Function, group: str) -> None:
+    """Refuses a group that the kernel would not let a program have (Documentation/driver-api/vfio.rst)."""
+    for member in sysfs.names(f"{_GROUPS}/{group}/devices"):
+        if member == function.address:
+            continue  # one that leaves vfio just now is none of the others in the way
+        driver = sysfs.target(f"{_GROUPS}/{group}/devices/{member}/driver")
+        if driver not in _HARMLESS and "vfio" not in driver:
+            raise AllocationError(
+                f"{function.id} cannot be used: {member}, which is in IOMMU group {group} with it, "
+                f"is bound to {driver}; bind that to vfio-pci too, or to no driver"
+            )
+
+
+def uio(sysfs: Sysfs, function: Function) -> Part:
+    """The uio device of a function.
+
+    Raises:
+        AllocationError: the driver made none.
+    """
+    name = next((name for name in sysfs.names(f"{function.path}/uio") if name.startswith("uio")), "")
+    if not name:
+        raise AllocationError(f"{function.id}: its driver {function.driver} has made no uio device")
+    node = sysfs.node(f"{function.path}/uio/{name}", f"/dev/{name}")
+    return Part("uio", (DeviceNode(node),), {"mount": node})
+
+
+def rdma(sysfs: Sysfs, function: Function) -> Part | None:
+    """The nodes of all RDMA devices of a function, and the connection manager's; ``None`` if it has none.
+
+    ``rdma_dev`` is the first of :func:`rdma_devices` alone, as programs take it (``ib_write_bw -d``), and a
+    node that is named beside it is that device's own where it has one of the kind.
+
+    Raises:
+        InPod: its RDMA devices are in another network namespace.
+        AllocationError: they cannot be opened.
+    """
+    found = list(_rdma_nodes(sysfs, function.path))
+    names = _in_order(sysfs, function, found)
+    if not names and not found:
+        return None
+    opened = _opened(found)
+    if not names or (opened and opened.isdisjoint(names)):  # a companion may have stayed here
+        raise InPod(f"the RDMA device of {function.id} is in the network namespace of a pod")
+    if not any(node.role == "uverbs" for node in found):
+        raise AllocationError(f"{function.id} has no uverbs node: is module ib_uverbs loaded?")
+    if sysfs.exists(_RDMA_CM):
+        found.append(_RdmaNode("rdma_cm", sysfs.node(_RDMA_CM, "/dev/infiniband/rdma_cm")))
+    info = {"rdma_dev": names[0]}
+    for node in sorted(found, key=lambda node: node.owner != names[0]):
+        info.setdefault(node.role, node.path)
+    return Part("rdma", tuple(DeviceNode(node.path) for node in found), info)
+
+
+def rdma_devices(sysfs: Sysfs, function: Function) -> list[str]:
+    """The RDMA devices of a function in this network namespace, those that programs open first.
+
+    The others are companions without verbs, such as the ``smi`` device beside an XDR adapter, which only
+    carries management datagrams (kernel, drivers/infiniband/core/uverbs_main.c, ``ib_uverbs_add_one``).
+    """
+    return _in_order(sysfs, function, _rdma_nodes(sysfs, function.path))
+
+
+@dataclass(frozen=True, slots=True)
+class _RdmaNode:
+    """A character device; ``owner`` is its RDMA device, empty for one that all share."""
+
+    role: str
+    path: str
+    owner: str = ""
+
+
+def _in_order(sysfs: Sysfs, function: Function, found: Iterable[_RdmaNode]) -> list[str]:
+    opened = _opened(found)
+    names = sysfs.names(f"{function.path}/infiniband")
+    return sorted(names, key=lambda name: name not in opened)
+
+
+def _opened(found: Iterable[_RdmaNode]) -> set[str]:
+    """The RDMA devices that have verbs, also those in another network namespace."""
+    return {node.owner for node in found if node.role == "uverbs" and node.owner}
+
+
+def _rdma_nodes(sysfs: Sysfs, path: str) -> Iterator[_RdmaNode]:
+    """Each character device that belongs to this function alone."""
+    for role, directory in _RDMA_CLASSES:
+        for name in sysfs.names(f"{path}/{directory}"):
+            if name.startswith(role):
+                entry = f"{path}/{directory}/{name}"
+                node = sysfs.node(entry, f"/dev/infiniband/{name}")
+                yield _RdmaNode(role, node, sysfs.text(f"{entry}/ibdev"))
+
+
+def vhost_net() -> Part:
+    """What a program needs to pass packets to the kernel (DPDK, "Virtio_user as Exceptional Path")."""
+    nodes = (DeviceNode(VHOST_NET_NODE), DeviceNode(TUN))
+    return Part("vhost", nodes, {"net-mount": VHOST_NET_NODE, "tun-mount": TUN})
+
+
+def vhost_vdpa(sysfs: Sysfs, function: Function) -> Part | None:
+    """The node of a function's vDPA device; ``None`` if it has none that programs drive.
+
+    Raises:
+        AllocationError: the driver made none.
+    """
+    if function.vdpa is None or sysfs.target(f"{function.vdpa.path}/driver") != "vhost_vdpa":
+        return None
+    node = vdpa_path(sysfs, function)
+    if not node:
+        raise AllocationError(f"{function.id}: vhost_vdpa has made no device of {function.vdpa.name}")
+    return Part("vdpa", (DeviceNode(node),), {"mount": node})
+
+
+def vdpa_path(sysfs: Sysfs, function: Function) -> str:
+    """Where programs find a vDPA device: the node of ``vhost-vdpa-<n>``, or the virtio device in sysfs."""
+    if function.vdpa is None:
+        return ""
+    for name in sorted(sysfs.names(function.vdpa.path), key=natural):
+        if name.startswith("vhost-vdpa-"):
+            return sysfs.node(f"{function.vdpa.path}/{name}", f"/dev/{name}")
+        if re.fullmatch(r"virtio[0-9]+", name):
+            return f"/sys/bus/virtio/devices/{name}"
+    return ""
+
 
 VARIABLE = "PCIDEVICE"
 """With the resource's name behind it: the ids of the functions. With ``_INFO`` behind that: what they give,
@@ -31,7 +270,7 @@ def edits(sysfs: Sysfs, functions: Sequence[Function], use: SriovUse) -> Edits:
     ordered = sorted(functions, key=lambda function: natural(function.id))
     for function in ordered:
         _check_unchanged(sysfs, function)
-    parts = {function.id: list(nodes.parts(sysfs, function, use.uses)) for function in ordered}
+    parts = {function.id: list(parts_of(sysfs, function, use.uses)) for function in ordered}
     given = [node for own in parts.values() for part in own for node in _nodes(part, use)]
     ids = ",".join(parts)
     info = json.dumps({name: _info(name, own, use) for name, own in parts.items()}, sort_keys=True)
@@ -54,7 +293,7 @@ def _check_unchanged(sysfs: Sysfs, function: Function) -> None:
         raise AllocationError(f"{function.id} is bound to {driver or 'no driver'} now{before}")
 
 
-def _nodes(part: nodes.Part, use: SriovUse) -> Sequence[DeviceNode]:
+def _nodes(part: Part, use: SriovUse) -> Sequence[DeviceNode]:
     """The nodes of a part; for KubeVirt those of vfio with the permissions that its own plugin gives.
 
     They are ``mrw`` (its ``formatVFIODeviceSpecs``, pkg/virt-handler/device-manager/pci_device.go).
@@ -64,7 +303,7 @@ def _nodes(part: nodes.Part, use: SriovUse) -> Sequence[DeviceNode]:
     return [replace(node, permissions="mrw") for node in part.nodes]
 
 
-def _info(name: str, parts: Sequence[nodes.Part], use: SriovUse) -> Mapping[str, Mapping[str, str]]:
+def _info(name: str, parts: Sequence[Part], use: SriovUse) -> Mapping[str, Mapping[str, str]]:
     """What the variable tells of one function: by provider, as the peer's pods expect it."""
     info = {"generic": {"deviceID": name}} | {part.provider: dict(part.info) for part in parts}
     extra = use.info.get("*", {}) | use.info.get(name, {})
@@ -73,3 +312,40 @@ def _info(name: str, parts: Sequence[nodes.Part], use: SriovUse) -> Mapping[str,
 
 def _kubevirt(functions: Sequence[Function]) -> dict[str, str]:
     return {KUBEVIRT: ",".join(function.address for function in functions)} if functions else {}
+
+
+VERSION = "1.1.0"
+"""The version of the specification that the documents keep to."""
+
+
+def document(
+    sysfs: Sysfs, function: Function, representor: str, use: SriovUse
+) -> Mapping[str, object] | None:
+    """The document of a function; ``None`` for one that no network plugin has to do with.
+
+    That is one that is no network adapter, and a scalable function without a vDPA device: the specification
+    has only a PCI address to tell functions by.
+
+    Args:
+        representor: the interface that stands for it in an embedded switch; empty without one.
+        use: what the container gets with it.
+    """
+    if not function.is_network:
+        return None
+    place = {
+        "pci-address": "" if function.kind is Kind.SCALABLE else function.address,
+        "pf-pci-address": function.parent,
+        "representor-device": representor,
+    }
+    vdpa = function.vdpa
+    if vdpa is not None and vdpa.type and (path := vdpa_path(sysfs, function)):
+        return _document("vdpa", place | {"parent-device": vdpa.name, "driver": vdpa.type, "path": path})
+    if function.kind is Kind.SCALABLE:
+        return None
+    rdma = ",".join(rdma_devices(sysfs, function)) if use.rdma else ""
+    vhost = VHOST_NET_NODE if use.vhost_net else ""
+    return _document("pci", place | {"rdma-device": rdma, "vhost-net": vhost})
+
+
+def _document(kind: str, facts: Mapping[str, str]) -> Mapping[str, object]:
+    return {"type": kind, "version": VERSION, kind: {key: text for key, text in facts.items() if text}}

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 from devhost.backend import Attribute, AttributeValue
 
-from .devlink import MODES
-from .facts import Facts
-from .function import ETHERNET, INFINIBAND, VDPA_TYPES, Function, Interface, Kind
-from .look import Look
+from .model import ETHERNET, INFINIBAND, VDPA_TYPES, Facts, Function, Interface, Kind, Look
+from .netlink import MODES
 
 LINK_TYPES = {ETHERNET: "ether", INFINIBAND: "infiniband"}
 """Words for the kinds of interface, as ``ip link`` writes them."""

@@ -13,23 +13,17 @@ from dataclasses import dataclass
 from devhost.backend import AllocationError, Backend, Context, Device, Edits, Event, Health, unhealthy
 from devhost.backend.sysfs import Sysfs, pcie_path
 
-from .allocation import edits
+from .allocation import document, edits, group_node
 from .attributes import ATTRIBUTES, of_function
-from .deviceinfo import document
-from .facts import Facts
-from .function import Function, Interface, Kind
-from .look import Look
+from .bursts import Settling
+from .health import Lacks, Readiness, verdict
+from .in_use import in_use
+from .model import Facts, Function, Interface, Kind, Look
 from .network import Network
-from .nodes import group_node
 from .options import PLAIN, SriovOptions, SriovUse
-from .ownership import Ownership
-from .provision import Provisioner
-from .readiness import Lacks, Readiness
+from .pci_bus import Bus
+from .provisioning import Ownership, Provisioner
 from .scan import Scan
-from .settling import Settling
-from .storage import in_use
-from .verdict import verdict
-from .virtual import Bus
 from .watch import network_events
 
 

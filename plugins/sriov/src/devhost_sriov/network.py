@@ -20,13 +20,9 @@ from devhost.backend import Context, Event
 from devhost.backend.netlink import hears_links
 from devhost.backend.sysfs import Sysfs, is_live
 
-from .devlink import Devlink, Switch
-from .facts import Facts
-from .function import Function, Kind
-from .kernel import Kernel, VfMacs
-from .look import Look
-from .netfiles import NetFiles
-from .traffic import Traffic, carriers
+from .in_use import NetFiles, Traffic, carriers
+from .model import Facts, Function, Kind, Look
+from .netlink import Devlink, Kernel, Switch, VfMacs
 
 T = TypeVar("T")
 

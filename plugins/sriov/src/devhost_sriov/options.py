@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from devhost.backend import OptionError, option
 
-from .traffic import is_address
+from .in_use import is_address
 
 MOST = 65535
 """Virtual functions of one physical function: TotalVFs of the PCIe SR-IOV capability has 16 bits."""

@@ -1,4 +1,11 @@
-"""The functions that exist now; read again only where something happened."""
+"""The functions that exist now, read from sysfs; read again only where something happened.
+
+Only files are read that the kernel answers at once. Those that wait for the lock of the device are not:
+whoever creates virtual functions holds it until the last of them has its driver, which takes minutes where
+there are many. They are ``sriov_numvfs`` and ``driver_override``, on some kernels also ``uevent``
+(drivers/pci/iov.c, ``sriov_numvfs_show``; drivers/base/core.c of 6.10). ``carrier``, ``speed`` and
+``duplex`` of an interface wait for the lock of all interfaces and are left to netlink.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +16,235 @@ from dataclasses import dataclass, replace
 from devhost.backend import Event
 from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
 
-from .function import Function, Interface, Kind
-from .look import Look, representors
-from .reader import FunctionReader
+from .model import REPRESENTOR, Function, Interface, Kind, Look, Vdpa, is_passed_on, representors
+
+VDPA_BUS = "/sys/bus/vdpa/devices"
+
+OFFERED_CLASSES = ("02", "12", "0b40")
+"""PCI classes whose functions are devices even without SR-IOV: network adapters, processing accelerators,
+co-processors (kernel, include/linux/pci_ids.h). Of others only what a driver hands to programs."""
+
+VIRTIO = "virtio-pci"
+"""The driver under whose functions a device of the virtio bus is what has the interface."""
+
+IFF_UP = 0x1
+"""Of ``flags`` (kernel, include/uapi/linux/if.h)."""
+
+_PKEY = re.compile(r"0x[0-9a-f]{4}")
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5,31}")
+_VIRTFN = re.compile(r"virtfn(\d{1,5})")
+_VIRTIO_DEVICE = re.compile(r"virtio\d{1,9}")
+_BRIDGE = "06"
+
+
+class FunctionReader:
+    """Reads functions; remembers what several have in common, so it is made anew for each look."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._numa: dict[str, int | None] = {}
+        self._indexes: dict[str, dict[str, int]] = {}
+        self._vdpa: dict[str, Vdpa] | None = None
+
+    def pci(self, path: str, inode: int) -> Function | None:
+        """The PCI function at ``path``; ``None`` for what is no device of this backend.
+
+        Those are bridges and the chips of the machine itself, and a virtual function that is just being made
+        or taken away: the kernel tells whose it is after its directory is there (``pci_iov_add_virtfn``),
+        and will say so by an event.
+        """
+        sysfs = self._sysfs
+        address = path.rpartition("/")[2]
+        parent = sysfs.target(f"{path}/physfn")
+        pci_class = self._sysfs.hexadecimal(f"{path}/class")
+        driver = sysfs.target(f"{path}/driver")
+        total = None
+        if BDF.fullmatch(parent):
+            kind = Kind.VIRTUAL
+        else:
+            kind, parent = Kind.PHYSICAL, ""
+            total = _positive(sysfs.integer(f"{path}/sriov_totalvfs"))
+            if not total and not _is_offered(pci_class, driver):
+                return None
+            if sysfs.exists(f"{path}/sriov_vf_msix_count"):  # only virtual functions have it, since 5.13
+                return None
+        vendor = self._sysfs.hexadecimal(f"{path}/vendor")
+        if not vendor and not sysfs.exists(path):
+            return None
+        vdpa = self._vdpa_of(path)
+        interfaces, representors = self._interfaces(path, vdpa, through_virtio=driver == VIRTIO)
+        rdma_devices = self._rdma_devices(path)
+        return Function(
+            id=address,
+            kind=kind,
+            path=path,
+            address=address,
+            vendor=vendor,
+            device=self._sysfs.hexadecimal(f"{path}/device"),
+            subsystem_vendor=self._sysfs.hexadecimal(f"{path}/subsystem_vendor"),
+            subsystem_device=self._sysfs.hexadecimal(f"{path}/subsystem_device"),
+            pci_class=pci_class,
+            driver=driver,
+            numa_node=self._sysfs.numa_node(path, self._numa),
+            iommu_group=sysfs.target(f"{path}/iommu_group"),
+            parent=parent,
+            vf_index=self._vf_index(path, address) if parent else None,
+            total_vfs=total,
+            interfaces=interfaces,
+            representors=representors,
+            rdma_devices=rdma_devices,
+            vdpa=vdpa,
+            acpi_index=_positive(sysfs.integer(f"{path}/acpi_index")),
+            pkey=self._pkey(path, rdma_devices),
+            inode=inode,
+        )
+
+    def scalable(self, path: str, inode: int) -> Function | None:
+        """The scalable function at ``path``; ``None`` when it is just going, or lies on no PCI function."""
+        sysfs = self._sysfs
+        below, _, name = path.rpartition("/")
+        address = below.rpartition("/")[2]
+        if not BDF.fullmatch(address) or not sysfs.exists(path):
+            return None
+        vdpa = self._vdpa_of(path)
+        interfaces, _ = self._interfaces(path, vdpa)
+        rdma_devices = self._rdma_devices(path)
+        return Function(
+            id=name,
+            kind=Kind.SCALABLE,
+            path=path,
+            address=address,
+            vendor=self._sysfs.hexadecimal(f"{below}/vendor"),
+            device=self._sysfs.hexadecimal(f"{below}/device"),
+            subsystem_vendor=self._sysfs.hexadecimal(f"{below}/subsystem_vendor"),
+            subsystem_device=self._sysfs.hexadecimal(f"{below}/subsystem_device"),
+            pci_class=self._sysfs.hexadecimal(f"{below}/class"),
+            driver=sysfs.target(f"{path}/driver"),
+            numa_node=self._sysfs.numa_node(below, self._numa),
+            parent=address,
+            sf_number=_positive(sysfs.integer(f"{path}/sfnum")),
+            interfaces=interfaces,
+            rdma_devices=rdma_devices,
+            vdpa=vdpa,
+            pkey=self._pkey(path, rdma_devices),
+            inode=inode,
+        )
+
+    def representor(self, path: str, name: str) -> Interface | None:
+        """The interface at ``path`` if it stands for a function; one without a port name does not."""
+        port_name = self._sysfs.text(f"{path}/phys_port_name")
+        if not port_name or not REPRESENTOR.fullmatch(port_name):
+            return None
+        found = Interface(name, port_name=port_name, switch=self._sysfs.text(f"{path}/phys_switch_id"))
+        return found if found.is_representor else None
+
+    def _interfaces(
+        self, path: str, vdpa: Vdpa | None, *, through_virtio: bool = False
+    ) -> tuple[tuple[Interface, ...], tuple[Interface, ...]]:
+        """The interfaces of a function: its own, and those that stand for others.
+
+        Those of a virtio device hang on that device, which hangs on the function or on its vDPA device.
+        Something that stands for others has an interface of its own; where there would be none, the port
+        names are plain numbers of its own ports, as adapters without an embedded switch may have them.
+        """
+        own: list[tuple[int, Interface]] = []
+        numbered: list[tuple[int, Interface]] = []
+        others: list[Interface] = []
+        places = [path]
+        if through_virtio:
+            places += self._virtio(path)
+        if vdpa and vdpa.type == "virtio":
+            places += self._virtio(vdpa.path)
+        for place in places:
+            for name in self._sysfs.names(f"{place}/net"):
+                there = f"{place}/net/{name}"
+                representor = self.representor(there, name)
+                if representor is not None:
+                    others.append(representor)
+                if representor is not None and not representor.port_name.isdecimal():
+                    continue
+                if (found := self._interface(there, name)) is not None:
+                    port = self._sysfs.integer(f"{there}/dev_port") or 0
+                    (own if representor is None else numbered).append((port, found))
+        if not own:
+            own, others = numbered, [one for one in others if not one.port_name.isdecimal()]
+        own.sort(key=lambda entry: entry[0])  # stable: interfaces of one port stay in the order of names
+        return tuple(interface for _, interface in own), tuple(others)
+
+    def _virtio(self, path: str) -> list[str]:
+        return [f"{path}/{name}" for name in self._sysfs.names(path) if _VIRTIO_DEVICE.fullmatch(name)]
+
+    def _interface(self, path: str, name: str) -> Interface | None:
+        sysfs = self._sysfs
+        index = sysfs.integer(f"{path}/ifindex")
+        if index is None and not sysfs.exists(path):
+            return None
+        mac = sysfs.text(f"{path}/address").lower()
+        flags = sysfs.integer(f"{path}/flags") or 0
+        port_name = sysfs.text(f"{path}/phys_port_name")
+        return Interface(
+            name=name,
+            index=index,
+            mac=mac if _MAC.fullmatch(mac) else "",
+            kind=sysfs.integer(f"{path}/type"),
+            state=_word(sysfs.text(f"{path}/operstate")),
+            is_set_up=bool(flags & IFF_UP),
+            mtu=_positive(sysfs.integer(f"{path}/mtu")),
+            port_name=_word(port_name),
+            switch=_word(sysfs.text(f"{path}/phys_switch_id")) if port_name else "",
+        )
+
+    def _rdma_devices(self, path: str) -> tuple[str, ...]:
+        """Also those in another network namespace: their uverbs are seen everywhere, with its name."""
+        names = set(self._sysfs.names(f"{path}/infiniband"))
+        for node in self._sysfs.names(f"{path}/infiniband_verbs"):
+            names.add(_word(self._sysfs.text(f"{path}/infiniband_verbs/{node}/ibdev")))
+        names.discard("")
+        return tuple(sorted(names, key=natural))
+
+    def _pkey(self, path: str, rdma_devices: tuple[str, ...]) -> str:
+        for name in rdma_devices:
+            text = self._sysfs.text(f"{path}/infiniband/{name}/ports/1/pkeys/0").lower()
+            if _PKEY.fullmatch(text):
+                return text
+        return ""
+
+    def _vf_index(self, path: str, address: str) -> int | None:
+        """The number of a virtual function, told by the links of its physical one."""
+        indexes = self._indexes.get(physical := self._sysfs.link(f"{path}/physfn"))
+        if indexes is None:
+            indexes = {}
+            for name in self._sysfs.identities(f"{path}/physfn"):
+                if found := _VIRTFN.fullmatch(name):
+                    indexes[self._sysfs.target(f"{path}/physfn/{name}")] = int(found[1])
+            self._indexes[physical] = indexes
+        return indexes.get(address)
+
+    def _vdpa_of(self, path: str) -> Vdpa | None:
+        if self._vdpa is None:
+            self._vdpa = {}
+            for name in reversed(self._sysfs.names(VDPA_BUS)):
+                there = self._sysfs.device(f"{VDPA_BUS}/{name}")
+                if there:
+                    driver = self._sysfs.target(f"{there}/driver")
+                    self._vdpa[there.rpartition("/")[0]] = Vdpa(name, there, driver)
+        return self._vdpa.get(path)
+
+
+def _is_offered(pci_class: str, driver: str) -> bool:
+    if pci_class.startswith(_BRIDGE):
+        return False
+    return pci_class.startswith(OFFERED_CLASSES) or is_passed_on(driver)
+
+
+def _positive(number: int | None) -> int | None:
+    """A number that can be one: files of broken firmware hold anything."""
+    return number if number is not None and 0 <= number < 1 << 32 else None
+
+
+def _word(text: str) -> str:
+    return text if text.isprintable() and not any(map(str.isspace, text)) else ""
+
 
 PCI_BUS = "/sys/bus/pci/devices"
 AUXILIARY_BUS = "/sys/bus/auxiliary/devices"

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event
 from devhost.backend.sysfs import natural, prefix_of
 
+from .allocation import also_at, to_kubevirt
 from .attributes import ATTRIBUTES
-from .giving import also_at, to_kubevirt
 from .groups import Assembled, Groups
 from .options import UdevOptions, Use
 from .scan import Record, Scan

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from devhost.backend import AttributeValue, Device, Event, unhealthy
 
-from .facts import Facts, Reader
-from .identity import Name, apart
-from .naming import Namer, is_misc, undeclared
+from .facts import Facts, Reader, system_disks
+from .ids import Name, Namer, apart, is_misc, undeclared
 from .nodes import NodeTree
 from .sysfs import SysTree
-from .system import system_disks
 
 NAMED = 3
 """Other devices that the reason of a withheld one names at most."""

@@ -4,9 +4,3 @@ It happens at PreStartContainer, through the kernel's interface, and never into 
 uses. devhost opens no node itself: :mod:`.child` does, in a process of its own. All but the words of the
 configuration is imported by the first container that wants it.
 """
-
-from __future__ import annotations
-
-from .program import Program
-
-__all__ = ["Program"]

@@ -1,4 +1,4 @@
-"""The program that programs, in a process of its own (see :mod:`devhost_fpga.programming.running`).
+"""The program that programs, in a process of its own (see :mod:`devhost_fpga.programming.loader`).
 
 It imports nothing of devhost. Standard input has one JSON object, standard output gets one line: ``{}`` when
 it is done, otherwise ``{"step": …, "errno": …}`` with the step that failed: ``file``, ``node``, ``program``,

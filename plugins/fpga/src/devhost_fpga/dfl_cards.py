@@ -1,0 +1,178 @@
+"""Cards with management engines and ports, as the DFL and OPAE drivers show them: found and read.
+
+Both drivers hang their devices on the PCI function below a container (``fpga_region/region<N>`` or
+``fpga/intel-fpga-dev.<N>``): one management engine on the physical function, and its ports. A port that was
+given to a virtual function hangs on that instead, below a container without an engine, and its engine is that
+of the physical function (Documentation/fpga/dfl.rst, "FPGA virtualization"). Non-PCI devices have the same
+layout below another bus.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from devhost.backend.sysfs import DEVICES, Sysfs, natural
+
+from .manager_state import Manager, manager
+from .model import Interface, Place, Reading, place, read
+
+NO_MANAGER = Manager()
+
+_NUMBER = re.compile(r"[0-9]{1,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one driver names things. Patterns are of names of directories."""
+
+    interface: Interface
+    listing: str
+    container: re.Pattern[str]
+    engine: re.Pattern[str]
+    port: re.Pattern[str]
+    region: re.Pattern[str]
+    """Directories below an engine that have a ``compat_id`` below them; OPAE has none."""
+    module: str
+    """What must be loaded for ports to be of use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port: where it is, its number (``None``: unknown), and what can be read now of what is in it."""
+
+    path: str
+    place: Place
+    kernel_name: str
+    number: int | None
+    afu: Reading
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether no driver shows anything of it."""
+        return self.number is None and self.afu.is_absent
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A management engine: its interface id as read from each of its regions, and its manager."""
+
+    path: str
+    place: Place
+    kernel_name: str
+    interfaces: tuple[Reading, ...] = ()
+    manager: Manager = NO_MANAGER
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An engine with all its ports, or ports whose engine is out of sight."""
+
+    engine: Engine | None
+    ports: tuple[Port, ...]
+
+
+ENGINE_TEXTS = ("bitstream_id", "bitstream_metadata", "ports_num", "socket_id")
+"""Files of an engine that never change."""
+
+
+class Cards:
+    """Reads all cards of one driver. Nothing is remembered."""
+
+    def __init__(self, sysfs: Sysfs, layout: Layout) -> None:
+        self._sysfs = sysfs
+        self._layout = layout
+
+    def read(self) -> list[Card]:
+        """Every card there is.
+
+        Raises:
+            OSError: the class is there and cannot be listed.
+        """
+        engines: list[tuple[str, Engine]] = []
+        ports: list[tuple[str, Port]] = []
+        for container in self._containers():
+            where = self._place(container)
+            for name in self._sysfs.names(container):
+                path = f"{container}/{name}"
+                if self._layout.engine.fullmatch(name):
+                    engines.append((container, self._engine(path, where)))
+                elif self._layout.port.fullmatch(name):
+                    ports.append((container, self._port(path, where)))
+        return list(_joined(engines, ports))
+
+    def _containers(self) -> Iterator[str]:
+        """The directories that have engines and ports in them, each once."""
+        listing = self._layout.listing
+        seen: set[str] = set()
+        for name in self._sysfs.listed(listing):
+            if self._layout.container.fullmatch(name):
+                path = self._sysfs.device(f"{listing}/{name}") or f"{listing}/{name}"
+                if path not in seen:
+                    seen.add(path)
+                    yield path
+
+    def _place(self, container: str) -> Place:
+        """What a container hangs on: two directories up, past the class, where it is a real device."""
+        above = container.rpartition("/")[0].rpartition("/")[0]
+        return place(self._sysfs, above if container.startswith(DEVICES) else container)
+
+    def _port(self, path: str, where: Place) -> Port:
+        text = self._sysfs.text(f"{path}/id")
+        return Port(
+            path=path,
+            place=where,
+            kernel_name=path.rpartition("/")[2],
+            number=int(text) if _NUMBER.fullmatch(text) else None,
+            afu=read(self._sysfs, f"{path}/afu_id"),
+        )
+
+    def _engine(self, path: str, where: Place) -> Engine:
+        return Engine(
+            path=path,
+            place=where,
+            kernel_name=path.rpartition("/")[2],
+            interfaces=tuple(read(self._sysfs, file) for file in self._interface_files(path)),
+            manager=self.manager(path),
+            texts={name: self._sysfs.text(f"{path}/{name}") for name in ENGINE_TEXTS},
+        )
+
+    def _interface_files(self, engine: str) -> Iterator[str]:
+        """Where the interface id can be read: once for each region, all of which have the engine's."""
+        if self._layout.interface is Interface.OPAE:
+            yield f"{engine}/pr/interface_id"
+        for name in self._sysfs.names(engine):
+            if self._layout.region.fullmatch(name):
+                below = f"{engine}/{name}/fpga_region"
+                yield from (f"{below}/{region}/compat_id" for region in self._sysfs.names(below))
+
+    def manager(self, engine: str) -> Manager:
+        """The ``fpga_manager`` of an engine, which hangs on one of its own devices, or on itself."""
+        for parent in (engine, *(f"{engine}/{name}" for name in self._sysfs.names(engine) if "mgr" in name)):
+            for name in self._sysfs.names(f"{parent}/fpga_manager"):
+                return manager(self._sysfs, f"{parent}/fpga_manager/{name}")
+        return NO_MANAGER
+
+
+def _joined(engines: Sequence[tuple[str, Engine]], ports: Sequence[tuple[str, Port]]) -> Iterator[Card]:
+    """Which ports belong to which engine: of their container, else of their physical function."""
+    own: dict[str, list[Port]] = {engine.path: [] for _, engine in engines}
+    strays: dict[str, list[Port]] = {}
+    for container, port in ports:
+        near = [engine for where, engine in engines if where == container]
+        near = near or [one for _, one in engines if one.place.path == port.place.path]
+        near = near or [one for _, one in engines if port.place.whole and one.place.name == port.place.whole]
+        if near:
+            own[near[0].path].append(port)
+        else:
+            strays.setdefault(port.place.whole or port.place.path, []).append(port)
+    for _, engine in engines:
+        yield Card(engine, tuple(sorted(own[engine.path], key=_order)))
+    for several in strays.values():
+        yield Card(None, tuple(sorted(several, key=_order)))
+
+
+def _order(port: Port) -> tuple[int, object]:
+    return (1 << 16 if port.number is None else port.number), natural(port.kernel_name)

@@ -1,0 +1,41 @@
+"""Whether an RDMA function is healthy, from its ports and device nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from devhost.backend import HEALTHY, Health, unhealthy
+
+from .model import INFINIBAND, Port
+
+_NAMED = 2
+"""Ports that a reason speaks of; an adapter in switchdev mode has one for each virtual function."""
+
+
+def verdict(ports: Sequence[Port], lacking: str, *, ignore_ports: bool) -> Health:
+    """The health of a function.
+
+    Args:
+        ports: those of its main RDMA device.
+        lacking: what is said of a missing node; empty if none is.
+        ignore_ports: whether a function without an active port is healthy too.
+    """
+    if lacking:
+        return unhealthy(lacking)
+    if ignore_ports or not ports or any(port.active for port in ports):
+        return HEALTHY
+    reasons = [trouble(port) for port in ports[:_NAMED]]
+    if len(ports) > _NAMED:
+        reasons.append(f"{len(ports) - _NAMED} more are not active")
+    return unhealthy(", ".join(reasons))
+
+
+def trouble(port: Port) -> str:
+    """Why no data flows through a port that is not active."""
+    if not port.state:
+        return f"port {port.number} does not say its state"
+    if port.state in ("init", "armed") and port.link_layer == INFINIBAND:
+        return f"port {port.number} is in state {port.state}: no subnet manager has set it up"
+    physical = f" (phys state: {port.phys_state.replace('_', ' ')})" if port.phys_state else ""
+    is_down = "is down" if port.state == "down" else f"is in state {port.state}"
+    return f"port {port.number} {is_down}{physical}"

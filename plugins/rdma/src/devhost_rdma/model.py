@@ -1,0 +1,185 @@
+"""RDMA devices, their ports and where they are attached, as values.
+
+The files are those of Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from devhost.backend.model import MAX_DEVICE_ID
+from devhost.backend.sysfs import BDF, DEVICES
+
+NODE_TYPES = {1: "ca", 2: "switch", 3: "router", 4: "rnic", 5: "usnic", 6: "usnic_udp", 7: "unspecified"}
+"""``enum rdma_node_type``, in the words of ``rdma dev``."""
+
+PORT_STATES = {0: "nop", 1: "down", 2: "init", 3: "armed", 4: "active", 5: "active_defer"}
+"""``enum ib_port_state``."""
+
+PHYS_STATES = {
+    1: "sleep",
+    2: "polling",
+    3: "disabled",
+    4: "port_configuration_training",
+    5: "link_up",
+    6: "link_error_recovery",
+    7: "phy_test",
+}
+"""``enum ib_port_phys_state``, in the words of ``rdma link``."""
+
+INFINIBAND = "infiniband"
+ETHERNET = "ethernet"
+_LINK_LAYERS = {"infiniband": INFINIBAND, "ethernet": ETHERNET, "unknown": "unspecified"}
+LINK_LAYERS = tuple(_LINK_LAYERS.values())
+"""What ``link_layer`` gives."""
+
+ACTIVE = "active"
+
+_IB = "ib"
+_TRANSPORTS = {"rnic": "iwarp", "usnic": "usnic", "usnic_udp": "usnic_udp", "unspecified": "unspecified"}
+TRANSPORTS = (_IB, *_TRANSPORTS.values())
+"""What ``Hca.transport`` can be."""
+_NUMBERED = re.compile(r"([0-9]{1,2}):")
+_RATE = re.compile(r"([0-9]{1,6})(\.[0-9]+)? Gb/sec\b")
+_GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
+_NO_GUID = "0000:0000:0000:0000"
+_LONGEST = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port. Words are empty where the kernel says nothing; ``rate`` is in whole Gb/s, rounded down."""
+
+    number: int
+    state: str
+    phys_state: str
+    link_layer: str
+    rate: int | None
+
+    @property
+    def active(self) -> bool:
+        """Whether data can flow."""
+        return self.state == ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class IbDevice:
+    """One RDMA device as the kernel registers it (``mlx5_0``); strings are empty where it says nothing.
+
+    ``path`` is its directory in sysfs, ``netdev`` the interface that a software device runs on.
+    """
+
+    name: str
+    path: str
+    node_type: str
+    node_guid: str
+    image_guid: str
+    firmware: str
+    board: str
+    ports: tuple[Port, ...]
+    netdev: str = ""
+
+    @property
+    def transport(self) -> str:
+        """What ``rdma_node_get_transport`` makes of the node type: RoCE counts as ``ib``."""
+        return _TRANSPORTS.get(self.node_type, _IB) if self.node_type else ""
+
+
+def best_port(ports: Sequence[Port]) -> Port | None:
+    """The fastest active port, else the first; ``None`` where there is none."""
+    active = [port for port in ports if port.active]
+    if active:
+        return max(active, key=lambda port: (port.rate or 0, -port.number))
+    return ports[0] if ports else None
+
+
+def numbered(text: str, words: dict[int, str]) -> str:
+    """The word for a value that the kernel prints with its number: ``4: ACTIVE``; empty if it is none."""
+    found = _NUMBERED.match(text)
+    return words.get(int(found[1]), "") if found else ""
+
+
+def link_layer(text: str) -> str:
+    """The word for ``InfiniBand``, ``Ethernet``, or ``Unknown`` (EFA); empty for anything else."""
+    return _LINK_LAYERS.get(text.lower(), "")
+
+
+def rate(text: str) -> int | None:
+    """Whole Gb/s of ``100 Gb/sec (4X EDR)``, rounded down; ``None`` for anything else."""
+    found = _RATE.match(text)
+    return int(found[1]) if found else None
+
+
+def guid(text: str) -> str:
+    """A GUID as sysfs prints it; empty where none was set (a fresh virtual function) or it is none."""
+    word = text.lower()
+    return word if _GUID.fullmatch(word) and word != _NO_GUID else ""
+
+
+def label(text: str) -> str:
+    """One line that a vendor wrote, such as a firmware version; empty if it is longer than a label."""
+    return "" if "\n" in text or len(text) > _LONGEST else text
+
+
+VIRTUAL = f"{DEVICES}virtual"
+
+_SUBFUNCTION = re.compile(r"[\w-]+\.sf\.\d+")
+_FOREIGN = re.compile(r"[^A-Za-z0-9._:@+-]|^[^A-Za-z0-9]+")
+
+
+class Kind(Enum):
+    """What kind of thing a place is."""
+
+    PCI = auto()
+    SUBFUNCTION = auto()
+    SOFTWARE = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The thing that one or more RDMA devices are functions of.
+
+    ``id`` names it: the PCI address, the name of the scalable function on the auxiliary bus, and for a
+    software device its own name, the only thing it has that stays. ``path`` is its directory in sysfs,
+    ``address`` that of the PCI function it is or lies on (empty if on none).
+    """
+
+    id: str
+    kind: Kind
+    path: str
+    address: str = ""
+
+
+def place_of(path: str, name: str, *, software: bool = False) -> Place:
+    """The place of an RDMA device, or of a device of its classes such as ``uverbs0``.
+
+    Args:
+        path: the device's directory, ``/sys/devices/…/<class>/<device>``.
+        name: the RDMA device's own name.
+        software: whether it is known to be one whatever it hangs on (some kernels hang them below the adapter
+            whose interface they use).
+    """
+    above = path.rpartition("/")[0].rpartition("/")[0]
+    if software or above == VIRTUAL:
+        return Place(name, Kind.SOFTWARE, f"{above}/infiniband/{name}")
+    return place_at(above)
+
+
+def place_at(path: str) -> Place:
+    """The place that a directory below ``/sys/devices`` is, or lies in."""
+    parts = path.split("/")
+    subfunction = ""
+    for count in range(len(parts), 0, -1):
+        part = parts[count - 1]
+        if BDF.fullmatch(part):
+            if subfunction:
+                return Place(subfunction.rpartition("/")[2], Kind.SUBFUNCTION, subfunction, part)
+            return Place(part, Kind.PCI, "/".join(parts[:count]), part)
+        if not subfunction and _SUBFUNCTION.fullmatch(part):
+            subfunction = "/".join(parts[:count])
+    legal = _FOREIGN.sub("-", parts[-1]).lstrip("-")[:MAX_DEVICE_ID]
+    return Place(legal or "device", Kind.OTHER, path)

@@ -1,0 +1,122 @@
+"""Which RDMA devices are in the network namespace of a pod, and what was last known of them.
+
+With ``rdma system set netns exclusive`` an RDMA device is in one network namespace, and moves into that of
+the pod that holds it. Its nodes (kernel 6.12: all namespaces show them) and what it hangs on stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from devhost.backend import HEALTHY, AttributeValue, Device
+from devhost.backend.sysfs import Sysfs
+
+from .attributes import KEPT
+from .model import Kind, Place, place_at, place_of
+from .nodes import Node, Role
+from .scan import Unit
+
+EXCLUSIVE = "exclusive"
+
+_AUXILIARY = "/sys/bus/auxiliary/devices"
+_RDMA_PART = re.compile(r"[\w-]+\.(rdma|roce|iwarp)\.\d+")
+"""What drivers call the part of a function that RDMA drivers bind to: ``mlx5_core.rdma.0``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A place whose RDMA devices are in another network namespace.
+
+    ``nodes`` are those that can be seen all the same; ``last`` is the device as it was last seen, if ever.
+    """
+
+    place: Place
+    nodes: tuple[Node, ...]
+    last: Device | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    place: Place
+    generation: tuple[int, ...]
+    device: Device
+
+
+class Presence:
+    """The memory of one backend. Used by one thread."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._memory: dict[str, _Memory] = {}
+        self._parted: set[str] = set()
+
+    def completed(self, unit: Unit, attributes: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
+        """The attributes of a function with those that cannot be seen just now as they were last."""
+        memory = self._memory.get(unit.function.place.id)
+        if memory is None or memory.generation != unit.generation:
+            return attributes
+        before = memory.device.attributes
+        return {name: before[name] for name in KEPT if name in before} | attributes
+
+    def remember(self, seen: Sequence[tuple[Unit, Device]], absent: Sequence[Absent]) -> None:
+        """Keeps the devices that are here or in a pod, and forgets all others."""
+        kept = {
+            away.place.id: self._memory[away.place.id] for away in absent if away.place.id in self._memory
+        }
+        for unit, device in seen:
+            kept[device.id] = _Memory(unit.function.place, unit.generation, device)
+        self._memory = kept
+        self._parted &= kept.keys()
+
+    def absent(self, here: Sequence[Unit], strays: Sequence[Node], netns_mode: str | None) -> list[Absent]:
+        """The functions whose RDMA devices are in a pod; none unless namespaces have devices of their own."""
+        if netns_mode != EXCLUSIVE:
+            return []
+        nodes: dict[str, list[Node]] = {}
+        found: dict[str, Place] = {}
+        for node in strays:
+            if place := self._place_of(node):
+                nodes.setdefault(place.id, []).append(node)
+                found[place.id] = place
+        for place in self._places():
+            found.setdefault(place.id, place)
+        for unit in here:
+            # a companion may have stayed here while the device that programs open is in the pod
+            if unit.function.place.id not in nodes or any(node.role is Role.UVERBS for node in unit.nodes):
+                found.pop(unit.function.place.id, None)
+        away = []
+        for name, place in found.items():
+            memory = self._memory.get(name)
+            last = replace(memory.device, health=HEALTHY) if memory else None
+            away.append(Absent(place, tuple(nodes.get(name, ())), last))
+        return away
+
+    def _places(self) -> Iterator[Place]:
+        """Where something else shows that there are RDMA devices: a bound part, a driver that stayed."""
+        for name in filter(_RDMA_PART.fullmatch, self._sysfs.names(_AUXILIARY)):
+            path = self._sysfs.device(f"{_AUXILIARY}/{name}")
+            place = place_at(path.rpartition("/")[0])
+            self._parted.add(place.id)
+            if path and self._sysfs.exists(f"{path}/driver"):
+                yield place
+        for name, memory in self._memory.items():
+            # a driver that took its RDMA part away (for a bond) stays as well: that tells nothing
+            if memory.place.kind is Kind.PCI and name not in self._parted and self._is_driven(memory):
+                yield memory.place
+
+    def _is_driven(self, memory: _Memory) -> bool:
+        driver = memory.device.attributes.get("driver")
+        return driver is not None and self._sysfs.target(f"{memory.place.path}/driver") == driver
+
+    def _place_of(self, node: Node) -> Place | None:
+        path = self._sysfs.device(node.entry)
+        return place_of(path, node.ib_device) if path else None
+
+
+def why_not(absent: Mapping[str, Absent], device: str) -> str:
+    """Why a device that cannot be seen is not handed out."""
+    if device in absent:
+        return f"{device} is in another network namespace (a pod has it)"
+    return f"{device} is no longer there"

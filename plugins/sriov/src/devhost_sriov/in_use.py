@@ -1,0 +1,289 @@
+"""Why the node itself uses a function: routes, addresses and mounted file systems.
+
+A default route names the interface on top: a bond, a bridge, a VLAN. What is in use is all that lies below.
+
+sysfs and ``/proc/<pid>/net`` each show one network namespace, whoever reads them: so a root that has the
+node's own ``/proc`` and ``/sys`` tells the truth to a process in another namespace, and a recorded tree tells
+it anywhere. Formats: net/ipv4/fib_trie.c, net/ipv6/route.c and net/ipv6/addrconf.c of the Linux kernel.
+
+A controller that can have virtual functions is a device of this backend; the one with the node's root file
+system is one too. Whoever gets a function may give it another driver, so it would be gone under the node.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from devhost.backend.disks import SWAP, disks
+from devhost.backend.netlink import NETWORK
+from devhost.backend.sysfs import Sysfs
+
+from .model import Function
+
+MAIN_TABLE = 254
+"""The routing table that is asked unless a rule says otherwise (``RT_TABLE_MAIN``, linux/rtnetlink.h)."""
+
+WIDEST = 1
+"""Longest prefix of what counts as a default route: VPNs set two routes to half of all addresses each."""
+
+OVS = "ovs-system"
+"""The interface that all ports of Open vSwitch's kernel datapath have above them, whatever their bridge."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultRoute:
+    """A default route: ``family`` is 4 or 6, ``interface`` the one through which it leaves."""
+
+    family: int
+    interface: str
+    table: int = MAIN_TABLE
+
+    def __str__(self) -> str:
+        table = "" if self.table == MAIN_TABLE else f" of table {self.table}"
+        return f"the IPv{self.family} default route{table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the node's network is set up to do: its default routes, and who has which address."""
+
+    routes: frozenset[DefaultRoute] = frozenset()
+    addresses: frozenset[tuple[str, str]] = frozenset()
+    """Address as text, and the name of the interface that has it."""
+
+
+Neighbours = Callable[[str], Sequence[str]]
+"""Gives names of interfaces for that of one."""
+
+
+def carriers(
+    traffic: Traffic, node_addresses: Collection[str], lower: Neighbours, on_switch: Neighbours
+) -> dict[str, str]:
+    """Why an interface is in use, by its name: ``"it carries the IPv4 default route, through bond0"``.
+
+    Args:
+        traffic: of the node.
+        node_addresses: those that the kubelet uses; any spelling.
+        lower: gives the interfaces directly below one: a bond's members, what a VLAN is on.
+        on_switch: gives the ports of a software switch for an interface of its own that has none below.
+    """
+    found: dict[str, str] = {}
+    for root, what in _roots(traffic, node_addresses).items():
+        for name, above in _below(root, lower(root) or on_switch(root), lower):
+            found.setdefault(name, f"it {what}, through {_listed(above)}" if above else f"it {what}")
+    return found
+
+
+def normal(address: str) -> str:
+    """The one spelling of an address; what is none stays as it is, and so equals no address."""
+    try:
+        return str(ipaddress.ip_address(address.partition("%")[0]))
+    except ValueError:
+        return address
+
+
+def is_address(text: str) -> bool:
+    """Whether this is an IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _roots(traffic: Traffic, node_addresses: Collection[str]) -> dict[str, str]:
+    """What the interfaces on top do for the node, by name."""
+    carried: dict[str, list[str]] = {}
+    for route in sorted(traffic.routes, key=lambda one: (one.table != MAIN_TABLE, one.family, one.table)):
+        carried.setdefault(route.interface, []).append(str(route))
+    roots = {name: f"carries {_listed(routes)}" for name, routes in carried.items()}
+    wanted = {normal(address) for address in node_addresses}
+    for address, name in sorted(traffic.addresses):
+        if normal(address) in wanted:
+            has = f"has the address {normal(address)}, which the kubelet uses"
+            roots[name] = f"{roots[name]} and {has}" if name in roots else has
+    return roots
+
+
+def _below(root: str, first: Sequence[str], lower: Neighbours) -> list[tuple[str, tuple[str, ...]]]:
+    """The interface itself and all below it, each with those above it, the nearest first."""
+    found: dict[str, tuple[str, ...]] = {root: ()}
+    queue = deque([(root, first)])
+    while queue:
+        name, below = queue.popleft()
+        for under in below:
+            if under not in found:
+                found[under] = (name, *found[name])
+                queue.append((under, lower(under)))
+    return list(found.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+INIT_NET = "/proc/1/net"
+"""The network of the first process: the node's own, where ``/proc`` is the node's."""
+
+_LIMIT = 8 * 1024 * 1024
+"""Bytes read of one file: some fifty thousand routes."""
+
+_UP, _REJECT = 0x1, 0x200
+_V4 = re.compile(r"(\S+)\t([0-9A-F]{8})\t([0-9A-F]{8})\t([0-9A-F]{4})(?:\t\d+){3}\t([0-9A-F]{8})\b")
+_V6 = re.compile(
+    r"[0-9a-f]{32} ([0-9a-f]{2}) [0-9a-f]{32} [0-9a-f]{2} [0-9a-f]{32}"
+    r"(?: [0-9a-f]{8}){3} ([0-9a-f]{8})\s+(\S+)"
+)
+_V6_ADDRESS = re.compile(r"([0-9a-f]{32})(?: [0-9a-f]{2}){4}\s+(\S+)")
+
+
+class NetFiles:
+    """The files below the root of ``sysfs``. Nothing is remembered: each call reads."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+
+    def traffic(self, node_addresses: Collection[str]) -> Traffic | None:
+        """The node's traffic; ``None`` where there are no such files.
+
+        They name no interface for an IPv4 address: it is looked for in the networks that are on a link.
+        """
+        v4 = self._lines("route")
+        if v4 is None:
+            return None
+        v6 = self._lines("ipv6_route") or []
+        routes = frozenset((*_default4(v4), *_default6(v6)))
+        addresses = {(normal(address), name) for address, name in _addresses6(self._lines("if_inet6") or [])}
+        for address in map(normal, node_addresses):
+            if name := _on_link(v4, address):
+                addresses.add((address, name))
+        return Traffic(routes, frozenset(addresses))
+
+    def lower(self, name: str) -> Sequence[str]:
+        """The interfaces directly below one (sysfs-class-net, ``lower_*``)."""
+        entries = self._sysfs.names(f"{NETWORK}/{name}")
+        return [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
+
+    def on_switch(self, name: str) -> Sequence[str]:
+        """The ports of Open vSwitch if ``name`` can be an interface of its own, such as ``br-ex``.
+
+        Such an interface has nothing below it and no hardware. Which ports are on its bridge only the switch
+        knows: here they all are.
+        """
+        if self._sysfs.exists(f"{NETWORK}/{name}/device"):
+            return ()
+        return [port for port in self.lower(OVS) if port != name]
+
+    def _lines(self, name: str) -> list[str] | None:
+        try:
+            with open(f"{self._sysfs.prefix}{INIT_NET}/{name}", errors="replace") as file:  # noqa: PTH123 - a plain string path
+                return file.read(_LIMIT).splitlines()
+        except OSError:
+            return None
+
+
+def _default4(lines: Sequence[str]) -> Iterator[DefaultRoute]:
+    for name, _, _, flags, mask in _routes4(lines):
+        if flags & _UP and not flags & _REJECT and mask.bit_count() <= WIDEST:
+            yield DefaultRoute(4, name)
+
+
+def _default6(lines: Sequence[str]) -> Iterator[DefaultRoute]:
+    for line in lines:
+        if found := _V6.fullmatch(line.strip()):
+            length, flags = int(found[1], 16), int(found[2], 16)
+            if flags & _UP and not flags & _REJECT and length <= WIDEST and found[3] != "lo":
+                yield DefaultRoute(6, found[3])
+
+
+def _routes4(lines: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Interface, destination, gateway, flags and mask; addresses as numbers in the machine's byte order."""
+    for line in lines:
+        if found := _V4.match(line):
+            numbers = [int(part, 16) for part in found.groups()[1:]]
+            yield found[1], numbers[0], numbers[1], numbers[2], numbers[3]
+
+
+def _addresses6(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        if found := _V6_ADDRESS.fullmatch(line.strip()):
+            yield str(ipaddress.IPv6Address(int(found[1], 16))), found[2]
+
+
+def _on_link(lines: Sequence[str], address: str) -> str:
+    """The interface whose network has an IPv4 address; the smallest such network wins."""
+    try:
+        number = int.from_bytes(ipaddress.IPv4Address(address).packed, sys.byteorder)
+    except ValueError:
+        return ""
+    best, found = -1, ""
+    for name, destination, gateway, flags, mask in _routes4(lines):
+        size = mask.bit_count()
+        if flags & _UP and not gateway and size > max(best, WIDEST) and number & mask == destination:
+            best, found = size, name
+    return found
+
+
+BLOCK = "/sys/class/block"
+
+_CONTROLLER = re.compile(r"nvme[0-9]+")
+_SUBSYSTEM = "/sys/devices/virtual/nvme-subsystem/"
+"""Where the disks of NVMe controllers are with native multipath (drivers/nvme/host/multipath.c)."""
+
+
+def in_use(sysfs: Sysfs, functions: Iterable[Function]) -> dict[str, str]:
+    """What the node uses controllers for, as a clause, by the id of the function.
+
+    Nothing is read where no function is a controller with a driver that makes disks.
+    """
+    controllers = [one for one in functions if _is_controller(one)]
+    if not controllers:
+        return {}
+    known = disks(sysfs)
+    found: dict[str, str] = {}
+    for path in _block_devices(sysfs):
+        name = path.rpartition("/")[2]
+        if not (why := _why(sysfs, path, known.carried) or ("" if known.is_complete else _unknown(name))):
+            continue
+        ways = [f"{way}/" for way in _ways(sysfs, path)]
+        for function in controllers:
+            if any(way.startswith(f"{function.path}/") for way in ways):
+                found.setdefault(function.id, why)
+    return found
+
+
+def _is_controller(function: Function) -> bool:
+    """Whether it may have disks: PCI base class 01, and a driver of the host."""
+    return function.pci_class.startswith("01") and bool(function.driver) and not function.is_passed_on
+
+
+def _block_devices(sysfs: Sysfs) -> Iterator[str]:
+    """The directories of all disks and partitions."""
+    return filter(None, (sysfs.device(f"{BLOCK}/{name}") for name in sysfs.names(BLOCK)))
+
+
+def _why(sysfs: Sysfs, path: str, carried: Mapping[str, str]) -> str:
+    name = path.rpartition("/")[2]
+    if what := carried.get(path):
+        return f"it carries {what if what == SWAP else f'the file system at {what}'}, on {name}"
+    if holders := sysfs.names(f"{path}/holders"):  # sysfs-block: what is made of it
+        return f"it carries {holders[0]}, on {name}"
+    return ""
+
+
+def _unknown(name: str) -> str:
+    return f"it is not known whether {name} is in the ZFS pool of the node"
+
+
+def _ways(sysfs: Sysfs, path: str) -> list[str]:
+    """The directories below whose functions a block device is: its own, or those of its controllers."""
+    if not path.startswith(_SUBSYSTEM):
+        return [path]
+    subsystem = "/".join(path.split("/")[:6])
+    names = filter(_CONTROLLER.fullmatch, sysfs.names(subsystem))
+    return [sysfs.device(f"{subsystem}/{name}") for name in names]

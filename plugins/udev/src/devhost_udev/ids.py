@@ -1,0 +1,471 @@
+"""The id of each device node: made from the hardware's own facts, whatever else is plugged in.
+
+An id is the subsystem, what the device hangs on, and what the kernel calls it there::
+
+    tty-1a86:7523-A10B-00          USB vendor:product, serial number, interface
+    video4linux-046d:0825-0000:00:14.0-usb1.4-00-1     no serial number: the port; the node with index 1
+    block-eui.0025385b91b1a2c3-part1                   world-wide id, partition
+    drm-0000:3b:00.0-renderD       PCI address
+    dsa-0000:6a:01.0-wq0.1         PCI address, queue
+    misc-fuse, block-zram0         nothing but a name
+
+An id never depends on the order of discovery or on an earlier look. It depends on another device only where
+two USB devices have one serial number and are both plugged in: then both ids contain the port. Other devices
+with the same id are told apart for display only, and none of them is offered: :func:`apart`.
+
+Numbers that the kernel assigns in the order in which devices appear (``ttyUSB0``, ``video4``, ``hidraw2``)
+may belong to another device after the next boot. They are part of an id only where nothing better exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from devhost.backend import AttributeValue
+from devhost.backend.model import MAX_DEVICE_ID
+from devhost.backend.sysfs import BDF
+
+from .sysfs import Kobject, SysTree
+
+_ILLEGAL = re.compile(r"[^A-Za-z0-9._:-]+")
+
+RANKS = ".*"
+"""How a former id ends that means itself followed by any rank, see ``Device.former_ids``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """An id, and what earlier versions may have called the device.
+
+    ``former`` are texts of any length, as ``Device.former_ids`` takes them. ``serial`` is the serial number
+    or world-wide id that the id contains (empty where it is made from a place), ``place`` where that hardware
+    is plugged in. ``placed`` is the id with the place in it, for hardware on USB with a serial number: the id
+    while another device has the same number.
+    """
+
+    id: str
+    former: tuple[str, ...] = ()
+    serial: str = ""
+    place: str = ""
+    placed: str = ""
+
+
+def legal(text: str) -> str:
+    """``text`` as an id can hold it: other characters become ``_``, and it starts with a letter or digit."""
+    return _ILLEGAL.sub("_", text).strip("._:-")
+
+
+def joined(*parts: str) -> str:
+    """The parts that are not empty as one text, however long."""
+    return legal("-".join(filter(None, parts))) or "device"
+
+
+def fit(text: str) -> str:
+    """``text`` as it is when an id may be that long, else its beginning and eight hex digits of its hash."""
+    if len(text) <= MAX_DEVICE_ID:
+        return text
+    return f"{text[: MAX_DEVICE_ID - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def ranked(*texts: str) -> tuple[str, ...]:
+    """Former ids that were shared among siblings by rank: each text, and each with any rank."""
+    return tuple(form for text in dict.fromkeys(texts) for form in (text, text + RANKS))
+
+
+def apart(name: str, node: str) -> str:
+    """What a device is shown as that has its id in common with another; no id ever has an ``@``."""
+    return fit(f"{name}@{legal(node.removeprefix('/dev/'))}")
+
+
+_DUD_SERIALS = re.compile(
+    r"(.)\1*|(SN)?0*[0-9]{1,2}|0?123456789(0|ABC|ABCDEF)?|200901010001", re.ASCII | re.IGNORECASE
+)
+"""Serial numbers that makers leave in by mistake, or count from one: they tell nothing apart."""
+
+_NAMESPACE = re.compile(r"n([0-9]+)(?:p[0-9]+)?$")
+_FIRST_NUMBER = re.compile(r"[0-9]+")
+_MMC_AREA = re.compile(r"mmcblk[0-9]+(boot[0-9]+|gp[0-9]+)")
+_RECEIVER_SLOT = re.compile(r"/input[0-9]+:(\w+)$")
+
+_ALONE = frozenset(
+    {
+        ("accel", "accel"),
+        ("accel", "accel_controlD"),
+        ("apex", "apex_"),
+        ("dlb2", "dlb"),
+        ("drm", "card"),
+        ("drm", "controlD"),
+        ("drm", "renderD"),
+        ("hailo_chardev", "hailo"),
+        ("media", "media"),
+        ("mei", "mei"),
+        ("ptp", "ptp"),
+        ("remoteproc", "remoteproc"),
+        ("vfio-dev", "vfio"),
+    }
+)
+"""Subsystem and name, without its number, of nodes of which a driver makes one for each device it is bound to
+(drivers/gpu/drm/drm_drv.c, drivers/accel/drm_accel.c, drivers/misc/mei/main.c, drivers/vfio/vfio_main.c)."""
+
+_STRUCTURED = frozenset({"sound", "virtio-ports"})
+"""Subsystems whose names say all but the number of the card: ``pcmC0D1p``, ``vport0p1``."""
+
+_PASSED = frozenset({"drm", "hid", "input", "pci", "scsi", "usb", "usb-serial", "virtio"})
+"""Subsystems of parents whose names hold a number that the kernel assigns; other facts say more."""
+
+_NUMBERED_I2C = re.compile(r"i2c-[0-9]+|[0-9]+-[0-9a-f]{4}")
+
+_ADDRESSED = frozenset({"acpi", "amba", "of_platform", "platform", "pnp", "vmbus"})
+"""Buses outside PCI and USB on which the firmware names the devices."""
+
+_ON_ADDRESSED = frozenset({"accel", "drm", "hidraw", "input", "media", "remoteproc", "video4linux"})
+"""Subsystems whose numbers there depend on the order of probing. Those of others (``ttyS0``, ``i2c-1``,
+``spidev0.0``) come from the firmware: aliases of the device tree, or addresses."""
+
+_MAJORS = {"c10": "misc", "c116": "sound"}
+"""Major numbers that tell the subsystem (``Documentation/admin-guide/devices.txt``)."""
+
+_STATIC = frozenset({"", "infiniband", "mapper", "net", "snd", "vfio"})
+"""Directories of ``/dev`` with nodes that exist before their module is loaded (``modules.devname``)."""
+
+_BY_PATH = frozenset({"c108:0"})
+"""``/dev/ppp``: exists before its module is loaded (``modules.devname``), when nothing says its subsystem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usb:
+    """Where a device hangs on USB: ``port`` is controller and ports, ``serial`` what the device says."""
+
+    vendor: str
+    product: str
+    serial: str
+    port: str
+    interface: str
+
+    @property
+    def model(self) -> str:
+        """Vendor and product id."""
+        return f"{self.vendor}:{self.product}"
+
+
+class Hardware(NamedTuple):
+    """What a device is part of.
+
+    ``serial`` is the serial number or world-wide id in ``label``; empty where ``label`` is a place.
+    ``former`` are the labels that earlier versions used, ``place`` is where hardware with a serial number is.
+    """
+
+    label: str
+    former: tuple[str, ...] = ()
+    serial: str = ""
+    place: str = ""
+
+
+class Stem(NamedTuple):
+    """What tells the nodes of one piece of hardware apart, as far as all versions agree.
+
+    ``interface`` is that of USB, ``kind`` the kernel's name without its number where that is not the
+    subsystem's, or the partition, ``number`` the kernel's within the parent, empty for the first.
+    """
+
+    interface: str = ""
+    kind: str = ""
+    number: str = ""
+
+
+class Namer:
+    """Names devices.
+
+    Args:
+        tree: where to read of them.
+        shared: serial numbers and world-wide ids that several devices have; these devices go by their place.
+    """
+
+    def __init__(self, tree: SysTree, shared: Collection[str] = ()) -> None:
+        self._tree = tree
+        self._shared = frozenset(shared)
+
+    def name(
+        self,
+        key: str,
+        node: str,
+        chain: Sequence[Kobject],
+        found: Mapping[str, AttributeValue],
+        usb: Usb | None,
+        address: str,
+    ) -> Name:
+        """The name of the device with this key (``c10:229``) and node.
+
+        Args:
+            chain: the device and everything it hangs on, nearest first.
+            found: its attributes.
+            usb: where it hangs on USB.
+            address: of its PCI function; empty if it is on none.
+        """
+        kind, plain = chain[0].subsystem, chain[0].name.replace("/", "-")
+        hardware = self._hardware(chain, found, usb, address)
+        if not hardware.label:
+            return _by_name(key, node, kind, plain)
+        stem = self._stem(chain, found, usb)
+        siblings = self._siblings(chain, usb, hardware)
+        if siblings is None:
+            own = chain[0].name.rpartition("/")[2] if kind == "dsa" else plain
+            below: tuple[str, ...] = (stem.interface, own)
+        elif _is_storage(chain[0]):  # the disk, then its partition
+            below = (stem.interface, *siblings, stem.kind)
+        else:
+            below = (*stem, *siblings)
+        text = joined(kind, hardware.label, *below)
+        is_usb = usb is not None and bool(usb.vendor)
+        placed = joined(kind, hardware.label, hardware.place, *below) if is_usb and hardware.serial else ""
+        former = [joined(kind, label, *stem) for label in hardware.former] or [joined(kind, plain)]
+        return Name(
+            fit(text),
+            ranked(*(one for one in former if one != text)),
+            hardware.serial,
+            hardware.place,
+            fit(placed) if placed else "",
+        )
+
+    def _hardware(
+        self, chain: Sequence[Kobject], found: Mapping[str, AttributeValue], usb: Usb | None, address: str
+    ) -> Hardware:
+        former: tuple[str, ...]
+        if usb is not None and usb.vendor:
+            by_port, by_serial = f"{usb.model}-{usb.port}", f"{usb.model}-{usb.serial}"
+            if not usb.serial:
+                return Hardware(by_port, (by_port,))
+            # earlier versions added the port where two devices with one serial number were plugged in
+            former = (by_serial, f"{by_serial}-{usb.port}")
+            if usb.serial in self._shared or _DUD_SERIALS.fullmatch(usb.serial):
+                return Hardware(by_port, former)
+            return Hardware(by_serial, former, usb.serial, usb.port)
+        disk = disk_of(chain)
+        mapped = self._tree.read(disk.path, "dm/name") if disk.subsystem == "block" else ""
+        if mapped:
+            return Hardware(f"dm-{mapped}", (f"dm-{mapped}",))
+        unit = _scsi_unit(chain)
+        wwid, serial = str(found.get("wwid", "")), str(found.get("serial", ""))
+        # the kernel makes up a wwid "nvme.…" of 80 characters for namespaces that have none
+        known = serial if wwid.startswith("nvme.") or not wwid else wwid
+        place = "-".join(filter(None, (address, _position(unit)))) or disk.name
+        if known:
+            former = (known, f"{known}-{place}")
+        else:
+            former = (address,) if address else ()
+            known = self._tree.read(unit.path, "wwid") if unit else ""
+        if known and known not in self._shared:
+            return Hardware(known, former, known, place)
+        return Hardware(address, former) if address else self._elsewhere(chain)
+
+    def _elsewhere(self, chain: Sequence[Kobject]) -> Hardware:
+        """What a device hangs on that is neither on USB nor on PCI; nothing where its own name has to do."""
+        hid = next((k for k in chain[1:] if k.subsystem == "hid"), None)
+        if hid is not None and (unique := hid.properties.get("HID_UNIQ", "")):
+            return Hardware(f"{_hid_model(hid)}-{unique}", serial=unique)  # over Bluetooth: its address
+        if chain[0].subsystem not in _ON_ADDRESSED:
+            return Hardware("")
+        return Hardware(next((k.name for k in chain[1:] if k.subsystem in _ADDRESSED), ""))
+
+    def _stem(self, chain: Sequence[Kobject], found: Mapping[str, AttributeValue], usb: Usb | None) -> Stem:
+        device = chain[0]
+        interface = usb.interface if usb is not None else ""
+        if _is_storage(device):
+            return Stem(interface, "-".join(_parts(chain, found, usb)))
+        if device.dev_type == "usb_device":
+            return Stem()
+        kind = _FIRST_NUMBER.sub("", device.name, count=1)
+        plain = _FIRST_NUMBER.split(kind)[0]
+        if device.subsystem.startswith(plain) or plain.startswith(device.subsystem):
+            kind = ""
+        # ports of one USB interface, and the capture and metadata nodes of one camera
+        index = self._tree.read(device.path, "index") or self._tree.read(device.path, "device/port_number")
+        return Stem(interface, kind, index if index.strip("0") else "")
+
+    def _siblings(
+        self, chain: Sequence[Kobject], usb: Usb | None, hardware: Hardware
+    ) -> tuple[str, ...] | None:
+        """What the kernel calls the device beside others of its kind on the same hardware.
+
+        ``None`` where that is its own name, which may have another number after the next boot.
+        """
+        device = chain[0]
+        kind = device.subsystem
+        if device.dev_type == "usb_device":
+            return ()
+        if kind == "dsa":
+            return None  # dsa/wq0.1, iax/wq1.0: the name has the queue's number (drivers/dma/idxd/cdev.c)
+        if _is_storage(device) or _scsi_unit(chain) is not None:
+            return self._storage(chain, usb, hardware)
+        slot = _slot(chain, usb)
+        if kind == "input":  # one interface or sound card has several: keyboard, consumer control, …
+            title = next((self._tree.read(k.path, "name") for k in chain[1:] if k.subsystem == "input"), "")
+            return (*(slot or ()), title) if title else None
+        if usb is not None and usb.vendor:
+            if kind == "dvb" or (kind == "video4linux" and not self._tree.read(device.path, "index")):
+                return None
+            return slot if kind == "hidraw" else ()  # of others a driver makes one for an interface
+        return self._on_function(chain, hardware)
+
+    def _storage(
+        self, chain: Sequence[Kobject], usb: Usb | None, hardware: Hardware
+    ) -> tuple[str, ...] | None:
+        device, unit = chain[0], _scsi_unit(chain)
+        area = _MMC_AREA.match(device.name)
+        if area is not None:
+            return (area[1],)
+        if unit is None:
+            return ()
+        if usb is not None and usb.vendor:
+            lun = unit.name.rpartition(":")[2]
+            return () if _is_storage(device) or lun == "0" else (f"lun{lun}",)
+        if hardware.serial:
+            return ()
+        host = re.search(r"/(ata[0-9]+)/", device.path)
+        if host is None:
+            return (_position(unit),)
+        port = self._tree.read(f"{device.path[: host.end() - 1]}/ata_port/{host[1]}", "port_no")
+        return (f"port{port}", _position(unit)) if port else None
+
+    def _on_function(self, chain: Sequence[Kobject], hardware: Hardware) -> tuple[str, ...] | None:
+        """The same for nodes below PCI functions and on other buses."""
+        device = chain[0]
+        kind = device.subsystem
+        if hardware.serial or kind in _STRUCTURED or self._tree.read(device.path, "index"):
+            return ()
+        if kind == "tty":
+            return self._serial_port(chain)
+        if kind == "i2c-dev" and (title := self._tree.read(chain[1].path, "name")):
+            return (title,)  # "i915 gmbus dpb": the kernel's name of the connector
+        if kind == "drm_dp_aux_dev" and "-" in chain[1].name:
+            return (chain[1].name.partition("-")[2],)  # card0-eDP-1
+        parent = _named_parent(chain, hardware.label)
+        if parent:
+            return (parent,)
+        return () if (kind, _FIRST_NUMBER.sub("", device.name, count=1)) in _ALONE else None
+
+    def _serial_port(self, chain: Sequence[Kobject]) -> tuple[str, ...] | None:
+        """Which port of its PCI function a UART is.
+
+        Since Linux 6.5 the name of its parent ends in that: ``0000:05:00.0:0.1``. On earlier kernels it is
+        the address within the function (Documentation/ABI/testing/sysfs-tty).
+        """
+        function = next((k for k in chain if BDF.fullmatch(k.name)), None)
+        if function is None:
+            return None
+        for kobject in chain[1:]:
+            if kobject.subsystem == "serial-base" and kobject.name.startswith(f"{function.name}:"):
+                return (kobject.name.removeprefix(f"{function.name}:"),)
+        for file in ("iomem_base", "port"):
+            address = _number(self._tree.read(chain[0].path, file))
+            if not address:
+                continue
+            for bar, line in enumerate(self._tree.lines(function.path, "resource")):
+                first, last = ([*map(_number, line.split()), 0, 0])[:2]
+                if first <= address <= last:
+                    return (f"bar{bar}.{address - first:x}",)
+            return (f"{'mem' if file == 'iomem_base' else 'io'}{address:x}",)
+        return None
+
+
+def undeclared(node: str, number: str) -> Name:
+    """The name of a node that sysfs does not know: where it can be foretold, as once its module is loaded."""
+    directory, _, last = node.removeprefix("/dev/").rpartition("/")
+    by_path = joined("dev", directory.replace("/", "-"), last)
+    subsystem = _MAJORS.get(number.partition(":")[0])
+    if subsystem is None:
+        return Name(fit(by_path))
+    foretold = joined(subsystem, last)
+    if directory in _STATIC:
+        return Name(fit(foretold), (by_path,) if subsystem != "misc" else ())
+    return Name(fit(by_path), ranked(foretold))  # a second node of a device, made by hand
+
+
+def is_misc(number: str) -> bool:
+    """Whether a device key is that of a miscellaneous device."""
+    return _MAJORS.get(number.partition(":")[0]) == "misc"
+
+
+def disk_of(chain: Sequence[Kobject]) -> Kobject:
+    """The whole disk a partition is on; any other device itself."""
+    if chain[0].dev_type == "partition" and len(chain) > 1:
+        return chain[1]
+    return chain[0]
+
+
+def _by_name(key: str, node: str, kind: str, plain: str) -> Name:
+    """The name of a device that hangs on nothing; before its module was loaded it may have had another."""
+    text, before = fit(joined(kind, plain)), undeclared(node, key).id
+    if key in _BY_PATH:
+        return Name(before, (text,))
+    return Name(text, () if before == text or key.startswith("b") else (before,))
+
+
+def _is_storage(device: Kobject) -> bool:
+    return device.subsystem == "block" or device.subsystem.startswith("nvme")
+
+
+def _parts(chain: Sequence[Kobject], found: Mapping[str, AttributeValue], usb: Usb | None) -> Iterator[str]:
+    """Namespace, partition and logical unit of a disk."""
+    namespace = _NAMESPACE.search(chain[0].name)
+    if namespace and not str(found.get("wwid", "nvme.")).startswith(("eui.", "uuid.", "naa.")):
+        yield f"n{namespace[1]}"
+    if "partition" in found:
+        yield f"part{found['partition']}"
+    unit = _scsi_unit(chain)
+    if usb is not None and unit is not None and not unit.name.endswith(":0"):
+        yield f"lun{unit.name.rpartition(':')[2]}"
+
+
+def _scsi_unit(chain: Sequence[Kobject]) -> Kobject | None:
+    return next((k for k in chain if k.dev_type == "scsi_device"), None)
+
+
+def _position(unit: Kobject | None) -> str:
+    """Channel, target and logical unit of a SCSI device; the number of its host changes from boot to boot."""
+    return unit.name.partition(":")[2] if unit is not None else ""
+
+
+def _slot(chain: Sequence[Kobject], usb: Usb | None) -> tuple[str, ...] | None:
+    """Which of several HID devices on one interface it is, as of a wireless receiver (hid-logitech-dj.c).
+
+    ``None`` where the kernel does not say where the HID device is plugged in.
+    """
+    hid = next((k for k in chain[1:] if k.subsystem == "hid"), None)
+    if hid is None or usb is None or not (where := hid.properties.get("HID_PHYS", "")):
+        return None
+    if slot := _RECEIVER_SLOT.search(where):
+        return (slot[1],)
+    model = _hid_model(hid)
+    return () if model == usb.model else (model, hid.properties.get("HID_UNIQ", ""))
+
+
+def _hid_model(hid: Kobject) -> str:
+    """``046d:c52b`` of ``0003:046D:C52B.0004``; the last number counts up."""
+    return hid.name.partition(".")[0].partition(":")[2].lower()
+
+
+def _named_parent(chain: Sequence[Kobject], end: str) -> str:
+    """The nearest thing below ``end`` that a node hangs on and that its bus names: ``i915.mei-gsc.768``.
+
+    Devices of a class, which lie in a directory named after it, are numbered by the kernel.
+    """
+    for kobject in chain[1:]:
+        if kobject.name == end:
+            return ""
+        is_class = kobject.path.split("/")[-2] == kobject.subsystem
+        numbered = kobject.subsystem == "i2c" and _NUMBERED_I2C.fullmatch(kobject.name)
+        if not (is_class or numbered or kobject.subsystem in {*_PASSED, chain[0].subsystem}):
+            return kobject.name
+    return ""
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return 0

@@ -1,0 +1,389 @@
+"""Which nodes make one device of a group: what its members select, and what hangs on the same hardware.
+
+A node's *unit* is what it is part of: the PCI function, the USB device, the platform device. Drivers put
+devices of their own between a unit and its nodes (an interface of a USB device, a device on the auxiliary
+bus, a sound card), which do not count; a disk, or a chip on an I2C bus, is a unit of its own wherever it
+is plugged in (Documentation/driver-api/driver-model of the Linux kernel).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devhost.backend import AttributeValue
+from devhost.backend.sysfs import natural, prefix_of
+
+from .nodes import DEV, SKIPPED
+from .options import Group, Member, Pair, UsbMember, is_glob
+from .scan import Record, Scan
+from .sysfs import Kobject, SysTree
+
+_OF_A_UNIT = frozenset({"auxiliary", "hdaudio", "hid", "serial-base", "soundwire", "usb-serial"})
+"""Buses whose devices are functions of the unit they hang on."""
+
+_PLUGGED = frozenset({"i2c", "mdev", "mmc", "spi"})
+"""Buses whose devices are units, also below a PCI function or a USB device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a node hangs on.
+
+    ``unit`` is the directory of its unit in sysfs. ``chip`` is the nearest PCI function or USB device, which
+    may be the unit; empty where it hangs on neither. ``chain`` is the node's device and all above it.
+    """
+
+    unit: str
+    chip: str
+    chain: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name of the unit."""
+        return self.unit.rpartition("/")[2]
+
+
+class Hardware:
+    """Finds what nodes hang on. What was read is remembered until :meth:`forget`."""
+
+    def __init__(self, root: Path) -> None:
+        self._tree = SysTree(root)
+
+    def forget(self) -> None:
+        """Forgets what was read."""
+        self._tree.forget()
+
+    def place(self, sys_path: str) -> Place | None:
+        """What the device at ``sys_path`` hangs on; ``None`` for one that hangs on no hardware.
+
+        Such are devices of a class below ``/sys/devices/virtual``, and nodes that sysfs does not know.
+        """
+        chain = self._tree.chain(sys_path) if sys_path else ()
+        unit = _unit(chain)
+        if unit is None:
+            return None
+        chip = next((k.path for k in chain if _is_chip(k)), "")
+        return Place(unit.path, chip, frozenset(k.path for k in chain))
+
+
+def closeness(one: Place | None, other: Place | None) -> int:
+    """How much of the device tree two nodes of the same hardware share; 0 for nodes of different hardware.
+
+    One unit may be part of the other: an I2C bus of a graphics card. Units beside each other are different
+    hardware, and so are the ports of one hub or switch.
+    """
+    if one is None or other is None or one.chip != other.chip:
+        return 0
+    if one.unit not in other.chain and other.unit not in one.chain:
+        return 0
+    return len(one.chain & other.chain)
+
+
+def _unit(chain: Sequence[Kobject]) -> Kobject | None:
+    part = function = None
+    for depth, kobject in enumerate(chain):
+        if _is_chip(kobject) or kobject.dev_type == "scsi_device":
+            return kobject
+        if depth == 0:
+            continue  # some device nodes are on a bus themselves: /dev/media0, /dev/iio:device0
+        if kobject.subsystem in _PLUGGED:
+            return kobject
+        if kobject.is_class:
+            continue
+        if kobject.subsystem in _OF_A_UNIT:
+            function = function or kobject
+        else:
+            part = part or kobject
+    return part or function
+
+
+def _is_chip(kobject: Kobject) -> bool:
+    return kobject.subsystem == "pci" or kobject.dev_type == "usb_device"
+
+
+MAX_NODES = 256
+"""Nodes that one directory may stand for; more is surely not meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One path a member stands for.
+
+    ``nodes`` pairs each device node, symbolic links followed, with what to put after the container path
+    (empty but for nodes found in a directory). ``problem`` says why it cannot be used; empty if it can.
+    """
+
+    path: str
+    nodes: tuple[tuple[str, str], ...]
+    problem: str = ""
+
+
+class Paths:
+    """Looks up paths below ``root``. In ``/dev`` the scan's listings answer most questions."""
+
+    def __init__(self, root: Path, scan: Scan) -> None:
+        self._prefix = prefix_of(root)
+        self._scan = scan
+
+    def matches(self, pattern: str) -> list[str]:
+        """The paths that a glob matches, in natural order."""
+        directory, _, name = pattern.rpartition("/")
+        listing = None if is_glob(directory) else self._scan.nodes.listing(directory)
+        if listing is not None:
+            fits = re.compile(fnmatch.translate(name)).match
+            hidden = name.startswith(".")
+            names = [one for one in listing.names if fits(one) and (hidden or not one.startswith("."))]
+            found = [f"{directory}/{one}" for one in names]
+        else:
+            below = self._prefix or "/"
+            found = [f"/{one}" for one in glob.glob(pattern.lstrip("/"), root_dir=below)]  # noqa: PTH207 - strings
+        return sorted(found, key=natural)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything at ``path``."""
+        return os.path.exists(self._prefix + path)  # noqa: PTH110 - any error means "no"
+
+    def nodes(self, pattern: str) -> list[Target]:
+        """The device nodes that a glob matches; whatever else it matches is left out."""
+        targets = [self.target(path) for path in self.matches(pattern)]
+        return [target for target in targets if not target.problem and target.nodes[0][1] == ""]
+
+    def target(self, path: str) -> Target:
+        """What one path stands for: a node, the node a link leads to, or the nodes in a directory."""
+        record = self._scan.by_node.get(path)
+        if record is not None:
+            return Target(path, ((path, ""),), "" if record.present else f"{path} is missing")
+        real = self._real(path)
+        try:
+            mode = os.stat(self._prefix + real).st_mode  # noqa: PTH116 - strings
+        except (OSError, ValueError):
+            return Target(path, ((real, ""),), f"{path} is missing")
+        if stat.S_ISDIR(mode):
+            inside = tuple(self._inside(real))
+            return Target(path, inside, "" if inside else f"{path} holds no device node")
+        return Target(path, ((real, ""),), "" if self._is_node(mode) else f"{path} is not a device node")
+
+    def _real(self, path: str) -> str:
+        real = os.path.realpath(self._prefix + path)
+        if not real.startswith(f"{self._prefix}/"):
+            return path  # a recorded tree whose links lead out of it
+        return real[len(self._prefix) :]
+
+    def _is_node(self, mode: int) -> bool:
+        # a tree recorded without root holds plain files for nodes
+        return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or bool(self._prefix and stat.S_ISREG(mode))
+
+    def _inside(self, directory: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        for here, below, names in os.walk(self._prefix + directory):
+            path = here[len(self._prefix) :]
+            below[:] = sorted(name for name in below if f"{path}/{name}" not in SKIPPED)
+            for name in sorted(names, key=natural):
+                node = f"{path}/{name}"
+                try:
+                    mode = os.lstat(self._prefix + node).st_mode
+                except OSError:
+                    continue
+                if self._is_node(mode):
+                    found.append((node, node[len(directory) :]))
+                if len(found) >= MAX_NODES:
+                    return found
+        return found
+
+
+def outside_dev(path: str) -> bool:
+    """Whether the listings of ``/dev`` say nothing of ``path``."""
+    return not path.startswith(f"{DEV}/")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one member gives to one of the group's devices."""
+
+    member: Member | UsbMember
+    target: Target
+
+    @property
+    def optional(self) -> bool:
+        """Whether the device can be used without it."""
+        return isinstance(self.member, Member) and self.member.optional
+
+    @property
+    def shared(self) -> bool:
+        """Whether other groups may use its nodes at the same time."""
+        return self.member.shared
+
+    @property
+    def varies(self) -> bool:
+        """Whether it may be what tells the group's devices apart."""
+        return isinstance(self.member, UsbMember) or self.member.varies
+
+    @property
+    def repeats(self) -> bool:
+        """Whether several devices of the group may have this part."""
+        return isinstance(self.member, Member) and self.member.limit > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device of a group. ``leader`` is what tells it from the group's others, where it has any."""
+
+    parts: tuple[Part, ...]
+    leader: Target | None
+
+
+@dataclass(slots=True)
+class _Column:
+    """A member with everything on the machine that it selects."""
+
+    member: Member | UsbMember
+    targets: Sequence[Target]
+
+    @property
+    def varies(self) -> bool:
+        return isinstance(self.member, UsbMember) or self.member.varies
+
+    @property
+    def required(self) -> bool:
+        return isinstance(self.member, UsbMember) or not self.member.optional
+
+    @property
+    def limit(self) -> int:
+        """How many devices of the group one of its nodes may be in; 0 where that was not said."""
+        return 0 if isinstance(self.member, UsbMember) else self.member.limit
+
+    @property
+    def reach(self) -> int:
+        """How many devices of the group the member can be in."""
+        return len(self.targets) * (self.limit or 1) if self.varies else self.limit or sys.maxsize
+
+
+class Pairing:
+    """Finds the nodes of groups and what belongs together. Used by the thread of the scan."""
+
+    def __init__(self, paths: Paths, scan: Scan, hardware: Hardware) -> None:
+        self._paths = paths
+        self._scan = scan
+        self._hardware = hardware
+
+    def rows(self, group: Group) -> list[Row]:
+        """The devices that a group makes now, in natural order of their nodes.
+
+        The leader, which is the first member that varies and is required (else the first that varies), makes
+        them. Nodes of members that vary beside it join the device whose leader hangs on the same hardware.
+        """
+        members: tuple[Member | UsbMember, ...] = (*group.members, *group.usb)
+        columns = [_Column(member, self._targets(member)) for member in members]
+        varying = [column for column in columns if column.varies]
+        leader = next((c for c in varying if c.required), varying[0] if varying else None)
+        joining = [c for c in varying if c is not leader] if group.pair is Pair.HARDWARE else []
+        spine = [column for column in columns if column not in joining]
+        rows = []
+        for n in range(_height(spine)):
+            found = {
+                id(column): [column.targets[n % len(column.targets)]]
+                for column in spine
+                if column.targets and n < column.reach
+            }
+            rows.append(found)
+        if leader is not None:
+            leaders = [next(iter(found.get(id(leader), ())), None) for found in rows]
+            for column in joining:
+                for found, targets in zip(rows, self._joined(leaders, column), strict=True):
+                    found[id(column)] = targets
+        return [_row(columns, found, leader if joining else None) for found in rows]
+
+    def _targets(self, member: Member | UsbMember) -> list[Target]:
+        if isinstance(member, UsbMember):
+            return self._usb(member)
+        if member.where:
+            return self._where(member)
+        return self._paths.nodes(member.path) if member.varies else [self._paths.target(member.path)]
+
+    def _where(self, member: Member) -> list[Target]:
+        found = self._records(lambda said: any(block.holds(said) for block in member.where))
+        return [self._paths.target(node) for node in sorted((one.node for one in found), key=natural)]
+
+    def _usb(self, member: UsbMember) -> list[Target]:
+        ids = (member.id_vendor.lower(), member.id_product.lower())
+        found = self._records(
+            lambda said: (
+                said.get("devType") == "usb_device"
+                and (said.get("idVendor"), said.get("idProduct")) == ids
+                and member.serial in ("", said.get("serial"))
+            )
+        )
+        return [self._paths.target(one.node) for one in sorted(found, key=lambda record: record.device.id)]
+
+    def _records(self, fits: Callable[[Mapping[str, AttributeValue]], bool]) -> list[Record]:
+        return [record for record in self._scan.records.values() if fits(record.device.attributes)]
+
+    def _place(self, target: Target) -> Place | None:
+        record = self._scan.by_node.get(target.nodes[0][0])
+        return self._hardware.place(record.sys_path) if record else None
+
+    def _joined(self, leaders: Sequence[Target | None], column: _Column) -> Iterator[list[Target]]:
+        """What a member gives to each row: its nodes on the hardware of the leader, or why there is none.
+
+        A node goes to the leader nearest to it in the device tree. Of several equally near, as with two
+        leaders on one chip, each gets one node, in natural order.
+        """
+        places = [self._place(leader) if leader else None for leader in leaders]
+        own = {leader.nodes[0][0] for leader in leaders if leader}
+        nearest: dict[tuple[int, ...], list[Target]] = {}
+        for target in column.targets:
+            if target.nodes[0][0] in own:
+                continue
+            place = self._place(target)
+            near = [closeness(one, place) for one in places]
+            if any(near):
+                rows = tuple(n for n, one in enumerate(near) if one == max(near))
+                nearest.setdefault(rows, []).append(target)
+        given: list[list[Target]] = [[] for _ in leaders]
+        for rows, targets in nearest.items():
+            if len(rows) == 1:
+                given[rows[0]] += targets
+                continue
+            for rank, row in enumerate(rows[: len(targets) * (column.limit or 1)]):
+                given[row].append(targets[rank % len(targets)])
+        for n, leader in enumerate(leaders):
+            if leader is None:
+                yield []
+            elif given[n]:
+                yield given[n]
+            else:
+                taken = any(n in rows for rows in nearest)
+                yield [Target(column.member.title, (), _lacks(column, leader, places[n], taken=taken))]
+
+
+def _lacks(column: _Column, leader: Target, place: Place | None, *, taken: bool) -> str:
+    """Why a row has no node of a member that others join."""
+    wanted, first = column.member.title, leader.path
+    if place is None:
+        return f"{first} is on no hardware, so {wanted} cannot be paired with it (set pair: order)"
+    if taken:
+        most = "another device has" if (column.limit or 1) == 1 else f"{column.limit} other devices have"
+        return f"{most} all nodes that match {wanted} on {place.name} (limit: {column.limit or 1})"
+    return f"no node that matches {wanted} is on {place.name}, the hardware of {first}"
+
+
+def _row(columns: Iterable[_Column], found: Mapping[int, Sequence[Target]], leader: _Column | None) -> Row:
+    parts = [(column, target) for column in columns for target in found.get(id(column), ())]
+    first = next((t for c, t in parts if (c is leader if leader else c.varies)), None)
+    return Row(tuple(Part(column.member, target) for column, target in parts), first)
+
+
+def _height(columns: Sequence[_Column]) -> int:
+    """How many devices the members make: as many as the longest has nodes, cut at the shortest."""
+    if not columns:
+        return 1
+    needed = [column.reach for column in columns if column.required]
+    return min([max(len(column.targets) for column in columns), *needed])
