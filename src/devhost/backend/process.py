@@ -1,0 +1,757 @@
+"""Programs in processes of their own, with deadlines: run once, or kept to answer questions.
+
+Vendors' libraries hang, crash and take memory. In a process of its own a call that hangs can be ended, a
+crash is an error like any other, and the memory is free again afterwards. There are three shapes:
+
+:func:`run`
+    runs a program once and gives back what it wrote.
+:class:`Worker`
+    keeps a program that answers questions, one JSON object a line. It starts with the first question, ends
+    when it is idle, and starts again, with back-off, after it has failed.
+:class:`LineProcess`
+    only starts a program and carries lines both ways, for those who need another protocol.
+
+A program is killed with its process group, so the processes that it has started end with it. One that a call
+into the kernel holds cannot be killed: that is reported, and callers must not start more and more of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn, Protocol
+
+from .backoff import Backoff
+from .errors import BackendError, BackendTimeout
+
+OUTPUT_LIMIT = 1 << 20
+"""Bytes that :func:`run` takes of a program's output, and the longest line of a kept one."""
+
+ERROR_LIMIT = 16 * 1024
+"""Bytes that are kept of what a program wrote last to standard error."""
+
+GRACE = 2.0
+"""Seconds for a killed process to end; a call into the kernel may hold it for longer."""
+
+_POLL = 0.05
+"""Seconds between two looks at a process where the system has no descriptor for one (before Linux 5.3)."""
+
+_CHUNK = 64 * 1024
+
+Kill = Callable[["subprocess.Popen[bytes]"], None]
+"""Kills a process; :func:`kill_group` unless a test wants one that survives."""
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process with its group, as long as it was not reaped: its id may be another's afterwards."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+class ProcessError(BackendError):
+    """A program in a process of its own failed."""
+
+
+class NotStarted(ProcessError):
+    """The program cannot be started; ``errno`` is the system's number."""
+
+    def __init__(self, message: str, errno: int = 0) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class OutputTooLarge(ProcessError):
+    """The program wrote more than the caller takes, and was killed."""
+
+
+class Ended(ProcessError):
+    """The program has ended, so it answers nothing."""
+
+
+class TimedOut(ProcessError, BackendTimeout):
+    """The program did not answer in time.
+
+    ``output`` is what it wrote until then. ``leftover`` is the process if it was killed and has not ended,
+    else ``None``.
+    """
+
+    def __init__(self, message: str, output: bytes = b"", leftover: Leftover | None = None) -> None:
+        super().__init__(message)
+        self.output = output
+        self.leftover = leftover
+
+
+class Leftover:
+    """A killed process that a call into the kernel still held when it was left behind."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has ended. Never blocks."""
+        return self._process.poll() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a program that ended by itself wrote, and the status with which it ended.
+
+    ``status`` is negative for a signal. ``errors`` is the end of what it wrote to standard error.
+    """
+
+    status: int
+    output: bytes = b""
+    errors: bytes = b""
+
+    @property
+    def failure(self) -> str | None:
+        """How it failed, in a few words; ``None`` for status 0."""
+        return _ending(self.status, self.errors) if self.status else None
+
+
+def python(program: Path | str, *arguments: str, packages: bool = True) -> list[str]:
+    """The command that runs a Python file with the interpreter of this process.
+
+    Args:
+        program: the file.
+        arguments: what it finds in ``sys.argv[1:]``.
+        packages: whether it can import installed packages. Without them it starts sooner and is smaller.
+    """
+    # -P: the directory of the file must not shadow modules. -I and -S: only the standard library.
+    flags = ["-P"] if packages else ["-I", "-S"]
+    return [sys.executable, *flags, os.fspath(program), *arguments]
+
+
+def run(
+    command: Sequence[str],
+    *,
+    deadline: float,
+    stdin: bytes = b"",
+    descriptors: Collection[int] = (),
+    name: str = "the program",
+    limit: int = OUTPUT_LIMIT,
+    grace: float = GRACE,
+    kill: Kill = kill_group,
+    clock: Callable[[], float] = time.monotonic,
+) -> Result:
+    """Runs a program to its end. Blocks for ``deadline`` and ``grace`` seconds at most.
+
+    The program runs in ``/``, in a process group of its own, which is killed when the program has ended or is
+    late: nothing that it started in that group stays behind.
+
+    Args:
+        command: the program and its arguments, see :func:`python`.
+        deadline: seconds that it may take.
+        stdin: what it reads from standard input.
+        descriptors: open files that it inherits, under the same numbers.
+        name: what errors call the program.
+        limit: bytes that it may write to standard output.
+        grace: seconds for it to end once it was killed.
+        kill: kills it.
+        clock: seconds that only go forward.
+
+    Raises:
+        NotStarted: it cannot be started.
+        TimedOut: it did not end in time.
+        OutputTooLarge: it wrote more than ``limit`` bytes.
+    """
+    until = clock() + deadline
+    process = _started(command, name, subprocess.PIPE, descriptors)
+    exchange = _Exchange(process, stdin, limit)
+    try:
+        in_time = exchange.until(until, clock)
+        kill(process)
+        is_gone = _reaped(process, grace)
+        exchange.read_rest()
+    finally:
+        exchange.close()
+        if process.returncode is None:  # the kernel holds it, or the caller was interrupted
+            kill(process)
+    if exchange.is_too_large:
+        raise OutputTooLarge(f"{name} wrote more than {limit} bytes")
+    if not in_time:
+        held = "" if is_gone else " and cannot be killed: a call into the kernel holds it"
+        raise TimedOut(
+            f"{name} did not end within {deadline:g} s{held}",
+            bytes(exchange.output),
+            None if is_gone else Leftover(process),
+        )
+    return Result(process.returncode, bytes(exchange.output), bytes(exchange.errors[-ERROR_LIMIT:]))
+
+
+class _Exchange:
+    """Writes a program's input and reads its output, as far as each is possible without waiting."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, limit: int) -> None:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        self._process = process
+        self._input = memoryview(stdin)
+        self._limit = limit
+        self.output = bytearray()
+        self.errors = bytearray()
+        self._selector = selectors.DefaultSelector()
+        self._streams = (process.stdin, process.stdout, process.stderr)
+        for stream in self._streams:
+            os.set_blocking(stream.fileno(), False)
+        self._selector.register(process.stdin, selectors.EVENT_WRITE, self._write)
+        self._selector.register(process.stdout, selectors.EVENT_READ, self._read_output)
+        self._selector.register(process.stderr, selectors.EVENT_READ, self._read_errors)
+        self._exit = _exit_descriptor(process.pid)
+        if self._exit is not None:
+            self._selector.register(self._exit, selectors.EVENT_READ, _nothing)
+
+    @property
+    def is_too_large(self) -> bool:
+        return len(self.output) > self._limit
+
+    def until(self, deadline: float, clock: Callable[[], float]) -> bool:
+        """Goes on until the program has ended; whether it did so before the deadline."""
+        while not _has_exited(self._process.pid) and not self.is_too_large:
+            left = deadline - clock()
+            if left <= 0:
+                return False
+            for key, _ in self._selector.select(left if self._exit is not None else min(left, _POLL)):
+                key.data()
+        return True
+
+    def read_rest(self) -> None:
+        """Takes what is still in the pipes."""
+        for read in (self._read_output, self._read_errors):
+            while not self.is_too_large and read():
+                pass
+
+    def close(self) -> None:
+        self._selector.close()
+        for stream in self._streams:
+            stream.close()
+        if self._exit is not None:
+            os.close(self._exit)
+
+    def _write(self) -> None:
+        stdin = self._streams[0]
+        try:
+            self._input = self._input[os.write(stdin.fileno(), self._input[:_CHUNK]) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._input = self._input[:0]  # it does not read any further
+        if not self._input:
+            self._selector.unregister(stdin)
+            stdin.close()
+
+    def _read_output(self) -> bool:
+        return self._read(1, self.output)
+
+    def _read_errors(self) -> bool:
+        found = self._read(2, self.errors)
+        del self.errors[: -2 * ERROR_LIMIT]
+        return found
+
+    def _read(self, index: int, into: bytearray) -> bool:
+        stream = self._streams[index]
+        try:
+            data = os.read(stream.fileno(), _CHUNK)
+        except BlockingIOError:
+            return False
+        into += data
+        if not data:
+            with suppress(KeyError):
+                self._selector.unregister(stream)
+        return bool(data)
+
+
+class Lines(Protocol):
+    """What a :class:`LineProcess` reports to. Both methods are called on a thread of the process's own."""
+
+    def received(self, line: bytes) -> None:
+        """The program wrote a line; it comes without its end."""
+
+    def ended(self) -> None:
+        """The program has ended, or is held by the kernel after it was killed. Called once, at the end."""
+
+
+class LineProcess:
+    """A running program that reads lines from standard input and writes lines to standard output.
+
+    What it writes to standard error is dropped. Methods may be called from any thread.
+
+    Args:
+        command: the program and its arguments, see :func:`python`.
+        lines: receives what it writes.
+        name: what errors, and the thread, call the program.
+        limit: bytes of its longest line; a program that writes a longer one is killed.
+        grace: seconds for it to end after its input has ended, and after it was killed.
+        kill: kills it.
+        clock: seconds that only go forward.
+
+    Raises:
+        NotStarted: it cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        lines: Lines,
+        *,
+        name: str = "the program",
+        limit: int = OUTPUT_LIMIT,
+        grace: float = GRACE,
+        kill: Kill = kill_group,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lines = lines
+        self._name = name
+        self._limit = limit
+        self._grace = grace
+        self._kill_process = kill
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._is_over = False
+        self._is_expected_to_end = False
+        self._is_left = False
+        self._rest_until: float | None = None
+        self._kill_at: float | None = None
+        self._reason: str | None = None
+        self._gone = threading.Event()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._process = _started(command, name, subprocess.DEVNULL, ())
+        except BaseException:
+            os.close(self._wake)
+            raise
+        assert self._process.stdin is not None
+        self._input = self._process.stdin
+        os.set_blocking(self._input.fileno(), False)
+        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be sent to it."""
+        return self._is_over
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has ended. One that the kernel holds after it was killed has not."""
+        return self._gone.is_set() or (self._is_left and self._process.poll() is not None)
+
+    @property
+    def failure(self) -> str | None:
+        """Why it ended, as one sentence, if that was a failure; ``None`` while it runs."""
+        return self._reason
+
+    def send(self, line: bytes, deadline: float = GRACE) -> None:
+        """Writes a line, whose end is added.
+
+        Raises:
+            Ended: the program has ended, or was asked to.
+            TimedOut: it did not take the line within ``deadline`` seconds, and was killed.
+        """
+        data = memoryview(line + b"\n")
+        until = self._clock() + deadline
+        with self._writing:
+            while data:
+                with self._lock:
+                    if self._is_over:
+                        raise Ended(self._reason or f"{self._name} has ended")
+                    self._rest_until = None
+                    descriptor = self._input.fileno()
+                    try:
+                        data = data[os.write(descriptor, data) :]
+                        continue
+                    except BlockingIOError:
+                        left = until - self._clock()
+                    except OSError:
+                        return  # it is ending, which the thread reports
+                if left <= 0:
+                    text = f"{self._name} did not take a question within {deadline:g} s"
+                    self.kill(text)
+                    raise TimedOut(text)
+                _await_writable(descriptor, left)
+
+    def rest(self, seconds: float) -> None:
+        """Ends the program after so many seconds, unless something is sent before."""
+        with self._lock:
+            self._rest_until = self._clock() + seconds
+            self._wake_up()
+
+    def end(self) -> None:
+        """Ends the input, which asks the program to end. Does not wait; it is killed after ``grace``."""
+        with self._lock:
+            self._is_expected_to_end = True
+            self._end()
+            self._wake_up()
+
+    def kill(self, reason: str | None = None) -> None:
+        """Kills the program with its process group. Does not wait.
+
+        Args:
+            reason: becomes :attr:`failure`.
+        """
+        with self._lock:
+            self._reason = self._reason or reason
+            self._is_over = self._is_expected_to_end = True
+            if not self._gone.is_set() and not self._is_left:
+                self._kill_process(self._process)
+                self._kill_at = self._clock() + self._grace
+            self._wake_up()
+
+    def wait(self, patience: float) -> bool:
+        """Waits until the process has ended, for so many seconds; whether it has."""
+        return self._gone.wait(patience) or self.is_gone
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._input.close()
+            self._kill_at = self._clock() + self._grace
+
+    def _wake_up(self) -> None:
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def _follow(self) -> None:
+        """Reads until the program has ended."""
+        exit_descriptor = _exit_descriptor(self._process.pid)
+        try:
+            self._read_all(exit_descriptor)
+        finally:
+            if exit_descriptor is not None:
+                os.close(exit_descriptor)
+            self._finish()
+
+    def _read_all(self, exit_descriptor: int | None) -> None:
+        assert self._process.stdout is not None
+        rest = bytearray()
+        is_open = True
+        with selectors.DefaultSelector() as selector, self._process.stdout as output:
+            os.set_blocking(output.fileno(), False)
+            selector.register(output, selectors.EVENT_READ)
+            selector.register(self._wake, selectors.EVENT_READ)
+            if exit_descriptor is not None:
+                selector.register(exit_descriptor, selectors.EVENT_READ)
+            while not _has_exited(self._process.pid):
+                for key, _ in selector.select(self._time_left(poll=exit_descriptor is None)):
+                    if key.fd == self._wake:
+                        os.eventfd_read(self._wake)
+                    elif key.fileobj is output and not self._read(output.fileno(), rest):
+                        selector.unregister(output)
+                        is_open = False
+                        with self._lock:
+                            self._end()  # a program that can write no answer has no reason to stay
+                if not self._keep_time():
+                    break
+            while is_open and self._read(output.fileno(), rest, is_last=True):
+                pass
+
+    def _time_left(self, *, poll: bool) -> float | None:
+        with self._lock:
+            due = [at for at in (self._rest_until, self._kill_at) if at is not None]
+        left = max(0.0, min(due) - self._clock()) if due else None
+        return left if not poll else _POLL if left is None else min(left, _POLL)
+
+    def _keep_time(self) -> bool:
+        """Ends what has rested for long enough, kills what did not end; false once that did not help."""
+        with self._lock:
+            now = self._clock()
+            if self._rest_until is not None and now >= self._rest_until:
+                self._rest_until = None
+                self._is_expected_to_end = True
+                self._end()
+            if self._kill_at is None or now < self._kill_at:
+                return True
+            self._kill_process(self._process)
+        return False
+
+    def _read(self, descriptor: int, rest: bytearray, *, is_last: bool = False) -> bool:
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return not is_last
+        except OSError:
+            return False
+        rest += data
+        *lines, last = rest.split(b"\n")
+        rest[:] = last
+        for line in lines:
+            self._lines.received(bytes(line))
+        if len(rest) > self._limit:
+            self.kill(f"{self._name} wrote a line of more than {self._limit} bytes")
+            return False
+        return bool(data)
+
+    def _finish(self) -> None:
+        self._kill_process(self._process)  # what it has started, too
+        is_gone = _reaped(self._process, self._grace)
+        with self._lock:
+            if self._process.returncode and not self._is_expected_to_end:
+                self._reason = f"{self._name} {_ending(self._process.returncode)}"
+            self._is_over = True
+            self._input.close()
+            os.close(self._wake)
+            self._wake = -1
+            self._is_left = not is_gone
+            if is_gone:
+                self._gone.set()
+        self._lines.ended()
+
+
+class Worker:
+    """A program that answers questions: a JSON object a line each, one after another, in order.
+
+    The program writes one line when it is ready for questions, whatever that line has. Then it reads
+    questions from standard input and writes answers to standard output, until its input ends. It starts with
+    the first question. Methods may be called from any thread; questions are put one at a time.
+
+    Args:
+        command: the program and its arguments, see :func:`python`.
+        name: what errors call the program.
+        deadline: seconds that one answer may take. A program that takes longer is killed.
+        start_deadline: seconds from its start for which a question waits until it is ready.
+        longest_start: seconds from its start after which a program that is still not ready is killed.
+        idle: seconds without a question after which it ends; ``None`` for never.
+        idle_per_start: it stays idle for at least so many times as long as its start took, so that a slow
+            machine does not start it again and again; five minutes at most.
+        backoff: how long no other is started after one has failed. Until then each question fails with the
+            same reason.
+        grace: seconds for it to end after its input has ended, and after it was killed.
+        kill: kills it.
+        clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str = "the program",
+        deadline: float = 3.0,
+        start_deadline: float = 15.0,
+        longest_start: float = 180.0,
+        idle: float | None = 5.0,
+        idle_per_start: float = 30.0,
+        backoff: Backoff | None = None,
+        grace: float = GRACE,
+        kill: Kill = kill_group,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._command = list(command)
+        self._name = name
+        self._deadline = deadline
+        self._start_deadline = start_deadline
+        self._longest_start = longest_start
+        self._idle = idle
+        self._idle_per_start = idle_per_start
+        self._backoff = backoff or Backoff(1.0, 60.0)
+        self._grace = grace
+        self._kill = kill
+        self._clock = clock
+        self._turn = threading.Lock()
+        self._run: _Run | None = None
+        self._not_before = float("-inf")
+        self._problem: ProcessError | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process that answers; ``None`` while there is none."""
+        run = self._run
+        return None if run is None or run.process.is_gone else run.process.pid
+
+    def ask(self, question: Mapping[str, object], deadline: float | None = None) -> dict[str, Any]:
+        """The answer to a question. Blocks until it is there.
+
+        Args:
+            question: what is written as a JSON object.
+            deadline: seconds that this answer may take, if they are not those of the worker.
+
+        Raises:
+            NotStarted: the program cannot be started.
+            TimedOut: it is not ready yet, or did not answer in time.
+            Ended: it ended without an answer.
+            ProcessError: its answer is not a JSON object, or it may not be started again yet.
+        """
+        line = json.dumps(question).encode()
+        limit = self._deadline if deadline is None else deadline
+        with self._turn:
+            before = self._run
+            if before is not None and not before.process.is_over:
+                try:
+                    return self._answer(before, line, limit)
+                except Ended as error:
+                    if before.process.failure is not None:
+                        self._fail(error)
+                    # it ended for want of questions, just before this one
+            fresh = self._started()
+            try:
+                return self._answer(fresh, line, limit)
+            except Ended as error:
+                self._fail(error)
+
+    def close(self) -> None:
+        """Kills the program, if it runs. A later question starts it again."""
+        with self._turn:
+            if self._run is not None:
+                self._run.process.kill()
+
+    def _started(self) -> _Run:
+        if self._problem is not None and self._clock() < self._not_before:
+            raise self._problem.with_traceback(None)
+        if self._run is not None and not self._run.process.wait(self._grace):
+            self._fail(TimedOut(f"{self._name} cannot be killed: a call into the kernel holds it"))
+        try:
+            run = _Run(self._command, self._name, self._grace, self._kill, self._clock)
+        except NotStarted as error:
+            self._fail(error)
+        self._run = run
+        return run
+
+    def _answer(self, run: _Run, line: bytes, deadline: float) -> dict[str, Any]:
+        age = self._clock() - run.began
+        if not run.is_ready.wait(max(0.0, self._start_deadline - age)):
+            text = f"{self._name} is not ready within {self._start_deadline:g} s"
+            if age > self._longest_start:
+                run.process.kill(text)
+                self._fail(TimedOut(text))
+            raise TimedOut(text)
+        try:
+            run.process.send(line, deadline)
+            written = run.answers.get(timeout=deadline)
+        except Empty:
+            text = f"{self._name} did not answer within {deadline:g} s"
+            run.process.kill(text)
+            self._fail(TimedOut(text))
+        except TimedOut as error:
+            self._fail(error)
+        if written is None:
+            raise Ended(run.process.failure or f"{self._name} ended without an answer")
+        try:
+            answer = json.loads(written)
+            if not isinstance(answer, dict):
+                raise ValueError
+        except ValueError:
+            text = f"{self._name} answered something that is no JSON object"
+            run.process.kill(text)
+            self._fail(ProcessError(text))
+        self._problem = None
+        self._backoff.reset()
+        if self._idle is not None:
+            run.process.rest(max(self._idle, min(self._idle_per_start * run.start_took, 300.0)))
+        return answer
+
+    def _fail(self, problem: ProcessError) -> NoReturn:
+        self._problem = problem
+        self._not_before = self._clock() + self._backoff.delay()
+        raise problem
+
+
+class _Run:
+    """One run of a worker's program, and what it has written."""
+
+    def __init__(
+        self, command: Sequence[str], name: str, grace: float, kill: Kill, clock: Callable[[], float]
+    ) -> None:
+        self.is_ready = threading.Event()
+        self.answers: SimpleQueue[bytes | None] = SimpleQueue()
+        self.began = clock()
+        self.start_took = 0.0
+        self._clock = clock
+        self.process = LineProcess(command, self, name=name, grace=grace, kill=kill, clock=clock)
+
+    def received(self, line: bytes) -> None:
+        if self.is_ready.is_set():
+            self.answers.put(line)
+        else:
+            self.start_took = self._clock() - self.began
+            self.is_ready.set()
+
+    def ended(self) -> None:
+        self.is_ready.set()
+        self.answers.put(None)
+
+
+def _started(
+    command: Sequence[str], name: str, errors: int, descriptors: Collection[int]
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+            cwd="/",
+            pass_fds=tuple(descriptors),
+            start_new_session=True,  # a group of its own; and Ctrl-C is for devhost
+        )
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise NotStarted(f"{name} cannot be started: {command[0]}: {reason}", error.errno or 0) from error
+
+
+def _reaped(process: subprocess.Popen[bytes], patience: float) -> bool:
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _has_exited(pid: int) -> bool:
+    """Whether a child has ended. It stays to be reaped, so its id is no other's."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _exit_descriptor(pid: int) -> int | None:
+    """A descriptor that can be read once a process has ended; ``None`` where the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _await_writable(descriptor: int, patience: float) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_WRITE)
+        selector.select(patience)
+
+
+def _ending(status: int, errors: bytes = b"") -> str:
+    """How a program ended that should not have: ``was killed by SIGSEGV``, or with its own last words."""
+    if status < 0:
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+    lines = errors.decode(errors="replace").strip().splitlines()
+    said = f": {' '.join(lines[-1].split())[:200]}" if lines else ""
+    return f"exited with status {status}{said}"
+
+
+def _nothing() -> None:
+    """The end of the process is looked for after each wait."""

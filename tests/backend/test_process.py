@@ -1,0 +1,527 @@
+"""Programs in processes of their own: deadlines, what is killed, and what is reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from devhost.backend.backoff import Backoff
+from devhost.backend.errors import BackendError, BackendTimeout
+from devhost.backend.process import (
+    Ended,
+    LineProcess,
+    NotStarted,
+    OutputTooLarge,
+    ProcessError,
+    TimedOut,
+    Worker,
+    kill_group,
+    python,
+    run,
+)
+
+PATIENT = 60.0
+"""Seconds for what takes milliseconds, on a busy machine."""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], list[str]]:
+    """Makes the command that runs some lines of Python."""
+
+    def made(text: str) -> list[str]:
+        file = tmp_path / "program.py"
+        file.write_text(text)
+        return python(file, packages=False)
+
+    return made
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENT
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process, and it is not only waiting to be reaped by somebody."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# --- run once
+
+
+def test_a_program_gets_its_input_and_its_output_is_given_back(program: Callable[[str], list[str]]) -> None:
+    found = run(
+        program("import sys; sys.stdout.write(sys.stdin.read().upper()); sys.stderr.write('warning')"),
+        stdin=b"x" * 300_000,
+        deadline=PATIENT,
+    )
+    assert (found.status, found.output, found.errors) == (0, b"X" * 300_000, b"warning")
+    assert found.failure is None
+
+
+def test_arguments_reach_the_program_and_packages_are_optional(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("import sys; print(sys.argv[1:], sys.flags.no_site, sys.flags.safe_path)")
+    lean = run(python(file, "a", "b c", packages=False), deadline=PATIENT).output
+    assert lean == b"['a', 'b c'] 1 True\n"
+    assert run(python(file), deadline=PATIENT).output == b"[] 0 True\n"
+
+
+def test_an_inherited_descriptor_keeps_its_number(
+    tmp_path: Path, program: Callable[[str], list[str]]
+) -> None:
+    (tmp_path / "file").write_text("held open")
+    with (tmp_path / "file").open() as file:
+        number = file.fileno()
+        found = run(
+            program(f"import os; os.write(1, os.read({number}, 99))"), deadline=PATIENT, descriptors=[number]
+        )
+    assert found.output == b"held open"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "failure"),
+    [
+        ("import sys; sys.exit(3)", 3, "exited with status 3"),
+        ("import sys; sys.exit('first\\n no  driver\\n')", 1, "exited with status 1: no driver"),
+        ("import os; os.abort()", -signal.SIGABRT, "was killed by SIGABRT"),
+    ],
+)
+def test_a_failure_is_told_in_the_words_of_the_program_or_of_the_system(
+    program: Callable[[str], list[str]], text: str, status: int, failure: str
+) -> None:
+    found = run(program(text), deadline=PATIENT)
+    assert (found.status, found.failure) == (status, failure)
+
+
+def test_a_program_that_does_not_exist_is_an_error_with_its_number() -> None:
+    with pytest.raises(NotStarted, match="the tool cannot be started: /nowhere: No such file") as caught:
+        run(["/nowhere"], deadline=1.0, name="the tool")
+    assert caught.value.errno == 2
+    assert isinstance(caught.value, BackendError)
+
+
+def test_a_program_that_hangs_is_killed_with_what_it_started(program: Callable[[str], list[str]]) -> None:
+    command = program(
+        "import os, sys, time\nchild = os.fork()\nif child: os.write(1, b'%d' % child)\ntime.sleep(600)\n"
+    )
+    with pytest.raises(TimedOut, match=r"^the program did not end within 1 s$") as caught:
+        run(command, deadline=1.0)
+    assert caught.value.leftover is None
+    assert isinstance(caught.value, BackendTimeout)
+    wait_for(lambda: not exists(int(caught.value.output)))
+
+
+def test_what_a_program_leaves_behind_neither_delays_the_answer_nor_stays(
+    program: Callable[[str], list[str]],
+) -> None:
+    command = program(
+        "import os, time\nchild = os.fork()\nif child: os.write(1, b'%d' % child)\nelse: time.sleep(600)\n"
+    )
+    found = run(command, deadline=PATIENT)
+    assert found.status == 0
+    wait_for(lambda: not exists(int(found.output)))
+
+
+def test_a_deadline_is_measured_by_the_clock_it_is_given(program: Callable[[str], list[str]]) -> None:
+    times = iter([0.0, 0.5, 10.0])
+    with pytest.raises(TimedOut):
+        run(program("import time; time.sleep(600)"), deadline=1.0, clock=lambda: next(times, 10.0))
+
+
+def test_one_that_cannot_be_killed_is_reported_and_known_to_be_gone_later(
+    program: Callable[[str], list[str]],
+) -> None:
+    with pytest.raises(TimedOut, match="cannot be killed: a call into the kernel holds it") as caught:
+        run(program("import time; time.sleep(600)"), deadline=0.1, grace=0.1, kill=lambda process: None)
+    left = caught.value.leftover
+    assert left is not None and not left.is_gone
+    os.kill(left.pid, signal.SIGKILL)
+    wait_for(lambda: left.is_gone)
+
+
+def test_output_without_end_is_refused(program: Callable[[str], list[str]]) -> None:
+    endless = program("import os\nwhile True: os.write(1, b'x' * 65536)")
+    with pytest.raises(OutputTooLarge, match="wrote more than 100000 bytes"):
+        run(endless, deadline=PATIENT, limit=100_000)
+
+
+def test_of_errors_without_end_the_last_are_kept(program: Callable[[str], list[str]]) -> None:
+    talkative = program("import sys\nsys.stderr.write('x' * 200000 + '\\nthe reason\\n')\nsys.exit(1)")
+    found = run(talkative, deadline=PATIENT)
+    assert len(found.errors) <= 16 * 1024
+    assert found.failure == "exited with status 1: the reason"
+
+
+def test_no_descriptor_stays_open(program: Callable[[str], list[str]]) -> None:
+    command = program("")
+    before = len(os.listdir("/proc/self/fd"))
+    run(command, deadline=PATIENT)
+    with pytest.raises(NotStarted):
+        run(["/nowhere"], deadline=1.0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- a worker
+
+ECHO = """
+import json, os, sys, time
+print("{}", flush=True)
+for line in sys.stdin:
+    question = json.loads(line)
+    if "exit" in question:
+        os._exit(question["exit"])
+    if "raw" in question:
+        print(question["raw"], flush=True)
+        continue
+    time.sleep(question.get("sleep", 0))
+    print(json.dumps({"pid": os.getpid(), **question}), flush=True)
+"""
+
+
+class Clock:
+    """Real time, and what is added to it."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def workers() -> Iterator[list[Worker]]:
+    """What is in it is closed in the end."""
+    made: list[Worker] = []
+    yield made
+    for worker in made:
+        worker.close()
+
+
+def test_one_process_answers_all_questions(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT)
+    workers.append(worker)
+    assert worker.pid is None
+    answers = [worker.ask({"n": n, "text": "ü\n"}) for n in range(3)]
+    assert [answer["n"] for answer in answers] == [0, 1, 2]
+    assert {answer["pid"] for answer in answers} == {worker.pid}
+
+
+def test_questions_of_several_threads_get_their_own_answers(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT)
+    workers.append(worker)
+    found: dict[int, object] = {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: worker.ask({"n": n})["n"]})) for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: n for n in range(8)}
+
+
+def test_a_worker_that_is_idle_ends_and_the_next_question_starts_another(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    worker = Worker(
+        program(ECHO), deadline=PATIENT, start_deadline=PATIENT, idle=0.05, idle_per_start=0, grace=PATIENT
+    )
+    workers.append(worker)
+    first = worker.ask({})["pid"]
+    wait_for(lambda: worker.pid is None)
+    assert not exists(first)
+    assert worker.ask({})["pid"] != first
+
+
+def test_a_slow_start_lets_a_worker_stay_idle_for_longer(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    clock = Clock()
+    slow = program("import time; time.sleep(0.2)" + ECHO)
+    worker = Worker(
+        slow, deadline=PATIENT, start_deadline=PATIENT, idle=0.001, idle_per_start=1000, clock=clock
+    )
+    workers.append(worker)
+    first = worker.ask({})["pid"]
+    clock.ahead = 100.0
+    assert worker.ask({})["pid"] == first
+
+
+def test_a_question_without_an_answer_kills_the_process_and_none_is_started_for_a_while(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    clock = Clock()
+    worker = Worker(
+        program(ECHO),
+        name="the tool",
+        deadline=PATIENT,
+        start_deadline=PATIENT,
+        backoff=Backoff(5.0, 60.0, jitter=0),
+        grace=PATIENT,
+        clock=clock,
+    )
+    workers.append(worker)
+    first = worker.ask({})["pid"]
+    with pytest.raises(TimedOut, match=r"^the tool did not answer within 0.05 s$"):
+        worker.ask({"sleep": 600}, deadline=0.05)
+    wait_for(lambda: not exists(first))
+    with pytest.raises(TimedOut, match=r"^the tool did not answer within 0.05 s$"):
+        worker.ask({})
+    clock.ahead = 5.0
+    assert worker.ask({})["pid"] != first
+
+
+def test_back_off_doubles_until_there_is_an_answer(
+    tmp_path: Path, program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    now, starts = [0.0], tmp_path / "starts"
+    worker = Worker(
+        program(f"import sys; open({str(starts)!r}, 'a').write('x'); sys.exit(2)"),
+        deadline=PATIENT,
+        start_deadline=PATIENT,
+        backoff=Backoff(1.0, 60.0, jitter=0),
+        grace=PATIENT,
+        clock=lambda: now[0],
+    )
+    workers.append(worker)
+    counts = []
+    for second in range(16):
+        now[0] = float(second)
+        with pytest.raises(Ended, match=r"^the program exited with status 2$"):
+            worker.ask({})
+        counts.append(starts.stat().st_size)
+    assert counts == [1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "text"),
+    [
+        ({"exit": 3}, Ended, "the program exited with status 3"),
+        ({"raw": "nonsense"}, ProcessError, "the program answered something that is no JSON object"),
+        ({"raw": "[1]"}, ProcessError, "the program answered something that is no JSON object"),
+    ],
+)
+def test_a_crash_or_nonsense_is_an_error(
+    program: Callable[[str], list[str]],
+    workers: list[Worker],
+    question: dict[str, object],
+    error: type[Exception],
+    text: str,
+) -> None:
+    worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT, backoff=Backoff(0.0, 0.0))
+    workers.append(worker)
+    first = worker.ask({})["pid"]
+    with pytest.raises(error, match=f"^{text}$"):
+        worker.ask(question)
+    assert worker.ask({})["pid"] != first
+
+
+def test_a_process_that_is_slow_to_start_is_waited_for_and_not_started_twice(
+    tmp_path: Path, program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    gate = tmp_path / "gate"
+    slow = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n{ECHO}"
+    worker = Worker(program(slow), deadline=PATIENT, start_deadline=0.05)
+    workers.append(worker)
+    with pytest.raises(TimedOut, match="is not ready within"):
+        worker.ask({})
+    first = worker.pid
+    gate.touch()
+
+    def answered() -> bool:
+        try:
+            return bool(worker.ask({})["pid"] == first)
+        except TimedOut:
+            return False
+
+    wait_for(answered)
+
+
+def test_a_process_that_is_never_ready_is_killed(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    clock = Clock()
+    worker = Worker(program("import time; time.sleep(600)"), start_deadline=0.02, clock=clock)
+    workers.append(worker)
+    with pytest.raises(TimedOut):
+        worker.ask({})
+    pid = worker.pid
+    assert pid is not None
+    clock.ahead = 200.0
+    with pytest.raises(TimedOut):
+        worker.ask({})
+    wait_for(lambda: not exists(pid))
+
+
+def test_no_second_process_is_started_beside_one_that_the_kernel_holds(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    worker = Worker(
+        program(ECHO),
+        deadline=PATIENT,
+        start_deadline=PATIENT,
+        backoff=Backoff(0.0, 0.0),
+        grace=0.05,
+        kill=lambda process: None,
+    )
+    workers.append(worker)
+    held = worker.ask({})["pid"]
+    with pytest.raises(TimedOut, match="did not answer"):
+        worker.ask({"sleep": 600}, deadline=0.05)
+    with pytest.raises(TimedOut, match="cannot be killed: a call into the kernel holds it"):
+        worker.ask({})
+    os.kill(held, signal.SIGKILL)
+
+    def answered() -> bool:
+        try:
+            return bool(worker.ask({})["pid"] != held)
+        except TimedOut:
+            return False
+
+    wait_for(answered)
+    pid = worker.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_closed_worker_kills_its_process_and_can_be_asked_again(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT, grace=PATIENT)
+    workers.append(worker)
+    first = worker.ask({})["pid"]
+    worker.close()
+    wait_for(lambda: not exists(first))
+    assert worker.ask({})["pid"] != first
+
+
+# --- lines
+
+
+class Heard:
+    """Keeps what a process reports."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.over = threading.Event()
+
+    def received(self, line: bytes) -> None:
+        self.lines.append(line)
+
+    def ended(self) -> None:
+        self.over.set()
+
+
+def test_lines_come_whole_and_the_last_ones_before_the_end_is_reported(
+    program: Callable[[str], list[str]],
+) -> None:
+    heard = Heard()
+    text = "import os\nos.write(1, b'on')\nos.write(1, b'e\\ntwo\\nthr')\nos.write(1, b'ee\\nrest')\n"
+    process = LineProcess(program(text), heard)
+    assert heard.over.wait(PATIENT)
+    assert heard.lines == [b"one", b"two", b"three"]
+    assert process.wait(PATIENT) and process.is_gone and process.is_over
+    assert process.failure is None
+    with pytest.raises(Ended, match="the program has ended"):
+        process.send(b"hello")
+
+
+def test_a_crash_is_reported_with_its_signal(program: Callable[[str], list[str]]) -> None:
+    heard = Heard()
+    process = LineProcess(program("import os; os.kill(os.getpid(), 11)"), heard, name="the tool")
+    assert heard.over.wait(PATIENT)
+    assert process.failure == "the tool was killed by SIGSEGV"
+
+
+def test_the_end_of_its_input_asks_a_program_to_end_and_one_that_does_not_is_killed(
+    program: Callable[[str], list[str]],
+) -> None:
+    willing, stubborn = Heard(), Heard()
+    asked = LineProcess(program("import sys; sys.stdin.read(); print('bye')"), willing, grace=PATIENT)
+    asked.end()
+    assert willing.over.wait(PATIENT)
+    assert (willing.lines, asked.failure) == ([b"bye"], None)
+    killed = LineProcess(program("import time; time.sleep(600)"), stubborn, grace=0.05)
+    killed.end()
+    assert stubborn.over.wait(PATIENT)
+    assert killed.wait(PATIENT)
+
+
+def test_a_line_without_end_kills_the_program(program: Callable[[str], list[str]]) -> None:
+    heard = Heard()
+    endless = program("import os\nwhile True: os.write(1, b'x' * 4096)")
+    process = LineProcess(endless, heard, limit=10_000)
+    assert heard.over.wait(PATIENT)
+    assert process.failure == "the program wrote a line of more than 10000 bytes"
+
+
+def test_a_program_that_does_not_read_is_killed_when_its_pipe_is_full(
+    program: Callable[[str], list[str]],
+) -> None:
+    heard = Heard()
+    process = LineProcess(program("import time; time.sleep(600)"), heard)
+    with pytest.raises(TimedOut, match=r"did not take a question within 0.05 s"):
+        for _ in range(100):
+            process.send(b"x" * 100_000, deadline=0.05)
+    assert heard.over.wait(PATIENT)
+
+
+def test_what_a_kept_program_started_ends_with_it(program: Callable[[str], list[str]]) -> None:
+    heard = Heard()
+    text = "import os, time\nchild = os.fork()\nif child: print(child, flush=True)\ntime.sleep(600)\n"
+    process = LineProcess(program(text), heard)
+    wait_for(lambda: bool(heard.lines))
+    process.kill("enough")
+    assert process.wait(PATIENT)
+    assert process.failure == "enough"
+    wait_for(lambda: not exists(int(heard.lines[0])))
+
+
+def test_an_unkillable_process_is_left_and_its_end_is_noticed_later(
+    program: Callable[[str], list[str]],
+) -> None:
+    heard = Heard()
+    process = LineProcess(
+        program("import time; time.sleep(600)"), heard, grace=0.02, kill=lambda process: None
+    )
+    process.kill()
+    assert heard.over.wait(PATIENT)
+    assert not process.is_gone and not process.wait(0)
+    os.kill(process.pid, signal.SIGKILL)
+    wait_for(lambda: process.is_gone)
+
+
+def test_a_kept_program_leaves_no_descriptor_open(program: Callable[[str], list[str]]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    heard = Heard()
+    process = LineProcess(program(""), heard)
+    assert heard.over.wait(PATIENT) and process.wait(PATIENT)
+    with pytest.raises(NotStarted):
+        LineProcess(["/nowhere"], heard)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_reaped_process_is_not_killed_since_its_id_may_be_anothers() -> None:
+    import subprocess
+
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", ""], start_new_session=True) as process:
+        process.wait()
+        kill_group(process)
+    assert process.returncode == 0
