@@ -13,8 +13,8 @@ import pytest
 
 from devhost import backend
 from devhost.backend import observe
-from devhost.config.annotation import keys
 from devhost.config.language import Cdi, DeviceInfo, File, Labels, Override, Resource, Sharing
+from devhost.config.reader import keys
 from devhost.config.schema import options_of, resource_options_of
 from devhost.discovery import catalog
 

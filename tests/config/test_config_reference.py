@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from devhost.config import loads
-from devhost.config.annotation import keys
 from devhost.config.language import Cdi, DeviceInfo, File, Labels, Override, Resource, Sharing
+from devhost.config.reader import keys
 from devhost.discovery import catalog
 from devhost.planning.settings import Inject, Of, Prefer, WhenEmpty
 

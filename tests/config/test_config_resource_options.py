@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads
-from devhost.config.annotation import keys
 from devhost.config.difference import difference
 from devhost.config.language import Resource
+from devhost.config.reader import keys
 from devhost.config.schema import schema
 from devhost.discovery.catalog import ENTRY_KEYS, Catalog, Installed, flaws
 from devhost.planning.settings import Settings

@@ -13,7 +13,7 @@ from devhost.backend.errors import Diagnostic
 from devhost.backend.where import Block, Flag, Range, Term, Text
 from devhost.config.diagnostics import Diagnostics, Place
 from devhost.config.document import parse
-from devhost.config.selection import declared, read_where
+from devhost.config.reader import declared, read_where
 from devhost.planning.settings import Inject, Of, Prefer, Settings, Share, WhenEmpty
 
 Read = Callable[[str], Settings]

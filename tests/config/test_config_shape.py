@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from devhost.backend import option
 from devhost.backend.errors import Diagnostic
-from devhost.config.annotation import camel
 from devhost.config.diagnostics import Diagnostics, Place, one_line, suggest
 from devhost.config.document import parse
+from devhost.config.reader import WRONG, camel
 from devhost.config.reader import read as read_node
-from devhost.config.scalar import WRONG
 from devhost.planning.settings import Settings
 
 Read = Callable[[str], Settings]

@@ -17,7 +17,7 @@ from devhost.allocation.preferred import neighbours
 from devhost.backend.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.kubelet.api import PRE_START_DEADLINE
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 
@@ -282,7 +282,7 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
     assert allocator.PREPARE_DEADLINE < PRE_START_DEADLINE
     rig.classes["toy"].prepare = prepare
     rig.write(TOY_LINE)
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
     async with rig.running(metrics=metrics):
         await served(kubelet, toy=2)
         held = list((await kubelet.admit("pod", "main", TOY, 1)).device_ids)

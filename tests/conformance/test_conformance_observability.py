@@ -13,7 +13,7 @@ from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
 import devhost
 from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.preflight import check_directory
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import Point, fail
 
 
@@ -21,7 +21,7 @@ from devhost.testing.kubelet import Point, fail
 async def test_metrics_and_readiness_follow_registrations_streams_lists_and_allocations(
     rig, kubelet, hurried
 ):
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
 
     def value(name: str, resource: str = TOY) -> float | None:
         return scraped_series.value(metrics, f"devhost_{name}", resource=resource)

@@ -20,7 +20,7 @@ from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.api import api_pb2_grpc
 from devhost.kubelet.registration import NO_DIRECTORY
 from devhost.kubelet.server import socket_name
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import Point, fail, hang
 from devhost.testing.kubelet import events as ev
 
@@ -81,7 +81,7 @@ async def test_the_options_are_answered_while_register_is_pending(rig, kubelet, 
 async def test_a_refused_registration_is_shown_counted_and_tried_again(rig, kubelet, hurried):
     refusal = 'requested API version "v1beta1" is not supported by kubelet. Supported version is "v2"'
     kubelet.faults.inject(Point.REGISTER, fail(refusal), TOY, times=None)
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running(metrics=metrics) as host:
         await kubelet.wait_for(lambda: len(kubelet.events.of(ev.RegisterRefused, TOY)) >= 3, WAIT)

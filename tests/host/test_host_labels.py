@@ -13,7 +13,7 @@ from scraped_series import value
 from devhost.backend import Device, incident
 from devhost.host import node_labels
 from devhost.host.status import status
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 
 LINE = "name: example.com/x, backend: toy"
 
@@ -275,7 +275,7 @@ async def test_the_same_devices_are_not_asked_about_again(rig, features):
 
 
 async def test_metrics_count_what_was_written_and_what_failed(rig, features, tmp_path):
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
 
     def counted(name):
         return value(metrics, f"devhost_{name}", backend="toy")

@@ -9,7 +9,7 @@ from scraped_series import value
 from devhost.backend import NotYet, option
 from devhost.backend.errors import BackendError
 from devhost.host.status import status
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 
 TOY = "example.com/toy"
 
@@ -118,7 +118,7 @@ async def test_what_waits_for_a_pod_goes_on_as_soon_as_the_pod_is_gone(rig, kube
 
 
 async def test_metrics_say_in_which_state_it_is(rig, kubelet):
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
     make_provide(rig, [])
 
     def states():

@@ -17,7 +17,7 @@ from devhost.backend.model import unhealthy
 from devhost.config import document, watcher
 from devhost.config.loader import load
 from devhost.discovery.health import PATIENCE
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import events as ev
 
 REFUSED = "configuration refused, the old one stays"
@@ -142,7 +142,7 @@ async def test_a_name_taken_over_by_another_backend_is_registered_anew(rig, kube
 
 
 async def test_the_streams_of_a_name_that_is_taken_over_are_counted_right(rig, kubelet):
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
 
     def streams() -> float | None:
         return value(metrics, "devhost_streams", resource=TOY)

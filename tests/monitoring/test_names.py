@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 
 README = Path(__file__).resolve().parents[2] / "deploy" / "monitoring" / "README.md"
 
@@ -25,7 +25,7 @@ TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 @pytest.fixture(scope="module")
 def series() -> dict[str, set[str]]:
     """The labels of every series that devhost can have, by the series' name."""
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
     metrics.resource_added("r", "b")
     metrics.devices("r", 1, {"is gone": 1})
     metrics.backend_added("b")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from scraper import Ask, needs_prometheus, scraping, until
 
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "deploy" / "monitoring" / "README.md"
@@ -39,9 +39,9 @@ def guide() -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="module")
-def metrics() -> PrometheusMetrics:
+def metrics() -> Metrics:
     """Those of a devhost of whose two devices one is held, and one by nobody knows whom."""
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
     metrics.resource_added("example.com/r", "udev")
     held = [
         ("example.com/r", "one", ("team", "train", "main")),
@@ -52,7 +52,7 @@ def metrics() -> PrometheusMetrics:
 
 
 @pytest.fixture(scope="module")
-def address(metrics: PrometheusMetrics) -> Iterator[str]:
+def address(metrics: Metrics) -> Iterator[str]:
     """Where they are told."""
 
     class Told(BaseHTTPRequestHandler):
@@ -90,7 +90,7 @@ def ask(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]
         yield ask
 
 
-def test_no_label_of_devhost_but_the_holders_is_one_that_a_target_has(metrics: PrometheusMetrics) -> None:
+def test_no_label_of_devhost_but_the_holders_is_one_that_a_target_has(metrics: Metrics) -> None:
     """So that keeping devhost's own takes nothing from any other metric."""
     clashing = {
         line.partition("{")[0]

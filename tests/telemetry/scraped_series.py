@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from devhost.telemetry.prometheus import PrometheusMetrics
+from devhost.telemetry.metrics import Metrics
 
 
-def samples(metrics: PrometheusMetrics) -> Iterator[Sample]:
+def samples(metrics: Metrics) -> Iterator[Sample]:
     """Every sample there is now."""
     text = "".join(line for metric in metrics.collect() for line in metric.lines())
     for family in text_string_to_metric_families(text):
         yield from family.samples
 
 
-def value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     """The value of the sample with this name and exactly these labels; ``None`` if there is none."""
     found = [one.value for one in samples(metrics) if one.name == name and one.labels == labels]
     assert len(found) <= 1, f"{name} {labels} is there {len(found)} times"

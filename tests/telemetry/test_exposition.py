@@ -26,7 +26,7 @@ async def read(*metrics: object) -> dict[str, list[tuple[str, dict[str, str], fl
 @pytest.mark.parametrize("value", ['back\\slash "quoted"\nnext line', "\\n", '"', "ümläut ✓", ""])
 async def test_a_label_is_read_back_as_it_was_whatever_is_in_it(value: str) -> None:
     family = Family("gauge", "x", "Of one.", ("reason",), Number)
-    family.labels(value).set(1)
+    family.labels(value).value = 1
     assert await read(family) == {"x": [("x", {"reason": value}, 1.0)]}
 
 
@@ -50,10 +50,11 @@ async def test_the_text_is_what_the_client_library_writes() -> None:
         Family("counter", "c_total", "A counter.", ("b",), Number),
         Family("histogram", "h", "A histogram.", ("z", "b"), lambda: Distribution(BUCKETS)),
     )
-    for gauge, counter, histogram in (theirs, ours):  # type: ignore[misc]
-        gauge.labels("1", 'say "x"').set(-2.5)
-        counter.labels("one").inc()
-        counter.labels("one").inc(0.25)
+    theirs[0].labels("1", 'say "x"').set(-2.5)
+    theirs[1].labels("one").inc(1.25)
+    ours[0].labels("1", 'say "x"').value = -2.5
+    ours[1].labels("one").value = 1.25
+    for histogram in (theirs[2], ours[2]):  # type: ignore[misc]
         for value in (0.05, 0.1, 0.3, 5.0, 7.0):
             histogram.labels("1", "2").observe(value)
     assert await text(ours) == prometheus_client.generate_latest(registry)
@@ -71,10 +72,12 @@ def test_a_bucket_counts_what_is_at_most_its_end(values: list[float]) -> None:
 
 async def test_a_series_that_ends_is_not_shown_and_begins_at_zero_again() -> None:
     family = Family("counter", "c_total", "Of one.", ("resource",), Number)
-    family.labels("a").inc()
-    family.labels("b").inc()
+    for name in "abc":
+        family.labels(name).value = 1
     family.remove("a")
     family.remove("never there")
+    family.end("c")
+    assert family.find("a") is None
     assert await read(family) == {"c": [("c_total", {"resource": "b"}, 1.0)]}
     assert family.labels("a").value == 0
 

@@ -10,7 +10,7 @@ import pytest
 from devhost_udev.options import Group, GroupMount, Member, UsbMember
 
 from devhost.config import loads
-from devhost.config.annotation import camel
+from devhost.config.reader import camel
 from devhost.discovery import catalog
 
 PAGE = (Path(__file__).parents[3] / "docs/backends/udev.md").read_text()

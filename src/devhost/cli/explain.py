@@ -14,8 +14,8 @@ from devhost.backend.model import HEALTHY, Device, Health
 from devhost.backend.sysfs import natural
 from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
+from devhost.config.reader import declared
 from devhost.config.schema import given, plain
-from devhost.config.selection import declared
 from devhost.discovery.health import in_resource, worst
 from devhost.host.survey import Survey
 from devhost.planning.plan import Verdict, explain

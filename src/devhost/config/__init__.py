@@ -1,7 +1,7 @@
 """The YAML → settings, with a place for everything that is wrong with it.
 
 ``document`` turns bytes into nodes, ``language`` says what the file may hold, ``reader`` follows it,
-``selection``, ``entry`` and ``resources`` read what depends on a backend. All complaints come at once, as
+``resources`` reads what depends on a backend. All complaints come at once, as
 one :class:`~devhost.backend.errors.ConfigError`. ``schema`` prints the language, ``difference``
 compares settings.
 
@@ -20,14 +20,10 @@ from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import Settings
 
 from .diagnostics import Diagnostics, Place
-from .document import parse, read_file
-from .entry import read_options
+from .document import Fields, Node, parse, read_file, refuse_manifest
 from .language import Cdi, DeviceInfo, File, Labels
-from .manifest import refuse_manifest
-from .nodes import Fields, Node
-from .reader import read_fields
-from .resources import Placed, backend_of, read_resources, spoken_of
-from .scalar import WRONG
+from .reader import WRONG, read_fields
+from .resources import Placed, backend_of, read_options, read_resources, spoken_of
 
 __all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 
 from devhost.planning.settings import ResourceSettings, Settings
 
-from .annotation import camel
+from .reader import camel
 
 Identity = tuple[str, str, int]
 """Backend, name, and which of several entries with these two it is (templates may stand twice)."""

@@ -1,7 +1,9 @@
-"""Bytes → a tree of nodes that know where they stand.
+"""Bytes → a tree of nodes that know their place in the file.
 
 YAML is read as a stream of events, never as objects: no tag makes anything but text, lists and
-mappings, and nesting, aliases and size are bounded while the tree grows.
+mappings, and nesting, aliases and size are bounded while the tree grows. What YAML 1.1 would take a plain
+scalar for (``no`` is a boolean, ``0403`` an octal number) is kept beside its text, so that the reader of a
+value can refuse it with a hint instead of guessing.
 """
 
 from __future__ import annotations
@@ -12,16 +14,76 @@ import re
 import select
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import yaml
 
 from devhost.backend.files import without_waiting
 
 from .diagnostics import WHOLE_FILE, Diagnostics, Mark, Place, shown
-from .nodes import MERGE, Entry, Fields, Items, Node, Scalar
+
+MERGE: Final = "merge"
+"""The kind of a plain ``<<``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A single value: its text, and the ``kind`` YAML 1.1 takes it for.
+
+    ``kind`` is ``str``, ``int``, ``float``, ``bool``, ``null``, ``timestamp`` or ``merge`` (``<<``).
+    """
+
+    mark: Mark
+    text: str
+    kind: str
+
+    def __str__(self) -> str:
+        if self.kind == "str":
+            return f"the text {shown(self.text)}"
+        if self.kind == "null":
+            return "an empty value"
+        if self.kind == "bool" and self.text.lower() not in ("true", "false"):
+            return f"{self.text}, which YAML reads as true or false"
+        what = {"bool": "the value", "timestamp": "the date", MERGE: "the merge key"}.get(
+            self.kind, "the number"
+        )
+        return f"{what} {shown(self.text)[1:-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    mark: Mark
+    items: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return "a list" if self.items else "an empty list"
+
+
+class Entry(NamedTuple):
+    """A key of a mapping, where it stands, and its value."""
+
+    mark: Mark
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A mapping; keys are text, each one once."""
+
+    mark: Mark
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "a mapping" if self.entries else "an empty mapping"
+
+
+Node = Scalar | Items | Fields
+
 
 MAX_BYTES = 1 << 20
 """A ConfigMap cannot hold more than 1 MiB either."""
@@ -321,3 +383,31 @@ class _Builder:
                     into.entries.setdefault(key, entry)
             else:
                 Place(self._complaints, "<<").complain(source, f"must be a mapping to merge, not {source}")
+
+
+_KEYS = ("kind", "apiVersion", "data")
+"""Keys of Kubernetes objects, none of which a configuration has."""
+
+
+def refuse_manifest(root: Node, complaints: Diagnostics) -> None:
+    """Refuses a file that is a Kubernetes object, such as the ConfigMap that carries a configuration.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    entries = root.entries if isinstance(root, Fields) else {}
+    found = [key for key in _KEYS if key in entries]
+    if not found or "resources" in entries:
+        return
+    kind = entries["kind"].value if "kind" in entries else None
+    name = kind.text if isinstance(kind, Scalar) else "ConfigMap" if "data" in found else "object"
+    data = entries["data"].value if "data" in entries else None
+    keys = [*data.entries] if isinstance(data, Fields) else []
+    if len(keys) == 1:
+        hint = f"keep only the text of its key {shown(keys[0])}, without the indentation"
+    elif keys:
+        hint = f"keep only the text of one of its keys, without the indentation: {', '.join(keys[:8])}"
+    else:
+        hint = "a configuration begins with `version: 1`"
+    mark = entries[found[0]].mark
+    complaints.fail(mark, f"this is a Kubernetes {name}, not a configuration of devhost", hint)

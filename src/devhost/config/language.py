@@ -23,7 +23,7 @@ from devhost.planning.settings import (
     WhenEmpty,
 )
 
-from .annotation import Bounds, Form, Raw
+from .reader import Bounds, Form, Raw
 
 MAX_RESOURCES = 1000
 """Each resource is a server with a socket of its own."""

@@ -1,26 +1,378 @@
-"""Node + type → typed value, or complaints: what a backend's ``Options`` and the file itself go through.
+"""Node + type → typed value, or diagnostics: what a backend's ``Options`` and the file itself go through.
 
 Understood are ``bool``, ``int``, ``float``, ``str``, ``Path``, ``Literal``, enums, ``None``, lists, tuples
 ``tuple[T, ...]``, sets, ``dict[str, T]``, dataclasses, ``Annotated[…, Bounds]``, unions of these and
-:data:`Raw`. ``Annotated[Where, Conditions(…)]`` is read as ``where`` of a resource is.
+:data:`Raw`. ``Annotated[Where, Conditions(…)]`` is read as ``where`` of a resource is: conditions on
+attributes, by the types that the backend declares. Scalars are read strictly where YAML 1.1 is generous, with
+a hint how to write what was meant.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
 import dataclasses
+import math
 import re
+import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, replace
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from devhost.backend import Conditions, OptionError
+from devhost.backend import Attribute, Conditions, OptionError
+from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
 
-from .annotation import LISTS, MAPPINGS, Bounds, Form, Raw, choices, is_enum, keys, members, required, spelled
 from .diagnostics import Diagnostics, Place, one_line, shown, suggest
-from .nodes import Fields, Items, Node, Scalar
-from .scalar import WRONG, read_bool, read_float, read_int, read_path, read_text, refuse
-from .selection import read_where
+from .document import Entry, Fields, Items, Node, Scalar
+
+Raw = Scalar | Items | Fields
+"""A value kept as its node, to be read later."""
+
+LISTS: Final[dict[Any, type]] = {
+    list: list,
+    tuple: tuple,
+    set: set,
+    frozenset: frozenset,
+    collections.abc.Sequence: tuple,
+    collections.abc.Iterable: tuple,
+    collections.abc.Collection: tuple,
+    collections.abc.Set: frozenset,
+}
+"""Types written as a list in YAML, and what such a value is made of."""
+
+MAPPINGS: Final = (dict, collections.abc.Mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """In ``Annotated``: the least and the greatest number, or length of a list."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """In ``Annotated[str, …]``: a pattern for the whole text, and how a message describes it."""
+
+    pattern: str
+    words: str
+
+
+def camel(name: str) -> str:
+    """The YAML key of a field: ``driver_root`` → ``driverRoot``, ``class_`` → ``class``."""
+    first, *rest = name.strip("_").split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in rest)
+
+
+def keys(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
+    """The YAML keys of a dataclass, each with its field and its type.
+
+    Raises:
+        NameError: an annotation names something that its module does not have.
+    """
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {camel(f.name): (f, hints[f.name]) for f in dataclasses.fields(cls) if f.init}
+
+
+def required(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field has no default."""
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def members(wanted: Any) -> tuple[Any, ...]:
+    """The members of a union; a type that is none has one: itself."""
+    if typing.get_origin(wanted) in (typing.Union, types.UnionType):
+        return typing.get_args(wanted)
+    return (wanted,)
+
+
+def noun(wanted: Any) -> str:
+    """What a type is called in a message."""
+    origin = typing.get_origin(wanted) or wanted
+    if wanted == Raw:
+        return "a value"
+    if len(members(wanted)) > 1:
+        return " or ".join(noun(one) for one in members(wanted) if one is not type(None))
+    if origin is typing.Annotated:
+        return noun(typing.get_args(wanted)[0])
+    if origin is typing.Literal or is_enum(wanted):
+        values = [spelled(value) for value in choices(wanted)]
+        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
+    if origin in LISTS:
+        return "a list"
+    names = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        Path: "a path",
+        type(None): "nothing",
+    }
+    return names.get(origin, "a mapping")
+
+
+def choices(wanted: Any) -> tuple[Any, ...]:
+    """The values of a ``Literal`` or an enum."""
+    if is_enum(wanted):
+        return tuple(member.value for member in wanted)
+    return typing.get_args(wanted)
+
+
+def spelled(value: object) -> str:
+    """A choice as it is written in YAML."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def is_enum(wanted: Any) -> bool:
+    return isinstance(wanted, type) and issubclass(wanted, Enum)
+
+
+_DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")
+
+
+class _Wrong(Enum):
+    WRONG = "wrong"
+
+
+WRONG: Final = _Wrong.WRONG
+"""Stands for a value that could not be read; the reason is among the complaints."""
+
+
+def refuse(node: Node, wanted: Any, place: Place, hint: str = "") -> Any:
+    """Complains that ``node`` is no ``wanted``; gives :data:`WRONG`."""
+    if not hint and isinstance(node, Scalar) and node.kind == "null":
+        hint = "give it a value or remove the key"
+    place.complain(node, f"must be {noun(wanted)}, not {node}", hint)
+    return WRONG
+
+
+def read_text(node: Node, place: Place) -> Any:
+    """Text; what YAML takes for something else is refused with the advice to quote it."""
+    if isinstance(node, Scalar) and node.kind == "str":
+        return node.text
+    quotable = isinstance(node, Scalar) and node.kind != "null"
+    return refuse(node, str, place, f"put it in quotes: {shown(node.text)}" if quotable else "")  # type: ignore[union-attr]
+
+
+def read_bool(node: Node, place: Place) -> Any:
+    """``true`` or ``false``; YAML 1.1's ``yes``, ``on`` and their opposites are refused."""
+    if isinstance(node, Scalar) and node.kind == "bool" and node.text.lower() in ("true", "false"):
+        return node.text.lower() == "true"
+    hint = ""
+    if isinstance(node, Scalar) and node.text.lower() in ("yes", "on", "y", "true"):
+        hint = "write true"
+    elif isinstance(node, Scalar) and node.text.lower() in ("no", "off", "n", "false"):
+        hint = "write false"
+    return refuse(node, bool, place, hint)
+
+
+def read_int(node: Node, place: Place) -> Any:
+    """A whole number in plain decimals; YAML 1.1's octal, hexadecimal and base 60 are refused."""
+    hint = ""
+    if isinstance(node, Scalar):
+        decimal = _DECIMAL.fullmatch(node.text) is not None
+        if node.kind == "int" and decimal:
+            return int(node.text)
+        if node.kind == "int":
+            hint = "write it in plain decimals: no leading 0, no 0x, no colons, at most 18 digits"
+        elif decimal:
+            hint = "remove the quotes"
+    return refuse(node, int, place, hint)
+
+
+def read_float(node: Node, place: Place) -> Any:
+    if isinstance(node, Scalar):
+        if node.kind == "int" and _DECIMAL.fullmatch(node.text):
+            return float(node.text)
+        if node.kind == "float":
+            with contextlib.suppress(ValueError):  # YAML's base 60 and `.inf` are not Python's
+                number = float(node.text)
+                if math.isfinite(number):
+                    return number
+    return refuse(node, float, place)
+
+
+def read_path(node: Node, place: Place) -> Any:
+    text = read_text(node, place)
+    if text is WRONG:
+        return WRONG
+    return Path(text) if text else refuse(node, Path, place, "it is empty")
+
+
+NOT: Final = "not"
+"""The key of a block whose value refuses devices."""
+
+RANGE: Final = re.compile(r"\s*([0-9]{1,18})?\s*(-)?\s*([0-9]{1,18})?\s*")
+
+_IN_DOMAIN: Final = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+"""A PCI address as people write it on machines with one domain; the kernel's always have that."""
+_DIGITS: Final = re.compile(r"[0-9a-fA-F]+")
+
+
+def declared(attributes: Mapping[str, Attribute], name: str) -> Attribute | None:
+    """The declaration of attribute ``name``: its own, or that of the longest family (``ID_*``) it is in."""
+    if name in attributes and not name.endswith("*"):
+        return attributes[name]
+    families = (f for f in attributes if f.endswith("*") and name.startswith(f[:-1]) and len(name) >= len(f))
+    longest = max(families, key=len, default=None)
+    return None if longest is None or name.endswith("*") else attributes[longest]
+
+
+def read_where(node: Node, backend: str, attributes: Mapping[str, Attribute], place: Place) -> Where:
+    """The blocks of a ``where``; what is wrong is complained about and left out."""
+    return _Selection(backend, attributes).where(node, place)
+
+
+class _Selection:
+    def __init__(self, backend: str, attributes: Mapping[str, Attribute]) -> None:
+        self._backend = backend
+        self._attributes = attributes
+        self._revealing = [name for name, attribute in attributes.items() if attribute.reveals]
+
+    def where(self, node: Node, place: Place) -> Where:
+        if isinstance(node, Fields):
+            return (self._view(self._block(node, place)),) if node.entries else ()
+        return tuple(map(self._view, self._blocks(node, place)))
+
+    def _view(self, block: Block) -> Block:
+        """The block with what it would have to name to see what devices inherited from their parts."""
+        named = {term.attribute for term in block.terms}
+        return (
+            block
+            if named.intersection(self._revealing)
+            else replace(block, without=" or ".join(self._revealing))
+        )
+
+    def _blocks(self, node: Node, place: Place) -> tuple[Block, ...]:
+        if not isinstance(node, Items):
+            place.complain(node, f"must be a mapping of attributes, or a list of such, not {node}")
+            return ()
+        if not node.items:
+            place.complain(node, "an empty list can never match", "remove the key to match every device")
+        blocks = []
+        for n, item in enumerate(node.items):
+            inner = place.item(n)
+            if not isinstance(item, Fields):
+                inner.complain(item, f"must be a mapping of attributes, not {item}")
+            elif not item.entries:
+                inner.complain(item, "an empty block matches every device", "remove it, or the whole list")
+            else:
+                blocks.append(self._block(item, inner))
+        return tuple(blocks)
+
+    def _block(self, node: Fields, place: Place) -> Block:
+        terms: list[Term] = []
+        refuse: tuple[Block, ...] = ()
+        for name, entry in node.entries.items():
+            if name == NOT:
+                refuse = self._refusals(entry.value, place.key(NOT))
+            elif (attribute := declared(self._attributes, name)) is None:
+                self._unknown(name, entry, place)
+            else:
+                terms.append(Term(name, _patterns(entry.value, attribute, place.key(name))))
+        return Block(tuple(terms), refuse)
+
+    def _refusals(self, node: Node, place: Place) -> tuple[Block, ...]:
+        if isinstance(node, Fields) and node.entries:
+            return (self._block(node, place),)
+        if isinstance(node, Fields):
+            place.complain(node, "an empty block refuses every device", "remove it")
+            return ()
+        return self._blocks(node, place)
+
+    def _unknown(self, name: str, entry: Entry, place: Place) -> None:
+        message = f"backend {self._backend} has no attribute {shown(name)}"
+        hint = suggest(name, self._attributes, "attributes")
+        if name.lower() in ("any", "or", "all", "and"):
+            hint = "all keys of a block must hold; a list of blocks means any of them"
+        place.complaints.add(entry.mark, place.path, message, hint)
+
+
+def _patterns(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, ...]:
+    if not isinstance(node, Items):
+        return _pattern(node, attribute, place)
+    if not node.items:
+        place.complain(node, "an empty list can never match", "remove the key, or name a value")
+    parts = (_pattern(item, attribute, place.item(n)) for n, item in enumerate(node.items))
+    return tuple(pattern for part in parts for pattern in part)
+
+
+def _pattern(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, ...]:
+    if not isinstance(node, Scalar):
+        place.complain(node, f"must be one value or a list of values, not {node}")
+        return ()
+    if attribute.type is bool:
+        value = read_bool(node, place)
+        return () if value is WRONG else (Flag(value),)
+    if attribute.type is int:
+        return _ranges(node, place)
+    return _text(node, attribute, place)
+
+
+def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ...]:
+    text = read_text(node, place)
+    if text is WRONG:
+        return ()
+    if not text:
+        hint = 'a device without this attribute is matched by not: {…: "*"}'
+        place.complain(node, "empty text matches no device", hint)
+        return ()
+    pattern = Text(text, fold=attribute.hex)
+    if attribute.hex and (problem := _odd_id(str(attribute.example), text)):
+        place.complain(node, *problem)
+        return ()
+    if attribute.words and not any(map(pattern.matches, attribute.words)):
+        what = f"the pattern {shown(text)} matches" if pattern.is_glob else f"{shown(text)} is"
+        hint = suggest(text, attribute.words, "values")
+        place.complain(node, f"{what} none of the values that this attribute can have", hint)
+        return ()
+    return (pattern,)
+
+
+def _odd_id(example: str, text: str) -> tuple[str, str] | None:
+    """What is wrong with an id that is not spelled as the attribute's example is, and how to mend it."""
+    prefixed = example.lower().startswith("0x")
+    if text[:2].lower() == "0x" and not prefixed:
+        return f"the ids of this attribute have no 0x, {shown(text)} does", "leave out the 0x"
+    if prefixed and _DIGITS.fullmatch(text):
+        return f"the ids of this attribute begin with 0x, {shown(text)} does not", f'write "0x{text}"'
+    bare = text.replace("-", "")
+    if bare != text and "-" not in example and _DIGITS.fullmatch(bare) and len(bare) == len(example):
+        return f"the ids of this attribute have no hyphens, {shown(text)} does", f'write "{bare}"'
+    if _IN_DOMAIN.fullmatch(example.partition(":")[2]) and _IN_DOMAIN.fullmatch(text.lower()):
+        return f"{shown(text)} lacks the domain of a PCI address", f'write "0000:{text}"'
+    return None
+
+
+def _ranges(node: Scalar, place: Place) -> tuple[Pattern, ...]:
+    """A whole number, or text such as ``0-3,6,8-``."""
+    if node.kind != "str":
+        value = read_int(node, place)
+        if value is not WRONG and value < 0:
+            hint = 'where the kernel says -1 a device has no such attribute: not: {…: "0-"}'
+            place.complain(node, f"numbers count from 0, {value} matches no device", hint)
+        return () if value is WRONG else (Range(value, value),)
+    ranges = []
+    for part in node.text.split(","):
+        found = RANGE.fullmatch(part)
+        if found is None or not (found[1] or found[3]) or (found[3] and not found[2]):
+            place.complain(
+                node, f"{shown(node.text)} is not a range of whole numbers", 'write it as "0-3,6,8-"'
+            )
+            return ()
+        low = int(found[1]) if found[1] else None
+        high = int(found[3]) if found[3] else None if found[2] else low
+        if low is not None and high is not None and low > high:
+            place.complain(
+                node, f"the range {shown(part.strip())} is empty", f'turn it round: "{high}-{low}"'
+            )
+            return ()
+        ranges.append(Range(low, high))
+    return tuple(ranges)
 
 
 def read(node: Node, wanted: Any, place: Place) -> Any:

@@ -18,9 +18,8 @@ from devhost.backend import Attribute, Backend, Conditions
 from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import Of
 
-from .annotation import LISTS, MAPPINGS, Bounds, Form, Raw, choices, keys, members, required
 from .language import File, Resource
-from .selection import NOT
+from .reader import LISTS, MAPPINGS, NOT, Bounds, Form, Raw, choices, keys, members, required
 
 Schema = dict[str, Any]
 """A JSON schema, or a part of one."""

@@ -17,8 +17,10 @@ from devhost.config.last_good import LastGood, state_dir
 from devhost.config.loader import DEFAULT, load, load_or_copy
 from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.server import CONNECTIONS
+from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
 from devhost.telemetry.log import get
+from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Wrong
 from devhost.telemetry.status import StatusServer
 from devhost.telemetry.systemd import SystemdNotifier, line
 from devhost.telemetry.watchdog import Watchdog
@@ -30,8 +32,6 @@ from .status import holders, status
 
 if TYPE_CHECKING:
     from devhost.telemetry.page.serving import StatusPage
-    from devhost.telemetry.prometheus import PrometheusMetrics
-    from devhost.telemetry.scraped import Entry, Held, Left, Wrong
 
 log = get(__name__)
 
@@ -90,12 +90,10 @@ async def serve(options: Options) -> None:
         descriptors.SERVING + resources * (descriptors.RESOURCE + CONNECTIONS),
     )
     asyncio.get_running_loop().set_exception_handler(_loop_failed())
-    metrics, status_page = None, None
+    metrics, status_page = Metrics(), None
     if listen is not None:
         from devhost.telemetry.page.serving import StatusPage
-        from devhost.telemetry.prometheus import PrometheusMetrics  # only where somebody reads them
 
-        metrics = PrometheusMetrics()
         status_page = StatusPage(lambda: status(host), pods=bool(options.show_pods))
 
     def changed() -> None:
@@ -116,17 +114,16 @@ async def serve(options: Options) -> None:
         notify.reloading,
         last_good,
     )
-    if metrics is not None:
-        metrics.name_entries(lambda: _entries(host))
-        metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
-    if metrics is not None and options.pod_metrics:
+    metrics.name_entries(lambda: _entries(host))
+    metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
+    if options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
     status_server = StatusServer(
         lambda: status(host), kubelet_dir=options.kubelet_dir, socket=options.status_socket
     )
     on_signals(host)
     async with AsyncExitStack() as stack:
-        if listen is not None and metrics is not None and status_page is not None:
+        if listen is not None and status_page is not None:
             http = _http(listen, metrics, status_page, host)
             stack.push_async_callback(http.stop)
             log.info("listening", address=str(await http.start()))
@@ -199,9 +196,7 @@ def _check_pods(options: Options) -> None:
         raise UsageError("--pod-metrics and --hide-pods contradict each other", "leave one of them out")
 
 
-def _http(listen: Listen, metrics: PrometheusMetrics, status_page: StatusPage, host: Host) -> HttpServer:
-    from devhost.telemetry.exposition import CONTENT_TYPE
-
+def _http(listen: Listen, metrics: Metrics, status_page: StatusPage, host: Host) -> HttpServer:
     async def alive() -> tuple[bool, str]:
         usable, reason = host.kubelet.usable()
         return await host.own_sockets.answer() if usable else (False, reason)

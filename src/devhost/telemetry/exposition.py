@@ -53,14 +53,6 @@ class Number:
     def __init__(self) -> None:
         self.value = 0.0
 
-    def inc(self, by: float = 1.0) -> None:
-        """Adds ``by``."""
-        self.value += by
-
-    def set(self, value: float) -> None:
-        """Makes it ``value``."""
-        self.value = value
-
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
         """Its one sample."""
         yield _line(name, labels, self.value)
@@ -119,9 +111,18 @@ class Family(Generic[S]):
             self._series[values] = self._make()
         return self._series[values]
 
+    def find(self, *values: str) -> S | None:
+        """The series with these values, if there is one."""
+        return self._series.get(values)
+
     def remove(self, *values: str) -> None:
         """Ends the series with these values, if there is one."""
         self._series.pop(values, None)
+
+    def end(self, first: str) -> None:
+        """Ends every series with this value of the first label."""
+        for values in [values for values in self._series if values[0] == first]:
+            del self._series[values]
 
     def lines(self) -> Iterator[str]:
         for values, series in list(self._series.items()):  # others may come and go between two lines

@@ -1,17 +1,26 @@
-"""What devhost counts, as calls named after what happened.
+"""What devhost counts: one table of metrics, and calls named after what happened.
 
-:class:`Metrics` counts nothing: it is what runs without ``--listen``, where nobody reads the figures.
-``prometheus.PrometheusMetrics`` overrides every method.
-
-Durations are in seconds. A resource or backend must have been added before anything is told of it; what
-is told of an unknown one is dropped, so that a late event cannot bring back the series of a resource
-that has gone.
+Every series of a resource, backend or observer exists at zero from the moment it is known, so that ``rate()``
+and ``absent()`` work from the first scrape, and ends when it goes. Durations are in seconds. An event of an
+unknown resource or backend is dropped, so that a late event cannot bring back series that have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from typing import Literal, get_args
+
+from devhost import __version__
+
+from .document import ProblemKind
+from .exposition import Distribution, Family, Gathered, Kind, Metric, Number, process, text
+from .log import printable
+from .page.redaction import hidden
 
 
 class CallFailure(StrEnum):
@@ -62,104 +71,521 @@ class Guess(StrEnum):
     """The kubelet has not said in time who has them."""
 
 
+Held = tuple[str, str, tuple[str, str, str] | None]
+"""A resource, one of its devices, and the container that holds it: namespace, pod and name, if known."""
+Wrong = tuple[Mapping[ProblemKind, int], Iterable[tuple[str, str, str]]]
+"""How many problems there are, by kind; and kind, subject and reason of each that is to be named."""
+Left = tuple[str, str]
+"""The resource that a device has left, and the reason."""
+Entry = tuple[str, str, str, bool, int]
+"""An entry's place in the file, name and backend, whether it is optional, and its number of devices."""
+
+Owner = Literal["resource", "prepared", "backend", "labels", "observer"]
+"""What series belong to: its name is their first label, and they end with it. ``prepared`` is a resource for
+which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are wanted."""
+
+
+_OWN_LABEL: Mapping[Owner, str] = {
+    "resource": "resource",
+    "prepared": "resource",
+    "backend": "backend",
+    "labels": "backend",
+    "observer": "observer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One metric.
+
+    Attributes:
+        name: without ``devhost_``.
+        owner: what its series belong to; ``None`` for the host itself.
+        more: the labels besides that of the owner.
+        values: every value of the last label, where it is fixed: all these series exist from the start.
+        starts: whether the series of an owner exist as soon as it is added.
+        buckets: the upper ends of a histogram's buckets.
+        scraped: whether its samples are made at each scrape instead of counted.
+    """
+
+    kind: Kind
+    name: str
+    help: str
+    owner: Owner | None = None
+    more: tuple[str, ...] = ()
+    values: Sequence[str] = ()
+    starts: bool = True
+    buckets: tuple[float, ...] = ()
+    scraped: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its labels."""
+        return (_OWN_LABEL[self.owner], *self.more) if self.owner else self.more
+
+
+_CALL = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_EVENT = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
+_SCAN = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+
+TABLE = (
+    Declaration(
+        "gauge",
+        "devices",
+        "Devices offered to the kubelet, each replica counted.",
+        "resource",
+        more=("backend", "health", "reason"),
+        starts=False,
+    ),
+    Declaration("counter", "allocations_total", "Allocate calls answered with devices.", "resource"),
+    Declaration(
+        "counter",
+        "allocation_failures_total",
+        "Allocate calls answered with an error.",
+        "resource",
+        more=("reason",),
+        values=tuple(CallFailure),
+    ),
+    Declaration(
+        "histogram",
+        "allocate_seconds",
+        "Time to answer Allocate, failures included.",
+        "resource",
+        buckets=_CALL,
+    ),
+    Declaration(
+        "histogram",
+        "prepare_seconds",
+        "Time to answer PreStartContainer, failures included.",
+        "prepared",
+        buckets=_CALL,
+    ),
+    Declaration(
+        "counter",
+        "prepare_failures_total",
+        "PreStartContainer calls answered with an error.",
+        "prepared",
+        more=("reason",),
+        values=tuple(CallFailure),
+    ),
+    Declaration(
+        "histogram", "prefer_seconds", "Time to answer GetPreferredAllocation.", "resource", buckets=_CALL
+    ),
+    Declaration("counter", "registrations_total", "Registrations the kubelet took.", "resource"),
+    Declaration(
+        "counter", "registration_failures_total", "Registrations that failed or were refused.", "resource"
+    ),
+    Declaration("gauge", "streams", "ListAndWatch streams open now; 1 is right.", "resource"),
+    Declaration("counter", "lists_total", "Device lists sent to the kubelet.", "resource"),
+    Declaration("gauge", "list_size_devices", "Devices in the last list sent.", "resource"),
+    Declaration("gauge", "list_revision", "Revision of the last list sent.", "resource"),
+    Declaration(
+        "histogram",
+        "event_to_list_seconds",
+        "From an event to the list it caused.",
+        "resource",
+        buckets=_EVENT,
+    ),
+    Declaration(
+        "histogram", "discovery_seconds", "Time of one successful discovery.", "backend", buckets=_SCAN
+    ),
+    Declaration("gauge", "backend_degraded", "1 while the backend works on its last good list.", "backend"),
+    Declaration(
+        "counter",
+        "backend_failures_total",
+        "Calls of the backend that failed.",
+        "backend",
+        more=("kind",),
+        values=tuple(BackendFailure),
+    ),
+    Declaration(
+        "gauge",
+        "provisioning",
+        "1 for the state in which the backend's provisioning of hardware is, 0 for the others.",
+        "backend",
+        more=("state",),
+        starts=False,
+    ),
+    Declaration("gauge", "labels", "Node labels in the backend's file.", "labels"),
+    Declaration(
+        "counter",
+        "label_files_total",
+        "Times the backend's file of node labels was written or removed.",
+        "labels",
+    ),
+    Declaration(
+        "counter", "label_failures_total", "Times its labels could not be told or written.", "labels"
+    ),
+    Declaration(
+        "gauge",
+        "observer_paused",
+        "1 while the observer is not called because it failed or hung.",
+        "observer",
+    ),
+    Declaration(
+        "counter",
+        "observer_failures_total",
+        "Calls of the observer that failed.",
+        "observer",
+        more=("kind",),
+        values=tuple(ObserverFailure),
+    ),
+    Declaration(
+        "counter",
+        "observer_dropped_total",
+        "News dropped because the observer was too slow or paused.",
+        "observer",
+    ),
+    Declaration("gauge", "plan_refusals", "Devices the plan leaves out now.", more=("reason",), starts=False),
+    Declaration(
+        "counter",
+        "affinity_guesses_total",
+        "Pairs of requests taken for one container's, by how it turned out.",
+        more=("result",),
+        values=tuple(Guess),
+    ),
+    Declaration("gauge", "config_generation", "Configurations that took effect since start."),
+    Declaration(
+        "gauge",
+        "config_last_reload_success",
+        "1 if the last configuration read took effect, 0 if it was refused.",
+    ),
+    Declaration(
+        "gauge", "config_last_reload_timestamp_seconds", "When a configuration was last read, in Unix time."
+    ),
+    Declaration(
+        "gauge",
+        "build_info",
+        "Always 1; the label names the version.",
+        more=("version",),
+        values=(__version__,),
+    ),
+    Declaration("gauge", "problems", "Things that are wrong now.", more=("kind",), scraped=True),
+    Declaration(
+        "gauge",
+        "problem_info",
+        "1 for each thing that is wrong now, at most 100.",
+        more=("kind", "subject", "reason"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "devices_left",
+        "Devices that left the list within the last hour, at most 20 of a resource.",
+        more=("resource", "reason"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "entry_devices",
+        "Devices that an entry of the file serves now, those of all resources that it makes.",
+        more=("entry", "resource", "backend", "optional"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_held",
+        "1 for each device and container that holds it; the container's labels are empty if unknown.",
+        more=("resource", "device", "namespace", "pod", "container"),
+        scraped=True,
+    ),
+)
+"""Every metric, in the order of a scrape and of ``docs/metrics.md``."""
+
+MOST_REASONS = 20
+"""Reasons for which devices of one resource are unhealthy that have series of their own."""
+
+OTHER_REASONS = "other reasons"
+"""What stands for all others."""
+
+
+@dataclass(slots=True)
+class _Resource:
+    """What is known of a resource; ``reasons`` are those its devices are unhealthy for."""
+
+    backend: str
+    prepares: bool
+    reasons: set[str] = field(default_factory=set)
+
+
 class Metrics:
-    """The events devhost counts; this class lets them pass."""
+    """Counts what happens to one host.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._numbers: dict[str, Family[Number]] = {}
+        self._distributions: dict[str, Family[Distribution]] = {}
+        for one in TABLE:
+            full = f"devhost_{one.name}"
+            if one.kind == "histogram":
+                made = partial(Distribution, one.buckets)
+                self._distributions[one.name] = Family(one.kind, full, one.help, one.labels, made)
+            elif not one.scraped:
+                self._numbers[one.name] = Family(one.kind, full, one.help, one.labels, Number)
+        self._begin(None)
+        self._numbers["build_info"].labels(__version__).value = 1
+        self._resources: dict[str, _Resource] = {}
+        self._refusals: set[str] = set()
+        self._wrong: Callable[[], Wrong] = lambda: ({}, ())
+        self._left: Callable[[], Iterable[Left]] = lambda: ()
+        self._entries: Callable[[], Iterable[Entry]] = lambda: ()
+        self._held: Callable[[], Iterable[Held]] | None = None
+        self._reason: Callable[[str], str] = lambda reason: printable(hidden(reason))
+
+    def _begin(self, owner: Owner | None, *name: str) -> None:
+        for one in TABLE:
+            if one.owner == owner and one.starts and not one.scraped:
+                family = self._distributions.get(one.name) or self._numbers[one.name]
+                for value in one.values or (None,):
+                    family.labels(*name, *(() if value is None else (value,)))
+
+    def _end(self, owner: Owner, name: str) -> None:
+        for one in TABLE:
+            if one.owner == owner:
+                (self._distributions.get(one.name) or self._numbers[one.name]).end(name)
+
+    def _add(self, metric: str, *labels: str, by: float = 1.0) -> None:
+        if series := self._numbers[metric].find(*labels):
+            series.value += by
+
+    def _set(self, metric: str, *labels: str, to: float) -> None:
+        if series := self._numbers[metric].find(*labels):
+            series.value = to
+
+    def _observe(self, metric: str, *labels: str, seconds: float) -> None:
+        if series := self._distributions[metric].find(*labels):
+            series.observe(seconds)
+
+    def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
+        """From now on says who holds what, with the names of pods.
+
+        Args:
+            held: gives each device and container once.
+        """
+        self._held = held
+        self._reason = printable
+
+    def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:
+        """From now on reports how many devices each entry of the file has.
+
+        Args:
+            listed: gives every entry.
+        """
+        self._entries = listed
+
+    def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
+        """From now on reports what is wrong, and which devices left recently, as these say at each scrape."""
+        self._wrong, self._left = wrong, left
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric there is, in the order of a scrape."""
+        yield from process()
+        scraped = dict(self._scrape())
+        for one in TABLE:
+            if not one.scraped:
+                yield self._distributions.get(one.name) or self._numbers[one.name]
+            elif one.name in scraped:
+                yield Gathered(f"devhost_{one.name}", one.help, one.labels, scraped[one.name])
+
+    def _scrape(self) -> Iterator[tuple[str, Iterable[tuple[Sequence[str], float]]]]:
+        counts, named = self._wrong()
+        yield "problems", (((kind,), counts.get(kind, 0)) for kind in get_args(ProblemKind))
+        # a series must not be there twice
+        infos = dict.fromkeys((kind, subject, self._reason(reason)) for kind, subject, reason in named)
+        yield "problem_info", ((info, 1) for info in infos)
+        yield "devices_left", Counter((name, self._reason(reason)) for name, reason in self._left()).items()
+        yield (
+            "entry_devices",
+            (
+                ((place, name, backend, "true" if optional else "false"), devices)
+                for place, name, backend, optional, devices in self._entries()
+            ),
+        )
+        if self._held is not None:
+            yield (
+                "device_held",
+                (((name, device, *(holder or ("", "", ""))), 1) for name, device, holder in self._held()),
+            )
+
+    async def render(self) -> bytes:
+        """Every series in the format of :data:`.exposition.CONTENT_TYPE`."""
+        return await text(self.collect())
 
     def resource_added(self, resource: str, backend: str, prepares: bool = False) -> None:
         """The plan has a resource of this name: its series exist from now on, at zero.
 
         ``prepares`` is whether the kubelet calls PreStartContainer for it; else there are no series of that.
         """
+        known = self._resources.get(resource)
+        if known is not None and (known.backend, known.prepares) == (backend, prepares):
+            return
+        self.resource_removed(resource)
+        self._resources[resource] = _Resource(backend, prepares)
+        for health in ("Healthy", "Unhealthy"):
+            self._numbers["devices"].labels(resource, backend, health, "")
+        self._begin("resource", resource)
+        if prepares:
+            self._begin("prepared", resource)
 
     def resource_removed(self, resource: str) -> None:
         """The resource left the configuration: its series end."""
+        if self._resources.pop(resource, None) is not None:
+            self._end("resource", resource)
+            self._end("prepared", resource)
 
     def devices(self, resource: str, healthy: int, unhealthy: Mapping[str, int]) -> None:
         """The resource's inventory now has so many tokens (replicas count), those unhealthy by reason."""
+        known = self._resources.get(resource)
+        if known is None:
+            return
+        family, backend = self._numbers["devices"], known.backend
+        family.labels(resource, backend, "Healthy", "").value = healthy
+        family.labels(resource, backend, "Unhealthy", "").value = unhealthy.get("", 0)
+        counts: Counter[str] = Counter()
+        for reason, count in unhealthy.items():
+            counts[self._reason(reason)] += count
+        ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+        by_reason = {reason: count for reason, count in ordered[:MOST_REASONS] if reason}
+        if rest := sum(count for reason, count in ordered[MOST_REASONS:] if reason):
+            by_reason[OTHER_REASONS] = rest
+        for reason in known.reasons - by_reason.keys():
+            family.remove(resource, backend, "Unhealthy", reason)
+        known.reasons = set(by_reason)
+        for reason, count in by_reason.items():
+            family.labels(resource, backend, "Unhealthy", reason).value = count
 
     def registered(self, resource: str) -> None:
         """The kubelet took a registration."""
+        self._add("registrations_total", resource)
 
     def registration_failed(self, resource: str) -> None:
         """The kubelet refused a registration or could not be reached."""
+        self._add("registration_failures_total", resource)
 
     def streams(self, resource: str, count: int) -> None:
         """So many ListAndWatch streams are open now."""
+        self._set("streams", resource, to=count)
 
     def list_sent(self, resource: str, devices: int, revision: int, since_event: float | None) -> None:
         """A list left for the kubelet; ``since_event`` is ``None`` when no event caused it."""
+        self._add("lists_total", resource)
+        self._set("list_size_devices", resource, to=devices)
+        self._set("list_revision", resource, to=revision)
+        if since_event is not None:
+            self._observe("event_to_list_seconds", resource, seconds=since_event)
 
     def allocated(self, resource: str, seconds: float) -> None:
         """Allocate answered with devices."""
+        self._add("allocations_total", resource)
+        self._observe("allocate_seconds", resource, seconds=seconds)
 
     def allocation_failed(self, resource: str, reason: CallFailure, seconds: float) -> None:
         """Allocate answered with an error."""
+        self._add("allocation_failures_total", resource, reason)
+        self._observe("allocate_seconds", resource, seconds=seconds)
 
     def prepared(self, resource: str, seconds: float) -> None:
         """PreStartContainer answered that the devices are ready."""
+        self._observe("prepare_seconds", resource, seconds=seconds)
 
     def preparation_failed(self, resource: str, reason: CallFailure, seconds: float) -> None:
         """PreStartContainer answered with an error."""
+        self._add("prepare_failures_total", resource, reason)
+        self._observe("prepare_seconds", resource, seconds=seconds)
 
     def preferred(self, resource: str, seconds: float) -> None:
         """GetPreferredAllocation answered."""
+        self._observe("prefer_seconds", resource, seconds=seconds)
 
     def affinity_guessed(self, result: Guess) -> None:
         """It is known now, or never will be, whether a guess that devices were drawn by was right."""
+        self._add("affinity_guesses_total", result)
 
     def backend_added(self, backend: str) -> None:
         """A backend runs: its series exist from now on, at zero."""
+        self._begin("backend", backend)
 
     def backend_removed(self, backend: str) -> None:
-        """No resource needs the backend any more: its series end."""
+        """No resource needs the backend any longer: its series end."""
+        self._end("backend", backend)
 
     def discovered(self, backend: str, seconds: float) -> None:
-        """A discovery went well and took so long."""
+        """A discovery succeeded and took so long."""
+        self._observe("discovery_seconds", backend, seconds=seconds)
 
     def backend_failed(self, backend: str, kind: BackendFailure) -> None:
         """One call of the backend failed."""
+        self._add("backend_failures_total", backend, kind)
 
     def backend_degraded(self, backend: str, degraded: bool) -> None:
-        """The backend works on its last good list (``True``), or is well again (``False``)."""
+        """The backend works on its last good list (``True``), or is healthy again (``False``)."""
+        self._set("backend_degraded", backend, to=degraded)
 
     def provisioning(self, backend: str, states: Mapping[str, bool]) -> None:
-        """The hardware stands otherwise: every state there is, and whether it is the present one."""
+        """The state of the hardware changed: every state there is, and whether it is the present one."""
+        if self._numbers["backend_degraded"].find(backend):
+            for state, present in states.items():
+                self._numbers["provisioning"].labels(backend, state).value = present
 
     def labels_wanted(self, backend: str) -> None:
         """Node labels of the backend are wanted: their series exist from now on, at zero."""
+        self._begin("labels", backend)
 
     def labels_unwanted(self, backend: str) -> None:
-        """None are wanted any more: their series end."""
+        """None are wanted any longer: their series end."""
+        self._end("labels", backend)
 
     def labels_written(self, backend: str, labels: int, anew: bool) -> None:
         """Its file has so many labels; ``anew`` is whether it had to be made, changed or removed for that."""
+        self._set("labels", backend, to=labels)
+        self._add("label_files_total", backend, by=anew)
 
     def labels_failed(self, backend: str) -> None:
-        """The backend did not tell its labels, or the file could not be written."""
+        """The backend did not give its labels, or the file could not be written."""
+        self._add("label_failures_total", backend)
 
     def planned(self, refusals: Mapping[str, int]) -> None:
-        """A new plan holds; ``refusals`` is how many devices it left out, by a short fixed reason.
+        """A new plan is in effect; ``refusals`` is how many devices it left out, by a short fixed reason.
 
         A reason of an earlier plan that is not among them goes to zero.
         """
+        self._refusals.update(refusals)
+        for reason in self._refusals:
+            self._numbers["plan_refusals"].labels(reason).value = refusals.get(reason, 0)
 
     def config_loaded(self, generation: int) -> None:
         """A configuration took effect, the first one or a reload."""
+        self._set("config_generation", to=generation)
+        self._reloaded(True)
 
     def config_rejected(self) -> None:
         """A changed configuration was refused and the old one stays."""
+        self._reloaded(False)
+
+    def _reloaded(self, success: bool) -> None:
+        self._set("config_last_reload_success", to=success)
+        self._set("config_last_reload_timestamp_seconds", to=self._clock())
 
     def observer_added(self, observer: str) -> None:
         """An observer listens: its series exist from now on, at zero."""
+        self._begin("observer", observer)
 
     def observer_removed(self, observer: str) -> None:
-        """The observer is called no more: its series end."""
+        """The observer is called no longer: its series end."""
+        self._end("observer", observer)
 
     def observer_failed(self, observer: str, kind: ObserverFailure) -> None:
         """One call of the observer failed."""
+        self._add("observer_failures_total", observer, kind)
 
     def observer_dropped(self, observer: str, news: int) -> None:
-        """So many news were dropped because the observer was too slow, or paused."""
+        """So many events were dropped because the observer was too slow, or paused."""
+        self._add("observer_dropped_total", observer, by=news)
 
     def observer_paused(self, observer: str, paused: bool) -> None:
-        """The observer is left in peace for a while (``True``), or called again (``False``)."""
+        """The observer is not called for a while (``True``), or called again (``False``)."""
+        self._set("observer_paused", observer, to=paused)

@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from devhost.backend import option
-from devhost.config.annotation import Bounds, keys
 from devhost.config.diagnostics import Diagnostics, Place, shown
-from devhost.config.nodes import Fields, Scalar
-from devhost.config.reader import read_dataclass
-from devhost.config.scalar import WRONG
+from devhost.config.document import Fields, Scalar
+from devhost.config.reader import WRONG, Bounds, keys, read_dataclass
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from devhost.config.diagnostics import Diagnostics, shown
-from devhost.config.nodes import Fields, Scalar
+from devhost.config.document import Fields, Scalar
 
 from .manifests import WORKLOADS, Argument, Found, documents, of_kinds, program
 from .writing import Block, Entry, document

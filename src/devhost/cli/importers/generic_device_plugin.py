@@ -16,11 +16,9 @@ from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
 from devhost.backend.errors import ConfigError
-from devhost.config.annotation import Bounds, Raw
 from devhost.config.diagnostics import WHOLE_FILE, Diagnostics, Place, one_line, shown, suggest
-from devhost.config.nodes import Entry, Fields, Items, Node, Scalar
-from devhost.config.reader import read_dataclass
-from devhost.config.scalar import WRONG, read_text
+from devhost.config.document import Entry, Fields, Items, Node, Scalar
+from devhost.config.reader import WRONG, Bounds, Raw, read_dataclass, read_text
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 

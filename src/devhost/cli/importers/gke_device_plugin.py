@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError
-from devhost.config.annotation import Bounds
 from devhost.config.diagnostics import Diagnostics, shown
-from devhost.config.reader import read_dataclass
-from devhost.config.scalar import WRONG
+from devhost.config.reader import WRONG, Bounds, read_dataclass
 from devhost.planning.settings import MAX_REPLICAS
 
 from .gojson import Remark

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import Mark, Place, one_line, shown, suggest
-from devhost.config.nodes import Fields, Node, Scalar
+from devhost.config.document import Fields, Node, Scalar
 
 PCI_ID = re.compile(r"(0[xX])?([0-9A-Fa-f]{1,4})")
 """A vendor or device id in any spelling; its digits are the second group."""

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError
-from devhost.config.annotation import Bounds, keys
 from devhost.config.diagnostics import Diagnostics, shown
-from devhost.config.nodes import Fields
-from devhost.config.reader import read_dataclass
-from devhost.config.scalar import WRONG
+from devhost.config.document import Fields
+from devhost.config.reader import WRONG, Bounds, keys, read_dataclass
 from devhost.planning.settings import MAX_REPLICAS
 
 from .gojson import PCI_ID, Remark, known, pci_id

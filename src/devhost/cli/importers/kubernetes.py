@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from devhost.config.diagnostics import Diagnostics, Place, shown
-from devhost.config.document import parse_all
-from devhost.config.nodes import Fields, Items, Node, Scalar
+from devhost.config.document import Fields, Items, Node, Scalar, parse_all
 
 from .notation import IF_EMPTY, embedded, untabbed
 

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from devhost.backend import OptionError, option
-from devhost.config.annotation import Bounds, Raw, keys
 from devhost.config.diagnostics import Diagnostics, Place, shown
-from devhost.config.nodes import Entry as Key
-from devhost.config.nodes import Fields, Items, Node, Scalar
-from devhost.config.reader import read_dataclass
-from devhost.config.scalar import WRONG
+from devhost.config.document import Entry as Key
+from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.reader import WRONG, Bounds, Raw, keys, read_dataclass
 from devhost.planning import naming
 
 from .gojson import PCI_ID, Remark, known, pci_id

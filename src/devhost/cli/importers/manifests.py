@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from devhost.config.diagnostics import WHOLE_FILE, Diagnostics, Mark, Place, shown
-from devhost.config.document import parse_all
-from devhost.config.nodes import Fields, Items, Node, Scalar
+from devhost.config.document import Fields, Items, Node, Scalar, parse_all
 
 from .notation import IF_EMPTY, embedded, untabbed
 

@@ -6,8 +6,7 @@ import json
 import re
 
 from devhost.config.diagnostics import Diagnostics, Place
-from devhost.config.document import parse
-from devhost.config.nodes import Node, Scalar
+from devhost.config.document import Node, Scalar, parse
 
 IF_EMPTY = "is it the right file?"
 """The hint for an empty document of another plugin."""

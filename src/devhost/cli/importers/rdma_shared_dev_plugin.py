@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from devhost.backend import OptionError, option
-from devhost.config.annotation import Bounds, Raw, keys
 from devhost.config.diagnostics import Diagnostics, Place, shown, suggest
+from devhost.config.document import Entry, Fields, Node
 from devhost.config.language import MAX_RESOURCES
-from devhost.config.nodes import Entry, Fields, Node
-from devhost.config.reader import read_dataclass, read_fields
-from devhost.config.scalar import WRONG
+from devhost.config.reader import WRONG, Bounds, Raw, keys, read_dataclass, read_fields
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 

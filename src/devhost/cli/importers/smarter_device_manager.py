@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from devhost.backend import OptionError, option
-from devhost.config.annotation import Bounds, keys
 from devhost.config.diagnostics import Diagnostics, Mark, Place, shown
-from devhost.config.nodes import Items, Node
-from devhost.config.reader import read_dataclass
-from devhost.config.scalar import WRONG
+from devhost.config.document import Items, Node
+from devhost.config.reader import WRONG, Bounds, keys, read_dataclass
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 

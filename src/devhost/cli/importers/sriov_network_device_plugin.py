@@ -14,12 +14,10 @@ from typing import Annotated
 
 from devhost.backend import OptionError, option
 from devhost.backend.where import Where, covers
-from devhost.config.annotation import Bounds, Raw, keys
 from devhost.config.diagnostics import Diagnostics, Place, one_line, shown
+from devhost.config.document import Items, Node
 from devhost.config.language import MAX_RESOURCES
-from devhost.config.nodes import Items, Node
-from devhost.config.reader import read_dataclass, read_fields
-from devhost.config.scalar import WRONG
+from devhost.config.reader import WRONG, Bounds, Raw, keys, read_dataclass, read_fields
 from devhost.planning import naming
 
 from .gojson import Remark, known

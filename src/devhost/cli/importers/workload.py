@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devhost.config.diagnostics import Place
-from devhost.config.nodes import Fields, Items, Node, Scalar
+from devhost.config.document import Fields, Items, Node, Scalar
 
 from .kubernetes import Object, at, text_at
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from devhost.backend import OptionError, option
 from devhost.cli.importers.gojson import Remark, known
-from devhost.config.annotation import Bounds, Raw, keys
 from devhost.config.diagnostics import Place, shown
-from devhost.config.nodes import Entry, Fields, Items, Node, Scalar
+from devhost.config.document import Entry, Fields, Items, Node, Scalar
+from devhost.config.reader import Bounds, Raw, keys
 from devhost.planning import naming
 from devhost.planning.settings import MAX_REPLICAS
 

@@ -27,9 +27,8 @@ from devhost.cli.importers.kubernetes import (
 from devhost.cli.importers.notation import quoted, text
 from devhost.cli.importers.workload import Container, containers
 from devhost.config.diagnostics import Diagnostics, Place, one_line
-from devhost.config.nodes import Fields, Node
-from devhost.config.reader import read_dataclass
-from devhost.config.scalar import WRONG
+from devhost.config.document import Fields, Node
+from devhost.config.reader import WRONG, read_dataclass
 from devhost.planning.settings import LABEL_DIRECTORY
 
 from .config import Config

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from devhost.cli.importers.gojson import Remark
 from devhost.cli.importers.kubernetes import GUIDE, at, opened, some, text_at
 from devhost.cli.importers.workload import Container
-from devhost.config.annotation import keys
 from devhost.config.diagnostics import Place, suggest
-from devhost.config.nodes import Entry, Fields, Items, Node, Scalar
-from devhost.config.reader import read
-from devhost.config.scalar import WRONG
+from devhost.config.document import Entry, Fields, Items, Node, Scalar
+from devhost.config.reader import WRONG, keys, read
 
 from .config import Config, Flags, Plugin, pruned
 
