@@ -53,7 +53,8 @@ PROGRAM = """
 import asyncio, functools, pathlib, sys
 from devhost.telemetry import log
 log.configure("json")
-from devhost import daemon, watchdog
+from devhost.host import daemon
+from devhost.telemetry import watchdog
 daemon.Watchdog = functools.partial(watchdog.Watchdog, stall=2.0, tick=0.1)
 config, kubelet, root, status = map(pathlib.Path, sys.argv[1:])
 asyncio.run(daemon.serve(daemon.Options(config, kubelet, root, status_socket=status)))

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from test_status_socket import BackendRunner
+from test_status_socket import Source
 
 from devhost.telemetry import ask, rundir, status
 from devhost.telemetry.rundir import socket_name
@@ -26,7 +26,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def server(tmp_path: Path, path: Path) -> AsyncIterator[StatusServer]:
-    server = StatusServer(BackendRunner(), kubelet_dir=tmp_path / "kubelet")
+    server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet")
     running = asyncio.create_task(server.run())
     async with asyncio.timeout(60):
         yield server
@@ -51,7 +51,7 @@ async def test_a_socket_that_is_taken_away_is_made_again_and_told_of_once(
     else:
         shutil.rmtree(path.parent)
     await until(path.exists)
-    assert await ask.fetch(path) == BackendRunner()()
+    assert await ask.fetch(path) == Source()()
     await until(lambda: len(caplog.records) == 2)
     await asyncio.sleep(0.1)
     assert [record.getMessage() for record in caplog.records] == [
@@ -78,7 +78,7 @@ async def test_a_socket_that_another_devhost_made_in_its_place_is_left_alone(
 ) -> None:
     await until(path.exists)
     path.unlink()
-    other = StatusServer(BackendRunner(str(tmp_path / "other")), kubelet_dir=tmp_path / "kubelet")
+    other = StatusServer(Source(str(tmp_path / "other")), kubelet_dir=tmp_path / "kubelet")
     await other.start()
     await asyncio.sleep(0.1)
     assert (await ask.fetch(path))["kubelet"]["dir"] == str(tmp_path / "other")
@@ -103,4 +103,4 @@ async def test_a_directory_that_goes_at_the_very_moment_ends_nothing(
     monkeypatch.setattr(rundir, "bind", unlucky)
     path.unlink()
     await until(lambda: len(went) == 3 and path.exists())
-    assert await ask.fetch(path) == BackendRunner()()
+    assert await ask.fetch(path) == Source()()

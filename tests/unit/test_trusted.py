@@ -175,7 +175,7 @@ def test_a_link_of_another_user_in_a_sticky_directory_is_refused(place: Path) ->
 
 
 READ = (
-    "import sys; from devhost import trusted; "
+    "import sys; from devhost.backend import trusted; "
     "print(trusted.names(sys.argv[1]), trusted.read_bytes(sys.argv[2]))"
 )
 
