@@ -10,11 +10,11 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 BIN := $(VENV)/bin
 PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
 
-.PHONY: help setup run test test-root test-all check bench peers chart e2e vm gpu page soak image dist proto docs format clean
+.PHONY: help setup run test test-all test-root test-pythons check bench peers chart e2e vm gpu page soak image dist proto docs format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
-	  while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
+	  while IFS='|' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
 
 # tools/setup does nothing when the environment is as the pyproject.toml files want it.
 setup: ## make .venv with the host, every package in plugins/ and the development tools
@@ -24,14 +24,19 @@ run: ## set up, then show this machine's devices to a simulated kubelet (devhost
 	@PYTHON='$(PYTHON)' tools/setup $(VENV)
 	@$(BIN)/devhost demo
 
-test: setup ## set up, then run the tests; what needs root or hardware skips with its reason
-	@$(BIN)/pytest -n auto
+test: setup ## set up, then run the tests of every promise, in at most three minutes on two cores
+	@$(BIN)/pytest -q -n auto --dist worksteal -m 'not slow'
+
+# As root it installs the packages that some tests need, and names them otherwise.
+test-all: setup ## all tests: also both kubelet versions, the chart, quoted output, whole processes and more seeds
+	@tools/packages tests
+	@$(BIN)/pytest -n auto --dist worksteal
 
 test-root: setup ## only the tests that need root
 	@$(BIN)/pytest -m root
 
-test-all: ## run the tests with every supported Python that is installed
-	@tools/test-all
+test-pythons: ## run all tests with every supported Python that is installed
+	@tools/test-pythons
 
 check: setup ## formatting, lint, types, import direction, documentation
 	@$(BIN)/ruff format --check .
@@ -60,6 +65,7 @@ chart: setup ## build Helm and Kustomize if missing, test the manifests with the
 # KUBELET=…, HELM=… and so on use other programs, KUBERNETES=v1.36.3 another release, DEVHOST_E2E_IMAGE=… another
 # archive than that of `make image`: docs/e2e.md.
 e2e: setup ## as root: a real kubelet, scheduler and container runtime on real devices
+	@tools/packages e2e
 	@PYTHONPATH=tests/e2e $(BIN)/python -m onenode.binaries
 	@PYTHONPATH=tests/e2e $(BIN)/python -m onenode.shipped
 	@DEVHOST_E2E=1 timeout --foreground --kill-after=60s 60m $(BIN)/pytest -v tests/e2e
@@ -75,11 +81,13 @@ gpu: setup ## the GPUs of NVIDIA's that this machine has, with their driver; pri
 
 # SCREENSHOTS=1 also takes the pictures of docs/images; TESTS="-k keyboard" runs some of it: docs/page.md.
 page: setup ## the status page in a headless Chromium
+	@tools/packages page
 	@DEVHOST_PAGE=1 DEVHOST_SCREENSHOTS=$(SCREENSHOTS) timeout --foreground --kill-after=60s 15m \
 	  $(BIN)/pytest tests/page $(TESTS)
 
 # BASE=… names an image to build on, FRESH=1 makes everything anew: docs/image.md.
 image: setup ## as root: the DaemonSet's image, built without a daemon and tried in a container
+	@tools/packages image
 	@PYTHONPATH=tools timeout --foreground --kill-after=60s 45m $(BIN)/python -m image
 	@DEVHOST_IMAGE=1 $(BIN)/pytest -q tests/image
 

@@ -126,7 +126,7 @@ def test_supported_pythons_are_named_once_and_alike() -> None:
     versions = ["3.11", "3.12", "3.13", "3.14"]
     named = [one.rpartition(" ")[2] for one in project(ROOT)["classifiers"] if "Python :: 3." in one]
     assert named == versions
-    for script in ("tools/setup", "tools/test-all", ".ci/run"):
+    for script in ("tools/setup", "tools/test-pythons", "tools/packages"):
         assert set(versions) <= set(re.findall(r"3\.1\d", (ROOT / script).read_text())), script
 
 
@@ -138,7 +138,7 @@ def test_every_make_target_has_a_sentence() -> None:
     assert set(phony[1].split()) == documented
 
 
-@pytest.mark.parametrize("script", ["tools/setup", "tools/test-all", ".ci/run"])
+@pytest.mark.parametrize("script", ["tools/setup", "tools/test-pythons", "tools/packages", ".ci/run"])
 def test_scripts_can_be_run_and_parsed(script: str) -> None:
     file = ROOT / script
     assert os.access(file, os.X_OK)

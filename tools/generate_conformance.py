@@ -231,9 +231,9 @@ what has gone wrong with device plugins in the field, and why it does not go wro
 `make docs` from the markers at the tests.
 
 The tests run devhost against the [simulator](simulator.md) over real sockets, in both of its profiles
-(kubelets up to 1.36, and from 1.37 on), and are part of `make test`. Times in a promise are constants of
-the code, or were measured on an idle machine; tests wait for effects and check orders, so that a busy
-machine does not fail them.
+(kubelets up to 1.36, and from 1.37 on): `make test` in the newer one, `make test-all` in both. Times in a
+promise are constants of the code, or were measured on an idle machine; tests wait for effects and check
+orders, so that a busy machine does not fail them.
 
     .venv/bin/pytest tests/conformance
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from onenode.cluster import Cluster
+from onenode.machine import plugged
 from onenode.offers import FUSE, ZRAM
 from onenode.podresources import devices_of_pods
 from onenode.pods import Pods
@@ -52,12 +53,15 @@ def release(cluster: Cluster, installed: Release) -> Release:
 
 
 class Nothing:
-    """What a rollout must not lose: a pod with devices that runs throughout, and pods that come amid it."""
+    """What a rollout must not lose: a pod with devices that runs throughout, and pods that come amid it.
 
-    def __init__(self, cluster: Cluster, release: Release, pods: Pods, disks: int) -> None:
+    The pod holds every disk that matches, also those that were on the machine before the test.
+    """
+
+    def __init__(self, cluster: Cluster, release: Release, pods: Pods) -> None:
         self._cluster, self._release, self._pods = cluster, release, pods
+        self._disks = disks = plugged()
         cluster.shows(ZRAM, disks)
-        self._disks = disks
         self._usual = pods.create("without").running().nodes()
         self._holder = pods.create("holder", {FUSE: 1} | ({ZRAM: disks} if disks else {})).running()
         self._before = self._holder.identity(), self._held(), self._holder.nodes(), release.identity()
@@ -104,8 +108,9 @@ class Nothing:
 
 
 def test_a_rollout_restart_loses_nothing(cluster, release, zram, pods):
-    disks = len([zram.plug() for _ in range(2)])
-    nothing = Nothing(cluster, release, pods, disks)
+    for _ in range(2):
+        zram.plug()
+    nothing = Nothing(cluster, release, pods)
     release.kubectl("rollout", "restart", DAEMONSET)
     nothing.lost("during")
 
@@ -113,7 +118,8 @@ def test_a_rollout_restart_loses_nothing(cluster, release, zram, pods):
 def test_an_upgrade_with_another_image_and_other_values_loses_nothing_nor_does_its_rollback(
     cluster, release, zram, pods
 ):
-    nothing = Nothing(cluster, release, pods, len([zram.plug()]))
+    zram.plug()
+    nothing = Nothing(cluster, release, pods)
     release.request(values(SHARES + 2, AFTER) | {"logLevel": "debug", "podMetrics": True})
     nothing.lost("upgraded", SHARES + 2)
     assert release.image().endswith(f":{AFTER}")

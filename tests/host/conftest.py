@@ -123,7 +123,7 @@ def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path)
 
 
-@pytest.fixture(params=["1.36", "1.37"])
+@pytest.fixture(params=[pytest.param("1.36", marks=pytest.mark.slow), "1.37"])
 async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[KubeletSimulator]:
     simulator = KubeletSimulator(rig.kubelet_dir, request.param, pod_resources=rig.pod_resources)
     await simulator.start()

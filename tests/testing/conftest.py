@@ -157,7 +157,7 @@ async def tiny(plugin_dir: Path) -> AsyncIterator[Make]:
         await plugin.stop()
 
 
-@pytest.fixture(params=["1.36", "1.37"])
+@pytest.fixture(params=[pytest.param("1.36", marks=pytest.mark.slow), "1.37"])
 def profile(request: pytest.FixtureRequest) -> Profile:
     return request.param
 
