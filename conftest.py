@@ -1,4 +1,4 @@
-"""What all tests share: the marker ``slow`` by path, one line for each reason not to run, a state directory."""
+"""What all tests share: the marker ``slow`` by path, a line for each reason not to run, a state directory."""
 
 from __future__ import annotations
 

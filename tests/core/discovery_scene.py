@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 
 from devhost.backend import Attribute, Backend, Event
 from devhost.backend.model import Device, Health
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock
 from devhost.discovery.runner import BackendRunner, ServiceContext
 from devhost.discovery.scanner import Scanner, State
 from devhost.telemetry.metrics import BackendFailure, Metrics
@@ -98,11 +99,11 @@ def now() -> float:
 class Scene:
     """A discovery that runs, its source, and every time it said that something changed."""
 
-    def __init__(self, *, probes: bool = True) -> None:
+    def __init__(self, *, probes: bool = True, clock: Clock = LOOP_CLOCK) -> None:
         self.source = FakeSource(probes=probes)
         self.metrics = Counts()
         self.found: list[tuple[float, float | None]] = []
-        self.discovery = Scanner(cast("BackendRunner", self.source), self.metrics, self._found)
+        self.discovery = Scanner(cast("BackendRunner", self.source), self.metrics, self._found, clock=clock)
 
     def succeed(self, before: Scene) -> None:
         """Goes on where another one ended; call it before it runs."""

@@ -7,9 +7,10 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
-from affinity_brute import Scene, answer
+from affinity_brute import Scene, answer, terrain
 
 from devhost.backend.model import Device
+from devhost.planning.affinity import Request, prefer
 from devhost.planning.affinity.solver import Outside
 from devhost.planning.affinity.topology import Level, Links
 from devhost.planning.settings import Prefer
@@ -82,6 +83,15 @@ def test_more_than_sixteen_devices_grow_from_the_strongest_links() -> None:
     island = [f"g{n}" for n in range(20, 28)]
     links = {frozenset(pair): 4 for pair in combinations(island, 2)}
     assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 8, links=links) == island
+
+
+@pytest.mark.parametrize(("count", "exact"), [(16, True), (17, False), (64, False), (65, True)])
+def test_a_choice_counts_as_the_best_only_where_every_set_was_weighed(count: int, exact: bool) -> None:
+    """Beyond 64 devices links are left aside, and the best by all other criteria is found."""
+    devices = gpus(count)
+    request = Request(lambda token: token, list(devices), (), 4)
+    links = {frozenset(("g1", "g2")): 4}
+    assert prefer(Prefer.TOPOLOGY, terrain(devices), request, links=links).exact is exact
 
 
 def test_links_between_too_many_devices_are_left_aside() -> None:

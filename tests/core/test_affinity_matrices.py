@@ -54,7 +54,9 @@ def best(table: Sequence[Sequence[int]], size: int) -> int:
     return top
 
 
-@pytest.mark.parametrize("batch", range(20))
+@pytest.mark.parametrize(
+    "batch", [pytest.param(batch, marks=pytest.mark.slow if batch > 1 else ()) for batch in range(20)]
+)
 def test_sixteen_gpus_are_chosen_as_trying_all_sets_would(batch: int) -> None:
     """1000 matrices in all."""
     rng = random.Random(batch)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from discovery_scene import Scene, now
+from fake_clock import FakeClock
 from test_discovery_log import said
 
 from devhost.backend.errors import BackendError
@@ -108,3 +109,21 @@ def test_time_goes_on_for_an_exchanged_backend_also_while_it_says_nothing_at_all
             assert new.health("d0") == unhealthy("no driver")
 
     virtual(main())
+
+
+@pytest.mark.parametrize("probes", [False, True])
+async def test_a_scanner_that_ends_leaves_no_timer_behind(probes: bool) -> None:
+    """Its timer would publish stale devices over those of the scanner that came after it."""
+    clock = FakeClock()
+    scene = Scene(probes=probes, clock=clock)
+    scene.source.error = DEAD
+    running = asyncio.create_task(scene.discovery.run())
+    await clock.settle()
+    assert scene.state() is State.DEGRADED
+    assert clock.now + STALE_AFTER in clock.timers
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert clock.timers == []
+    published = len(scene.found)
+    await clock.advance(2 * STALE_AFTER)
+    assert len(scene.found) == published

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes.util
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +15,10 @@ from typing import Any
 
 import asyncinotify
 import pytest
+import pyudev
 
 from devhost.backend import Event
+from devhost.backend.sonames import by_soname
 from devhost.discovery import uevents
 from devhost.discovery.uevents import DirectoryWatch, UeventMonitor
 
@@ -74,6 +79,53 @@ def change() -> Callable[[], str]:
     return write
 
 
+@pytest.fixture
+def udevd(tmp_path: Path) -> Path:
+    """A root directory in which udevd seems to run."""
+    control = tmp_path / "udevd/run/udev/control"
+    control.parent.mkdir(parents=True)
+    control.touch()
+    return tmp_path / "udevd"
+
+
+CHILDLESS = """
+import asyncio, sys
+
+STARTS = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec", "os.system"}
+
+def refuse(event, arguments):
+    if event in STARTS:
+        raise AssertionError(f"it starts a process: {event} {arguments}")
+
+sys.addaudithook(refuse)
+
+from devhost.discovery.uevents import UeventMonitor
+
+async def main():
+    try:
+        UeventMonitor(print).close()
+    except OSError:
+        print("no netlink here, and libudev was loaded")
+
+asyncio.run(main())
+"""
+
+
+def test_listening_for_uevents_starts_no_process() -> None:
+    """ldconfig and gcc, with which libraries can be found, cost more than everything else at the start."""
+    subprocess.run([sys.executable, "-c", CHILDLESS], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("known", [{}, {"c": "libc.so.of-no-distribution"}])
+def test_libraries_that_have_no_soname_are_found_in_the_ordinary_way(
+    known: dict[str, str],
+) -> None:
+    ordinary = ctypes.util.find_library
+    with by_soname(known):
+        assert ctypes.util.find_library("c") == ordinary("c")
+    assert ctypes.util.find_library is ordinary
+
+
 @pytest.mark.root
 @real_uevents
 async def test_a_kernel_uevent_arrives_with_everything_a_backend_needs(change: Any) -> None:
@@ -109,11 +161,10 @@ async def test_after_close_nothing_is_heard_any_more(change: Any) -> None:
 @pytest.mark.root
 @real_uevents
 async def test_a_full_buffer_ends_in_a_call_to_look_at_everything(
-    change: Any, monkeypatch: pytest.MonkeyPatch
+    change: Any,
 ) -> None:
-    monkeypatch.setattr(uevents, "RECEIVE_BUFFER", 4096)
     heard = Heard()
-    monitor = UeventMonitor(heard)
+    monitor = UeventMonitor(heard, buffer=4096)
     try:
         for _ in range(300):  # the loop has no turn meanwhile, so the buffer overflows
             change()
@@ -125,12 +176,10 @@ async def test_a_full_buffer_ends_in_a_call_to_look_at_everything(
 @pytest.mark.root
 @real_uevents
 async def test_where_udevd_runs_the_kernels_events_are_only_a_late_second_look(
-    change: Any, monkeypatch: pytest.MonkeyPatch
+    change: Any, udevd: Path
 ) -> None:
-    monkeypatch.setattr(uevents, "udevd_runs", lambda: True)
-    monkeypatch.setattr(uevents, "SETTLE", 0.05)
     heard = Heard()
-    monitor = UeventMonitor(heard)
+    monitor = UeventMonitor(heard, udevd, own_root=udevd, settle=0.05)
     try:
         assert monitor.source == "udev"
         change()
@@ -143,13 +192,11 @@ async def test_where_udevd_runs_the_kernels_events_are_only_a_late_second_look(
 @pytest.mark.root
 @real_uevents
 async def test_where_udevd_cannot_be_heard_the_kernels_event_counts_at_once_and_a_late_look_follows(
-    change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Any, tmp_path: Path, udevd: Path
 ) -> None:
-    """So it is in a pod with a network of its own; udevd sets names and permissions after the kernel."""
-    monkeypatch.setattr(uevents, "udevd_runs", lambda root=None: root == tmp_path)
-    monkeypatch.setattr(uevents, "SETTLE", 0.05)
+    """This is so in a pod with its own network; udevd sets names and permissions after the kernel."""
     heard = Heard()
-    monitor = UeventMonitor(heard, tmp_path)
+    monitor = UeventMonitor(heard, udevd, own_root=tmp_path / "pod", settle=0.05)
     try:
         assert monitor.source == "kernel"
         change()
@@ -160,7 +207,7 @@ async def test_where_udevd_cannot_be_heard_the_kernels_event_counts_at_once_and_
 
 
 async def test_a_monitor_that_opens_only_half_way_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, udevd: Path
 ) -> None:
     class Monitor:
         opened: list[Monitor] = []  # noqa: RUF012 - reset by the class being made per test
@@ -184,10 +231,9 @@ async def test_a_monitor_that_opens_only_half_way_leaves_nothing_behind(
         def fileno(self) -> int:
             return self.descriptors[0]
 
-    monkeypatch.setattr(uevents, "udevd_runs", lambda: True)
-    monkeypatch.setattr("devhost.discovery.uevents.pyudev.Monitor", Monitor)
+    monkeypatch.setattr(pyudev, "Monitor", Monitor)
     with pytest.raises(OSError, match="no netlink"):
-        UeventMonitor(Heard())
+        UeventMonitor(Heard(), own_root=udevd)
     (only,) = Monitor.opened
     assert not asyncio.get_running_loop().remove_reader(only.fileno())
     for descriptor in only.descriptors:

@@ -13,19 +13,22 @@ import pytest
 
 from devhost.backend.model import HEALTHY, Device
 from devhost.backend.observe import Appeared, Left, News
-from devhost.discovery import observers as module
 from devhost.discovery.catalog import Catalog, InstalledObserver, Refusal
-from devhost.discovery.observers import Batch, Observer, Observers, State
+from devhost.discovery.observers import (
+    DEADLINE,
+    LIMIT,
+    MOST,
+    PATIENCE,
+    Batch,
+    Limits,
+    Observer,
+    Observers,
+    State,
+)
 from devhost.discovery.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.05)
 
 
 @dataclass
@@ -91,10 +94,11 @@ def left(*devices: str) -> Batch:
 class Rig:
     """Observers that run; use as a context."""
 
-    def __init__(self, *ears: Ear) -> None:
+    def __init__(self, *ears: Ear, deadline: float = DEADLINE, queue: int = LIMIT) -> None:
         self.tasks = Tasks()
         self.metrics = Counts()
-        self.observers = Observers(self.tasks, self.metrics)
+        limits = Limits(deadline, queue, first_pause=0.01, longest_pause=0.05)
+        self.observers = Observers(self.tasks, self.metrics, limits=limits)
         self.ears = ears
 
     async def __aenter__(self) -> Rig:
@@ -123,9 +127,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_news_arrive_in_order_on_one_thread_that_is_not_the_loops() -> None:
     ear = Ear()
     async with Rig(ear) as rig:
-        rig.observers.tell(appeared("a", "b"))
-        rig.observers.tell(left("a"))
-        rig.observers.tell(appeared("c"))
+        rig.observers.publish(appeared("a", "b"))
+        rig.observers.publish(left("a"))
+        rig.observers.publish(appeared("c"))
         await rig.observers.flush(60)
     assert ear.heard == [("appeared", ["a", "b"], 0), ("left", ["a"], 0), ("appeared", ["c"], 0)]
     assert len(ear.threads) == 1
@@ -137,7 +141,7 @@ async def test_without_observers_there_is_no_thread_and_nothing_is_made() -> Non
     async with Rig() as rig:
         assert not rig.observers
         assert rig.tasks.named() == {}
-        rig.observers.tell(Batch(Appeared, 1, lambda: pytest.fail("somebody made it")))
+        rig.observers.publish(Batch(Appeared, 1, lambda: pytest.fail("somebody made it")))
         await rig.observers.flush(60)
     assert threading.active_count() == before
 
@@ -145,9 +149,9 @@ async def test_without_observers_there_is_no_thread_and_nothing_is_made() -> Non
 async def test_an_observer_hears_only_of_what_it_has_hooks_for_and_of_nothing_when_nothing_is() -> None:
     ear = Ear(hooks=("devhost_left",))
     async with Rig(ear) as rig:
-        rig.observers.tell(Batch(Appeared, 1, lambda: pytest.fail("somebody made it")))
-        rig.observers.tell(left())
-        rig.observers.tell(left("a"))
+        rig.observers.publish(Batch(Appeared, 1, lambda: pytest.fail("somebody made it")))
+        rig.observers.publish(left())
+        rig.observers.publish(left("a"))
         await rig.observers.flush(60)
     assert ear.heard == [("left", ["a"], 0)]
 
@@ -155,9 +159,9 @@ async def test_an_observer_hears_only_of_what_it_has_hooks_for_and_of_nothing_wh
 async def test_ten_thousand_devices_are_ten_calls() -> None:
     ear, many = Ear(), [f"d{n}" for n in range(10_000)]
     async with Rig(ear) as rig:
-        rig.observers.tell(appeared(*many))
+        rig.observers.publish(appeared(*many))
         await rig.observers.flush(60)
-    assert [len(ids) for _, ids, _ in ear.heard] == [module.MOST] * 10
+    assert [len(ids) for _, ids, _ in ear.heard] == [MOST] * 10
     assert [one for _, ids, _ in ear.heard for one in ids] == many
 
 
@@ -172,10 +176,10 @@ async def test_one_that_raises_is_logged_once_for_each_kind_and_harms_nobody(
     bad.during = fail
     async with Rig(bad, good) as rig:
         for number in range(4):
-            rig.observers.tell(left(str(number)))
+            rig.observers.publish(left(str(number)))
             await rig.observers.flush(60)
-        assert [observer.standing.failures for observer in rig.observers] == [4, 0]
-        assert [observer.standing.state for observer in rig.observers] == [State.OK, State.OK]
+        assert [observer.condition.failures for observer in rig.observers] == [4, 0]
+        assert [observer.condition.state for observer in rig.observers] == [State.OK, State.OK]
     assert len(good.heard) == 4
     assert 1 <= lines(caplog).count("observer failed") <= 2
     assert rig.metrics.told == [("bad", ObserverFailure.ERROR)] * 4
@@ -192,11 +196,11 @@ async def test_whatever_it_raises_is_only_a_failure(error: BaseException) -> Non
 
     ear.during = fail
     async with Rig(ear) as rig:
-        rig.observers.tell(left("a"))
+        rig.observers.publish(left("a"))
         await rig.observers.flush(60)
-        assert rig.only.standing.failures == 1
+        assert rig.only.condition.failures == 1
         ear.during = lambda: None
-        rig.observers.tell(left("b"))
+        rig.observers.publish(left("b"))
         await rig.observers.flush(60)
     assert ear.heard == [("left", ["b"], 0)]
 
@@ -213,24 +217,23 @@ async def test_one_that_fails_in_a_row_is_paused_and_comes_back_by_itself(
 
     ear.during = fail
     async with Rig(ear) as rig:
-        for number in range(module.PATIENCE):
-            rig.observers.tell(left(str(number)))
-        await until(lambda: rig.only.standing.state is State.PAUSED)
-        assert rig.only.standing.reason == "devhost_left: OSError: disk full"
+        for number in range(PATIENCE):
+            rig.observers.publish(left(str(number)))
+        await until(lambda: rig.only.condition.state is State.PAUSED)
+        assert rig.only.condition.reason == "devhost_left: OSError: disk full"
         broken = False
-        rig.observers.tell(left("now"))
+        rig.observers.publish(left("now"))
         await until(lambda: ear.heard)
-        await until(lambda: rig.only.standing.state is State.OK)
-        assert rig.only.standing.reason == ""
+        await until(lambda: rig.only.condition.state is State.OK)
+        assert rig.only.condition.reason == ""
     assert lines(caplog).count("observer is paused") == 1
     assert lines(caplog).count("observer is back") == 1
     assert (("ear", True) in rig.metrics.told, rig.metrics.told[-1]) == (True, ("ear", False))
 
 
 async def test_one_that_hangs_is_left_alone_until_its_call_returns(
-    until: Until, monkeypatch: pytest.MonkeyPatch
+    until: Until,
 ) -> None:
-    monkeypatch.setattr(module, "DEADLINE", 0.05)
     hung, other, over = Ear("hung"), Ear("other"), threading.Event()
     entered: list[int] = []
 
@@ -239,34 +242,33 @@ async def test_one_that_hangs_is_left_alone_until_its_call_returns(
         over.wait(120)
 
     hung.during = hang
-    async with Rig(hung, other) as rig:
+    async with Rig(hung, other, deadline=0.05) as rig:
         stuck = next(iter(rig.observers))
         for number in range(3):
-            rig.observers.tell(left(str(number)))
-        await until(lambda: stuck.standing.state is State.PAUSED)
-        assert stuck.standing.reason == "devhost_left did not return within 0.05 s"
+            rig.observers.publish(left(str(number)))
+        await until(lambda: stuck.condition.state is State.PAUSED)
+        assert stuck.condition.reason == "devhost_left did not return within 0.05 s"
         await until(lambda: len(other.heard) == 3)
         await asyncio.sleep(0.2)  # many a pause has passed, and nobody called
         assert len(entered) == 1
         assert stuck.waiting == 2
         over.set()
         await until(lambda: len(entered) == 3)
-        await until(lambda: stuck.standing.state is State.OK)
+        await until(lambda: stuck.condition.state is State.OK)
     assert ("hung", ObserverFailure.TIMEOUT) in rig.metrics.told
 
 
 async def test_a_queue_that_is_full_drops_the_oldest_counts_them_and_tells_the_observer(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, until: Until
+    caplog: pytest.LogCaptureFixture, until: Until
 ) -> None:
-    monkeypatch.setattr(module, "LIMIT", 10)
     ear, over = Ear(), threading.Event()
     ear.during = lambda: over.wait(120)
-    async with Rig(ear) as rig:
-        rig.observers.tell(left("first"))
+    async with Rig(ear, queue=10) as rig:
+        rig.observers.publish(left("first"))
         await until(lambda: ear.threads)
         for number in range(25):
-            rig.observers.tell(left(str(number)))
-        assert (rig.only.waiting, rig.only.standing.dropped) == (10, 15)
+            rig.observers.publish(left(str(number)))
+        assert (rig.only.waiting, rig.only.condition.dropped) == (10, 15)
         over.set()
         await rig.observers.flush(60)
     assert ear.heard[1] == ("left", ["15"], 15)
@@ -276,33 +278,31 @@ async def test_a_queue_that_is_full_drops_the_oldest_counts_them_and_tells_the_o
     assert sum(int(str(count)) for _, count in rig.metrics.told) == 15
 
 
-async def test_one_batch_larger_than_the_queue_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIMIT", 10)
+async def test_one_batch_larger_than_the_queue_is_told_whole() -> None:
     ear, many = Ear(), [str(number) for number in range(25)]
-    async with Rig(ear) as rig:
-        rig.observers.tell(appeared(*many))
+    async with Rig(ear, queue=10) as rig:
+        rig.observers.publish(appeared(*many))
         await rig.observers.flush(60)
     assert ear.heard == [("appeared", many, 0)]
 
 
 async def test_leaving_waits_for_news_but_neither_for_a_hung_nor_for_a_paused_one(
-    monkeypatch: pytest.MonkeyPatch, until: Until
+    until: Until,
 ) -> None:
     hung, over = Ear("hung"), threading.Event()
     hung.during = lambda: over.wait(120)
     async with Rig(hung) as rig:
-        rig.observers.tell(left("a"))
+        rig.observers.publish(left("a"))
         async with asyncio.timeout(60):
             await rig.observers.flush(0.05)  # it hangs within its deadline: the time given is up
         assert hung.heard == []
         over.set()
         await until(lambda: hung.heard)
-    monkeypatch.setattr(module, "DEADLINE", 0.01)
     over.clear()
-    async with Rig(hung) as rig:
-        rig.observers.tell(left("b"))
-        await until(lambda: rig.only.standing.state is State.PAUSED)
-        rig.observers.tell(left("c"))
+    async with Rig(hung, deadline=0.01) as rig:
+        rig.observers.publish(left("b"))
+        await until(lambda: rig.only.condition.state is State.PAUSED)
+        rig.observers.publish(left("c"))
         async with asyncio.timeout(60):
             await rig.observers.flush(60)
         over.set()
@@ -312,7 +312,7 @@ async def test_a_new_observer_is_told_first_of_what_there_is_and_an_old_one_is_n
     old, new = Ear("old"), Ear("new")
     async with Rig(old) as rig:
         rig.follow(old, new, present=[appeared("a", "b")])
-        rig.observers.tell(left("a"))
+        rig.observers.publish(left("a"))
         await rig.observers.flush(60)
     assert old.heard == [("left", ["a"], 0)]
     assert new.heard == [("appeared", ["a", "b"], 0), ("left", ["a"], 0)]
@@ -322,12 +322,12 @@ async def test_one_that_was_replaced_is_called_no_more_even_if_news_wait_for_it(
     old, new, over = Ear(), Ear(), threading.Event()
     old.during = lambda: over.wait(120)
     async with Rig(old) as rig:
-        rig.observers.tell(left("a"))
-        rig.observers.tell(left("b"))
+        rig.observers.publish(left("a"))
+        rig.observers.publish(left("b"))
         await until(lambda: old.threads)
         rig.follow(new)
         over.set()
-        rig.observers.tell(left("c"))
+        rig.observers.publish(left("c"))
         await rig.observers.flush(60)
         await until(lambda: old.heard)
         rig.follow()

@@ -45,7 +45,7 @@ class Listeners:
     def __bool__(self) -> bool:
         return self.there
 
-    def tell(self, batch: Batch) -> None:
+    def publish(self, batch: Batch) -> None:
         self.batches.append(batch)
 
 

@@ -322,6 +322,24 @@ async def test_a_backend_that_is_left_lets_go_after_its_last_look(
     assert await asyncio.to_thread(closed.wait, 30)
 
 
+async def test_a_backend_that_is_left_ends_the_thread_of_its_event_source(source: Any, until: Any) -> None:
+    def threads() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.endswith("-watch")]
+
+    await until(lambda: not threads())
+    one = source()
+    await one.discover(())
+    released = threading.Event()
+    waiting = asyncio.create_task(one.context.run_blocking(released.wait))
+    await until(threads)
+    one.close()
+    released.set()
+    assert await waiting
+    with pytest.raises(BackendTimeout, match="shutting down"):
+        await one.context.run_blocking(int)
+    await until(lambda: not threads())
+
+
 async def test_a_backend_that_fails_to_let_go_is_told_of_and_no_more(
     source: Callable[..., BackendRunner], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,4 +1,4 @@
-"""Lanes: every call has a deadline, and one that hangs costs a thread, never the lane."""
+"""Every call has a deadline, and one that hangs costs a thread, never the worker."""
 
 from __future__ import annotations
 
@@ -21,49 +21,57 @@ SHORT = 0.05
 
 
 @pytest.fixture
-async def lane() -> AsyncIterator[WorkerThread]:
-    lane = WorkerThread("card-discover", "backend card", "when looking for devices")
-    yield lane
-    lane.close()
+async def worker() -> AsyncIterator[WorkerThread]:
+    worker = WorkerThread("card-discover", "backend card", "when looking for devices")
+    yield worker
+    worker.close()
 
 
-async def test_a_call_gives_back_its_result_and_runs_off_the_loop(lane: WorkerThread) -> None:
+@pytest.fixture
+async def impatient() -> AsyncIterator[WorkerThread]:
+    """A worker whose thread ends as soon as it has nothing to do."""
+    worker = WorkerThread("card-discover", idle=0.01)
+    yield worker
+    worker.close()
+
+
+async def test_a_call_gives_back_its_result_and_runs_off_the_loop(worker: WorkerThread) -> None:
     def where(first: int, *, second: int) -> tuple[int, str]:
         return first + second, threading.current_thread().name
 
-    assert await lane.call(LONG, where, 1, second=2) == (3, "card-discover")
+    assert await worker.call(LONG, where, 1, second=2) == (3, "card-discover")
 
 
-async def test_calls_run_one_after_another_in_order_on_one_thread(lane: WorkerThread) -> None:
+async def test_calls_run_one_after_another_in_order_on_one_thread(worker: WorkerThread) -> None:
     order: list[tuple[int, int]] = []
 
     def note(number: int) -> None:
         order.append((number, threading.get_ident()))
 
-    await asyncio.gather(*(lane.call(LONG, note, number) for number in range(20)))
+    await asyncio.gather(*(worker.call(LONG, note, number) for number in range(20)))
     assert [number for number, _ in order] == list(range(20))
     assert len({thread for _, thread in order}) == 1
 
 
-async def test_an_exception_of_the_call_is_what_the_caller_gets(lane: WorkerThread) -> None:
+async def test_an_exception_of_the_call_is_what_the_caller_gets(worker: WorkerThread) -> None:
     mine = LookupError("no such card")
 
     def fail() -> None:
         raise mine
 
     with pytest.raises(LookupError) as caught:
-        await lane.call(LONG, fail)
+        await worker.call(LONG, fail)
     assert caught.value is mine
 
 
-async def test_a_timeout_error_raised_by_the_call_itself_is_not_a_hang(lane: WorkerThread) -> None:
+async def test_a_timeout_error_raised_by_the_call_itself_is_not_a_hang(worker: WorkerThread) -> None:
     def fail() -> None:
         raise TimeoutError("the card did not answer")
 
     with pytest.raises(TimeoutError, match="the card did not answer") as caught:
-        await lane.call(LONG, fail)
+        await worker.call(LONG, fail)
     assert not isinstance(caught.value, BackendTimeout)
-    assert lane.abandoned == 0
+    assert worker.abandoned == 0
 
 
 class Panic(BaseException):
@@ -82,102 +90,102 @@ class Panic(BaseException):
     ],
 )
 async def test_what_means_something_else_to_asyncio_is_an_ordinary_failure(
-    lane: WorkerThread, raised: BaseException
+    worker: WorkerThread, raised: BaseException
 ) -> None:
     def fail() -> None:
         raise raised
 
     with pytest.raises(RuntimeError, match=f"it raised {type(raised).__name__}"):
-        await lane.call(LONG, fail)
-    assert await lane.call(LONG, lambda: "still here") == "still here"
+        await worker.call(LONG, fail)
+    assert await worker.call(LONG, lambda: "still here") == "still here"
 
 
 async def test_a_hung_call_ends_with_a_timeout_and_its_thread_is_counted(
-    lane: WorkerThread, hang: threading.Event, until: Any
+    worker: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 0\.05 s when looking for devices$"
     ):
-        await lane.call(SHORT, hang.wait)
-    assert lane.abandoned == 1
-    assert await lane.call(LONG, lambda: "served by a fresh thread") == "served by a fresh thread"
+        await worker.call(SHORT, hang.wait)
+    assert worker.abandoned == 1
+    assert await worker.call(LONG, lambda: "served by a fresh thread") == "served by a fresh thread"
     hang.set()
-    await until(lambda: lane.abandoned == 0)
-    assert await lane.call(LONG, lambda: "and still") == "and still"
+    await until(lambda: worker.abandoned == 0)
+    assert await worker.call(LONG, lambda: "and still") == "and still"
 
 
-async def test_calls_queued_behind_a_hung_one_are_served(lane: WorkerThread, hang: threading.Event) -> None:
-    stuck = asyncio.create_task(lane.call(SHORT, hang.wait))
-    queued = [asyncio.create_task(lane.call(LONG, int, text)) for text in "123"]
+async def test_calls_queued_behind_a_hung_one_are_served(worker: WorkerThread, hang: threading.Event) -> None:
+    stuck = asyncio.create_task(worker.call(SHORT, hang.wait))
+    queued = [asyncio.create_task(worker.call(LONG, int, text)) for text in "123"]
     with pytest.raises(BackendTimeout):
         await stuck
     assert await asyncio.gather(*queued) == [1, 2, 3]
 
 
 async def test_a_queued_call_whose_deadline_passes_never_runs(
-    lane: WorkerThread, hang: threading.Event
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
     ran: list[bool] = []
-    stuck = asyncio.create_task(lane.call(LONG, hang.wait))
+    stuck = asyncio.create_task(worker.call(LONG, hang.wait))
     await asyncio.sleep(0)  # it is in the queue now
     with pytest.raises(BackendTimeout):
-        await lane.call(SHORT, ran.append, True)
+        await worker.call(SHORT, ran.append, True)
     hang.set()
     assert await stuck
-    assert await lane.call(LONG, lambda: ran) == []
+    assert await worker.call(LONG, lambda: ran) == []
 
 
-async def test_hung_threads_are_bounded_and_the_lane_refuses_more(
-    lane: WorkerThread, hang: threading.Event
+async def test_hung_threads_are_bounded_and_the_worker_refuses_more(
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
     for _ in range(MAX_ABANDONED):
         with pytest.raises(BackendTimeout, match="did not answer"):
-            await lane.call(SHORT, hang.wait)
+            await worker.call(SHORT, hang.wait)
     with pytest.raises(
         BackendTimeout, match=r"^backend card does not answer when looking .*: 4 earlier calls still hang$"
     ):
-        await lane.call(LONG, hang.wait)
-    assert lane.abandoned == MAX_ABANDONED
+        await worker.call(LONG, hang.wait)
+    assert worker.abandoned == MAX_ABANDONED
 
 
 async def test_a_queue_of_calls_that_all_hang_costs_no_more_threads_than_the_bound(
-    lane: WorkerThread, hang: threading.Event
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
-    calls = [lane.call(SHORT * (1 + number), hang.wait) for number in range(2 * MAX_ABANDONED)]
+    calls = [worker.call(SHORT * (1 + number), hang.wait) for number in range(2 * MAX_ABANDONED)]
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(result, BackendTimeout) for result in results)
-    assert 1 <= lane.abandoned <= MAX_ABANDONED
+    assert 1 <= worker.abandoned <= MAX_ABANDONED
 
 
-async def test_a_lane_full_of_hung_threads_works_again_when_one_comes_back(
-    lane: WorkerThread, hang: threading.Event, until: Any
+async def test_a_worker_full_of_hung_threads_works_again_when_one_comes_back(
+    worker: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     first = threading.Event()
     for event in (first, *[hang] * (MAX_ABANDONED - 1)):
         with pytest.raises(BackendTimeout):
-            await lane.call(SHORT, event.wait)
+            await worker.call(SHORT, event.wait)
     first.set()
-    await until(lambda: lane.abandoned < MAX_ABANDONED)
-    assert await lane.call(LONG, lambda: "back") == "back"
+    await until(lambda: worker.abandoned < MAX_ABANDONED)
+    assert await worker.call(LONG, lambda: "back") == "back"
 
 
 async def test_a_call_queued_while_the_last_thread_hung_is_served_by_one_that_comes_back(
-    lane: WorkerThread, hang: threading.Event
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
     first = threading.Event()
     for event in (first, *[hang] * (MAX_ABANDONED - 2)):
         with pytest.raises(BackendTimeout):
-            await lane.call(SHORT, event.wait)
-    last = asyncio.create_task(lane.call(SHORT, hang.wait))
-    queued = asyncio.create_task(lane.call(LONG, lambda: "served"))
+            await worker.call(SHORT, event.wait)
+    last = asyncio.create_task(worker.call(SHORT, hang.wait))
+    queued = asyncio.create_task(worker.call(LONG, lambda: "served"))
     with pytest.raises(BackendTimeout):
         await last
     first.set()
     assert await queued == "served"
 
 
-async def test_a_caller_that_is_cancelled_leaves_the_lane_usable(
-    lane: WorkerThread, hang: threading.Event, until: Any
+async def test_a_caller_that_is_cancelled_leaves_the_worker_usable(
+    worker: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     began = threading.Event()
 
@@ -185,33 +193,33 @@ async def test_a_caller_that_is_cancelled_leaves_the_lane_usable(
         began.set()
         hang.wait()
 
-    task = asyncio.create_task(lane.call(LONG, call))
+    task = asyncio.create_task(worker.call(LONG, call))
     await until(began.is_set)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert lane.abandoned == 1
-    assert await lane.call(LONG, lambda: "next") == "next"
+    assert worker.abandoned == 1
+    assert await worker.call(LONG, lambda: "next") == "next"
     hang.set()
-    await until(lambda: lane.abandoned == 0)
+    await until(lambda: worker.abandoned == 0)
 
 
 async def test_an_exception_of_a_call_nobody_waits_for_any_more_is_dropped(
-    lane: WorkerThread, hang: threading.Event, until: Any
+    worker: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     def fail() -> None:
         hang.wait()
         raise OSError("too late")
 
     with pytest.raises(BackendTimeout):
-        await lane.call(SHORT, fail)
+        await worker.call(SHORT, fail)
     hang.set()
-    await until(lambda: lane.abandoned == 0)
+    await until(lambda: worker.abandoned == 0)
     gc.collect()  # an exception that was never retrieved would be reported here, as an error
 
 
 async def test_an_answer_that_arrives_with_the_deadline_is_an_answer(
-    lane: WorkerThread, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, arrived = asyncio.get_running_loop(), threading.Event()
     arrive = loop.call_soon_threadsafe
@@ -221,36 +229,36 @@ async def test_an_answer_that_arrives_with_the_deadline_is_an_answer(
         arrived.set()
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", arrives)
-    task = asyncio.create_task(lane.call(SHORT, lambda: "answer"))
+    task = asyncio.create_task(worker.call(SHORT, lambda: "answer"))
     await asyncio.sleep(0)  # the call is on its way
     arrived.wait()  # the loop is busy: answer and deadline are both there after it
     time.sleep(2 * SHORT)  # noqa: ASYNC251
     assert await task == "answer"
-    assert lane.abandoned == 0
+    assert worker.abandoned == 0
 
 
-async def test_a_closed_lane_finishes_what_runs_and_refuses_the_rest(
+async def test_a_closed_worker_finishes_what_runs_and_refuses_the_rest(
     hang: threading.Event, until: Any
 ) -> None:
-    lane, threads = WorkerThread("closing"), set[threading.Thread]()
+    worker, threads = WorkerThread("closing"), set[threading.Thread]()
 
     def call() -> str:
         threads.add(threading.current_thread())
         hang.wait()
         return "done"
 
-    running = asyncio.create_task(lane.call(LONG, call))
+    running = asyncio.create_task(worker.call(LONG, call))
     await until(lambda: threads)
-    lane.close()
+    worker.close()
     with pytest.raises(BackendTimeout, match=r"^it is shutting down$"):
-        await lane.call(LONG, int)
+        await worker.call(LONG, int)
     hang.set()
     assert await running == "done"
     await until(lambda: not any(thread.is_alive() for thread in threads))
 
 
 def test_a_loop_that_is_gone_when_a_call_returns_harms_nobody(hang: threading.Event) -> None:
-    lane, threads = WorkerThread("late"), list[threading.Thread]()
+    worker, threads = WorkerThread("late"), list[threading.Thread]()
 
     def call() -> None:
         threads.append(threading.current_thread())
@@ -258,22 +266,22 @@ def test_a_loop_that_is_gone_when_a_call_returns_harms_nobody(hang: threading.Ev
 
     async def main() -> None:
         with pytest.raises(BackendTimeout):
-            await lane.call(SHORT, call)
+            await worker.call(SHORT, call)
 
     asyncio.run(main())
-    lane.close()
+    worker.close()
     hang.set()
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
 
 
-async def test_threads_never_keep_the_process_from_ending(lane: WorkerThread) -> None:
-    assert await lane.call(LONG, lambda: threading.current_thread().daemon)
+async def test_threads_never_keep_the_process_from_ending(worker: WorkerThread) -> None:
+    assert await worker.call(LONG, lambda: threading.current_thread().daemon)
 
 
 async def test_what_is_done_last_waits_for_the_call_under_way_and_is_done_once(
-    lane: WorkerThread, hang: threading.Event
+    worker: WorkerThread, hang: threading.Event
 ) -> None:
     done = threading.Event()
     order: list[str] = []
@@ -286,35 +294,35 @@ async def test_what_is_done_last_waits_for_the_call_under_way_and_is_done_once(
         order.append("last")
         done.set()
 
-    waiting = asyncio.create_task(lane.call(60.0, call))
+    waiting = asyncio.create_task(worker.call(60.0, call))
     await asyncio.sleep(0)
-    lane.close(last)
-    lane.close(last)
+    worker.close(last)
+    worker.close(last)
     hang.set()
     await waiting
     await asyncio.to_thread(done.wait, 30)
     assert order == ["call", "last"]
 
 
-async def test_nothing_is_done_last_on_a_lane_that_did_nothing(lane: WorkerThread) -> None:
+async def test_nothing_is_done_last_on_a_worker_that_did_nothing(worker: WorkerThread) -> None:
     before = threading.active_count()
-    lane.close(lambda: pytest.fail("nothing was begun"))
+    worker.close(lambda: pytest.fail("nothing was begun"))
     assert threading.active_count() == before
 
 
-async def test_a_lane_without_calls_keeps_no_thread_and_serves_the_next_call(
-    lane: WorkerThread, until: Any
+async def test_a_worker_without_calls_keeps_no_thread_and_serves_the_next_call(
+    impatient: WorkerThread, until: Any
 ) -> None:
-    runner = await lane.call(LONG, threading.current_thread)
+    runner = await impatient.call(LONG, threading.current_thread)
     await until(lambda: not runner.is_alive())
-    assert await lane.call(LONG, lambda: threading.current_thread().name) == "card-discover"
+    assert await impatient.call(LONG, lambda: threading.current_thread().name) == "card-discover"
 
 
-async def test_what_is_done_last_is_done_after_the_thread_of_a_quiet_lane_has_ended(
-    lane: WorkerThread, until: Any
+async def test_what_is_done_last_is_done_after_the_thread_of_a_quiet_worker_has_ended(
+    impatient: WorkerThread, until: Any
 ) -> None:
-    runner = await lane.call(LONG, threading.current_thread)
+    runner = await impatient.call(LONG, threading.current_thread)
     await until(lambda: not runner.is_alive())
     done = threading.Event()
-    lane.close(done.set)
+    impatient.close(done.set)
     await until(done.is_set)

@@ -1,8 +1,8 @@
-"""Observers in service: each has a queue and a thread of its own, and none of them holds up anybody.
+"""Observers in service: each has its own queue and thread, and none of them delays anything else.
 
-What an observer is told waits in its queue, newest last. One that raises loses what it was told; one that
-raises again and again is left in peace for a while, and so is one that hangs: that is never called twice
-at once. Where a queue grows past :data:`LIMIT`, the oldest in it is dropped and counted.
+News wait in the observer's queue, newest last. An observer that raises loses the news of that call; one that
+raises again and again is paused, and so is one that hangs: it is never called twice at once. Where a queue
+grows past :data:`LIMIT`, its oldest news are dropped and counted.
 """
 
 from __future__ import annotations
@@ -45,16 +45,26 @@ FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
 """Seconds; each pause without a success in between is twice as long as the one before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how often an observer may fail, and how much may wait for it."""
+
+    deadline: float
+    queue: int
+    first_pause: float
+    longest_pause: float
+
+
 class State(StrEnum):
-    """How an observer does."""
+    """The state of an observer."""
 
     OK = "ok"
     PAUSED = "paused"
 
 
 @dataclass(slots=True)
-class Standing:
-    """What there is to say of an observer; ``since`` is wall-clock seconds."""
+class Condition:
+    """What is known about an observer; ``since`` is wall-clock seconds."""
 
     state: State = State.OK
     reason: str = ""
@@ -91,14 +101,14 @@ class Batch:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A batch in a queue, of which ``told`` news have been told."""
+    """A batch in a queue, of which ``delivered`` news have been delivered."""
 
     batch: Batch
-    told: int = 0
+    delivered: int = 0
 
     @property
     def left(self) -> int:
-        return self.batch.count - self.told
+        return self.batch.count - self.delivered
 
 
 class Observer:
@@ -106,15 +116,22 @@ class Observer:
 
     Args:
         plugin: what to call.
-        changed: called when its standing is another than before.
+        changed: called when its condition changed.
     """
 
-    def __init__(self, plugin: InstalledObserver, metrics: Metrics, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        plugin: InstalledObserver,
+        metrics: Metrics,
+        changed: Callable[[], None],
+        limits: Limits,
+    ) -> None:
         self.plugin = plugin
-        self.standing = Standing()
+        self.condition = Condition()
+        self._limits = limits
         self._metrics = metrics
         self._changed = changed
-        self._lane = WorkerThread(f"observe-{Path(plugin.name).stem}")
+        self._worker = WorkerThread(f"observe-{Path(plugin.name).stem}")
         self._queue: deque[_Waiting] = deque()
         self._waiting = 0
         self._missed = 0
@@ -122,41 +139,41 @@ class Observer:
         self._news = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._backoff = Backoff(limits.first_pause, limits.longest_pause)
         self._failed_in_a_row = 0
         self._pause = Incident()
-        self._told_of: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     @property
     def waiting(self) -> int:
-        """News that have not been told yet."""
+        """News that have not been delivered yet."""
         return self._waiting
 
     @property
     def hung(self) -> bool:
-        """Whether a call has not returned within its deadline, nor since."""
-        return self._lane.abandoned > 0
+        """Whether a call has passed its deadline and not returned since."""
+        return self._worker.abandoned > 0
 
-    def tell(self, batch: Batch) -> None:
-        """Puts news into the queue, if there are any and the observer hears of their kind."""
+    def publish(self, batch: Batch) -> None:
+        """Puts news into the queue, if there are any and the observer has a hook for their kind."""
         if not batch.count or batch.kind.hook not in self.plugin.hooks:
             return
         self._queue.append(_Waiting(batch))
         self._waiting += batch.count
-        if self._waiting > LIMIT:
+        if self._waiting > self._limits.queue:
             self._drop()
-        if self.standing.state is State.OK:
+        if self.condition.state is State.OK:
             self._settled.clear()
         self._news.set()
 
     async def settled(self) -> None:
-        """Waits until all is told, or the observer is paused."""
+        """Waits until all news are delivered, or the observer is paused."""
         await self._settled.wait()
 
     async def run(self) -> None:
-        """Tells the observer its news, for ever."""
+        """Delivers news; never ends by itself."""
         while True:
-            if self.standing.state is State.PAUSED:
+            if self.condition.state is State.PAUSED:
                 await asyncio.sleep(self._backoff.delay())
                 if self.hung:
                     continue
@@ -164,7 +181,7 @@ class Observer:
                 self._settled.set()
                 if self._overflowed:
                     log.info(
-                        "observer has caught up", observer=self.plugin.name, dropped=self.standing.dropped
+                        "observer has caught up", observer=self.plugin.name, dropped=self.condition.dropped
                     )
                 self._overflowed = False
                 self._news.clear()
@@ -172,17 +189,17 @@ class Observer:
             await self._call()
 
     def close(self) -> None:
-        """Forgets what was not told and lets the thread end; waits for nobody."""
+        """Drops what was not delivered and lets the thread end; does not wait for it."""
         self._queue.clear()
         self._waiting = 0
         self._settled.set()
-        self._lane.close()
+        self._worker.close()
 
     async def _call(self) -> None:
         first = self._queue[0]
-        batch, start = first.batch, first.told
+        batch, start = first.batch, first.delivered
         count = min(MOST, first.left)
-        first.told += count
+        first.delivered += count
         self._waiting -= count
         if not first.left:
             self._queue.popleft()
@@ -191,55 +208,55 @@ class Observer:
         def call() -> BaseException | None:
             try:
                 self.plugin.call(hook, news=batch.news()[start : start + count], missed=missed)
-            except BaseException as error:  # noqa: BLE001 - a stranger's code may raise anything
+            except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
                 return error
             return None
 
         hook = batch.kind.hook
-        self.standing.calls += 1
+        self.condition.calls += 1
         try:
-            error = await self._lane.call(DEADLINE, call)
+            error = await self._worker.call(self._limits.deadline, call)
         except BackendTimeout:
-            reason = f"{hook} did not return within {DEADLINE:g} s"
+            reason = f"{hook} did not return within {self._limits.deadline:g} s"
             self._failed(ObserverFailure.TIMEOUT, hook, "", reason)
         else:
             if error is None:
-                self._went_well()
+                self._succeeded()
             else:
                 self._failed(ObserverFailure.ERROR, hook, type(error).__name__, f"{hook}: {one_line(error)}")
 
-    def _went_well(self) -> None:
+    def _succeeded(self) -> None:
         self._failed_in_a_row = 0
-        if self.standing.state is State.OK:
+        if self.condition.state is State.OK:
             return
         self._backoff.reset()
-        self._told_of.clear()
+        self._logged.clear()
         self._pause.over()
         if self._queue:
             self._settled.clear()
-        self._stand(State.OK, "")
-        log.info("observer is back", observer=self.plugin.name, dropped=self.standing.dropped)
+        self._set(State.OK, "")
+        log.info("observer is back", observer=self.plugin.name, dropped=self.condition.dropped)
 
     def _failed(self, failure: ObserverFailure, hook: str, sort: str, reason: str) -> None:
-        self.standing.failures += 1
+        self.condition.failures += 1
         self._failed_in_a_row += 1
         self._metrics.observer_failed(self.plugin.name, failure)
-        if (hook, sort) not in self._told_of:
-            self._told_of.add((hook, sort))
+        if (hook, sort) not in self._logged:
+            self._logged.add((hook, sort))
             log.warning("observer failed", observer=self.plugin.name, reason=reason)
-        if self.standing.state is State.OK:
+        if self.condition.state is State.OK:
             if failure is ObserverFailure.ERROR and self._failed_in_a_row < PATIENCE:
                 return
             log.error("observer is paused", observer=self.plugin.name, reason=reason)
             self._pause.news(reason)
         elif self._pause.news(reason):
             log.error("observer is still paused", observer=self.plugin.name, reason=reason)
-        self._stand(State.PAUSED, reason)
+        self._set(State.PAUSED, reason)
         self._settled.set()
 
     def _drop(self) -> None:
         dropped = 0
-        while self._waiting > LIMIT and len(self._queue) > 1:
+        while self._waiting > self._limits.queue and len(self._queue) > 1:
             left = self._queue.popleft().left
             self._waiting -= left
             dropped += left
@@ -247,17 +264,19 @@ class Observer:
             return
         if not self._overflowed:
             self._overflowed = True
-            log.warning("observer is too slow, news are dropped", observer=self.plugin.name, limit=LIMIT)
+            log.warning(
+                "observer is too slow, news are dropped", observer=self.plugin.name, limit=self._limits.queue
+            )
         self._missed += dropped
-        self.standing.dropped += dropped
+        self.condition.dropped += dropped
         self._metrics.observer_dropped(self.plugin.name, dropped)
 
-    def _stand(self, state: State, reason: str) -> None:
-        if state is not self.standing.state:
-            self.standing.since = time.time()
+    def _set(self, state: State, reason: str) -> None:
+        if state is not self.condition.state:
+            self.condition.since = time.time()
             self._metrics.observer_paused(self.plugin.name, state is State.PAUSED)
-        if (state, reason) != (self.standing.state, self.standing.reason):
-            self.standing.state, self.standing.reason = state, reason
+        if (state, reason) != (self.condition.state, self.condition.reason):
+            self.condition.state, self.condition.reason = state, reason
             self._changed()
 
 
@@ -266,10 +285,18 @@ class Observers:
 
     Args:
         tasks: where each of them runs.
-        changed: called when the standing of one is another than before.
+        changed: called when the condition of one changed.
+        limits: for each of them; those of the constants here if not given.
     """
 
-    def __init__(self, tasks: Tasks, metrics: Metrics, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        metrics: Metrics,
+        changed: Callable[[], None] = lambda: None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits or Limits(DEADLINE, LIMIT, FIRST_PAUSE, LONGEST_PAUSE)
         self._tasks = tasks
         self._metrics = metrics
         self._changed = changed
@@ -277,59 +304,59 @@ class Observers:
         self._refused: frozenset[Refusal] = frozenset()
 
     def __bool__(self) -> bool:
-        """Whether anybody listens: else nothing needs to be told."""
+        """Whether there are any: otherwise no news need to be made."""
         return bool(self._running)
 
     def __iter__(self) -> Iterator[Observer]:
         return iter(self._running.values())
 
-    def tell(self, batch: Batch) -> None:
-        """Tells all of them."""
+    def publish(self, batch: Batch) -> None:
+        """Puts news into the queue of each of them."""
         for observer in self._running.values():
-            observer.tell(batch)
+            observer.publish(batch)
 
     def follow(self, catalog: Catalog, present: Callable[[], Iterable[Batch]]) -> None:
         """Makes the observers those of the catalog.
 
-        One that stays is not disturbed; one that does not is called no more, whatever waits for it.
+        One that stays is not disturbed; one that does not is no longer called, whatever waits for it.
 
         Args:
-            present: what one that is new must be told of that is there already.
+            present: news of what exists already, for new observers.
         """
         wanted = {plugin.name: plugin for plugin in catalog.observers}
         for name, observer in list(self._running.items()):
             if name not in wanted or not _same(wanted[name], observer.plugin):
-                self._dismiss(name)
+                self._remove(name)
         new = [plugin for name, plugin in wanted.items() if name not in self._running]
         known = list(present()) if new else []
         for plugin in new:
-            self._enlist(plugin, known)
+            self._add(plugin, known)
         for refusal in sorted(set(catalog.refused) - self._refused, key=lambda refusal: refusal.origin):
-            # An unusable backend is missed by the configuration; nothing else would miss an observer.
+            # A missing backend becomes an error of the configuration; a missing observer would go unnoticed.
             log.warning("plugin refused", origin=refusal.origin, reason=refusal.reason)
         self._refused = frozenset(catalog.refused)
 
     async def flush(self, within: float) -> None:
-        """Waits until all is told, at most so many seconds, and not for one that is paused."""
+        """Waits until all news are delivered, at most so many seconds, and not for one that is paused."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 for observer in list(self._running.values()):
                     await observer.settled()
 
     def close(self) -> None:
-        """Lets their threads end; waits for nobody."""
+        """Lets their threads end; does not wait for them."""
         for observer in self._running.values():
             observer.close()
 
-    def _enlist(self, plugin: InstalledObserver, known: Iterable[Batch]) -> None:
+    def _add(self, plugin: InstalledObserver, known: Iterable[Batch]) -> None:
         self._metrics.observer_added(plugin.name)
-        observer = self._running[plugin.name] = Observer(plugin, self._metrics, self._changed)
+        observer = self._running[plugin.name] = Observer(plugin, self._metrics, self._changed, self._limits)
         for batch in known:
-            observer.tell(batch)
+            observer.publish(batch)
         self._tasks.spawn(f"observer {plugin.name}", observer.run)
         log.info("observer added", observer=plugin.name, hooks=plugin.hooks)
 
-    def _dismiss(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         self._running.pop(name).close()
         self._tasks.cancel(f"observer {name}")
         self._metrics.observer_removed(name)
@@ -337,5 +364,5 @@ class Observers:
 
 
 def _same(one: InstalledObserver, other: InstalledObserver) -> bool:
-    """Whether two are the same plugin: a reload gives those objects anew that did not change."""
+    """Whether two are the same plugin: a reload makes new objects also of those that did not change."""
     return one.plugin is other.plugin and one.hooks == other.hooks

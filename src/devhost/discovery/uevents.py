@@ -1,4 +1,4 @@
-"""What the kernel and the file system tell us: uevents and directory changes, in the event loop.
+"""Events of the kernel and of the file system: uevents and directory changes, in the event loop.
 
 No threads: each source is a descriptor the loop watches, drained without blocking.
 """
@@ -12,14 +12,16 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import asyncinotify
-import pyudev
-
 from devhost.backend import Event
 from devhost.backend.backoff import Backoff
 from devhost.backend.incident import Incident
 from devhost.backend.inotify import explained
+from devhost.backend.sonames import by_soname
 from devhost.telemetry.log import get
+
+with by_soname():
+    import asyncinotify
+    import pyudev
 
 log = get(__name__)
 
@@ -30,7 +32,7 @@ DRAIN_LIMIT = 256
 """Uevents read in one go before the loop gets its turn again."""
 
 SETTLE = 1.0
-"""Seconds after a kernel event at which to look again: udevd is done by then, whether or not it is heard."""
+"""Seconds after a kernel event until another scan: udevd is done by then, heard here or not."""
 
 RETRY = 12
 """Polls after which inotify, if it has failed again and again, is tried again at the latest."""
@@ -50,26 +52,40 @@ def udevd_runs(root: Path = Path("/")) -> bool:
 class UeventMonitor:
     """Calls ``sink`` for each uevent, and with an empty :class:`Event` when some were lost.
 
-    With udevd running, its events are taken (rules have then set names and permissions), and the
-    kernel's own arrive as a late second look, :data:`SETTLE` seconds after: udevd's stay within the
-    host's network namespace, the kernel's reach a pod too. Without udevd the kernel's count at once. So they
-    do where udevd serves the node and cannot be heard here; the late look follows, for what rules have set.
+    Where udevd runs, its events count (rules have then set names and permissions), and the kernel's own
+    lead to a second scan, ``settle`` seconds later: udevd's stay within the host's network namespace, the
+    kernel's reach a pod too. Without udevd the kernel's count at once. They also do where udevd serves the
+    node and its events do not arrive here; the second scan follows, for what rules have set.
 
     Args:
         root: directory that stands for the node's ``/``.
+        own_root: the ``/`` of the namespaces that this process runs in.
+        settle: see :data:`SETTLE`.
+        buffer: see :data:`RECEIVE_BUFFER`.
 
     Raises:
-        OSError: netlink sockets are not to be had; the slow resync is then all there is.
+        OSError: netlink sockets are not available; the slow resync is then all there is.
+        ImportError: there is no libudev.
     """
 
-    def __init__(self, sink: EventSink, root: Path = Path("/")) -> None:
+    def __init__(
+        self,
+        sink: EventSink,
+        root: Path = Path("/"),
+        *,
+        own_root: Path = Path("/"),
+        settle: float = SETTLE,
+        buffer: int = RECEIVE_BUFFER,
+    ) -> None:
         self._sink = sink
+        self._settle = settle
+        self._buffer = buffer
         self._late: asyncio.TimerHandle | None = None
         self._unreadable = Incident()
         self._loop = asyncio.get_running_loop()
         context = pyudev.Context()
-        self.source = "udev" if udevd_runs() else "kernel"
-        self._unheard = self.source == "kernel" and udevd_runs(root)
+        self.source = "udev" if udevd_runs(own_root) else "kernel"
+        self._udev_unreachable = self.source == "kernel" and udevd_runs(root)
         self._monitors: list[pyudev.Monitor] = []
         try:
             for source in dict.fromkeys(("kernel", self.source)):
@@ -89,14 +105,14 @@ class UeventMonitor:
     def _open(self, context: pyudev.Context, source: str) -> pyudev.Monitor:
         monitor = pyudev.Monitor.from_netlink(context, source)
         try:
-            monitor.set_receive_buffer_size(RECEIVE_BUFFER)
+            monitor.set_receive_buffer_size(self._buffer)
         except OSError:
-            # Needs CAP_NET_ADMIN; without it an overflow is likelier, and it is noticed.
+            # Needs CAP_NET_ADMIN; without it an overflow is more likely, and it is noticed.
             log.debug("the uevent receive buffer keeps its default size")
         monitor.start()
-        act: EventSink = self._look_later
+        act: EventSink = self._scan_later
         if source == self.source:
-            act = self._look_now_and_later if self._unheard else self._sink
+            act = self._scan_now_and_later if self._udev_unreachable else self._sink
         self._loop.add_reader(monitor.fileno(), self._drain, monitor, act)
         return monitor
 
@@ -123,15 +139,15 @@ class UeventMonitor:
                 )
             )
 
-    def _look_now_and_later(self, event: Event) -> None:
+    def _scan_now_and_later(self, event: Event) -> None:
         self._sink(event)
-        self._look_later(event)
+        self._scan_later(event)
 
-    def _look_later(self, _event: Event) -> None:
+    def _scan_later(self, _event: Event) -> None:
         if self._late is None:
-            self._late = self._loop.call_later(SETTLE, self._look_now)
+            self._late = self._loop.call_later(self._settle, self._scan_now)
 
-    def _look_now(self) -> None:
+    def _scan_now(self) -> None:
         self._late = None
         self._sink(Event())
 
@@ -149,15 +165,14 @@ _CHANGES = (
 
 
 class DirectoryWatch:
-    """Wakes whoever waits when anything in one of some directories changes, and now and then anyway.
+    """Wakes its reader when anything in some directories changes, and at intervals anyway.
 
-    inotify is only the fast way: directories that do not exist yet, or an exhausted inotify limit
-    (``fs.inotify.max_user_instances`` is 128 by default), leave the polling. inotify is tried again with
-    back-off.
+    inotify only makes it fast: where directories do not exist yet, or the inotify limit is exhausted
+    (``fs.inotify.max_user_instances`` is 128 by default), it polls. inotify is tried again with back-off.
 
     Args:
         paths: gives the directories to watch; asked again after each change, so they may move.
-        poll: seconds between two wakes when nothing is heard.
+        poll: seconds between two wakes without a change.
         blind: called with the reason when inotify stops working, and with an empty one when it works again.
     """
 
@@ -200,14 +215,14 @@ class DirectoryWatch:
             return
 
     def _arm(self) -> None:
-        """Watches the directories that exist now; one that was replaced (same path, new inode) anew."""
+        """Watches the directories that exist now; one that was replaced (same path, new inode) again."""
         if self._reason and time.monotonic() < self._retry_at:
             return
         try:
             if self._inotify is None:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
             wanted = {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
-            # A directory made anew may get the old one's inode; the kernel has dropped its watch then.
+            # A new directory may get the old one's inode; the kernel has dropped its watch then.
             alive = self._inotify.watches
             for path, (watch, identity) in list(self._watched.items()):
                 if wanted.get(path) != identity or watch not in alive:

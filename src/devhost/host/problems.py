@@ -306,7 +306,7 @@ def _labels(host: Parts) -> Iterator[Problem]:
 
 def _observers(host: Parts) -> Iterator[Problem]:
     for observer in host.observers:
-        standing = observer.standing
+        standing = observer.condition
         if standing.state is ObserverState.PAUSED:
             yield Problem("observer", observer.plugin.name, standing.reason, standing.since)
 

@@ -54,15 +54,15 @@ class News:
             return
         before, after = changes.before, changes.after
         turned = [name for name in (*changes.unhealthy, *changes.healthy_again) if name in before]
-        self._observers.tell(
+        self._observers.publish(
             self._batch(
                 observe.Left,
                 tuple(changes.left.items()),
                 lambda one: {**_about(resource, backend, before[one[0]].device), "reason": one[1]},
             )
         )
-        self._observers.tell(self._appeared(resource, backend, [after[name] for name in changes.appeared]))
-        self._observers.tell(
+        self._observers.publish(self._appeared(resource, backend, [after[name] for name in changes.appeared]))
+        self._observers.publish(
             self._batch(
                 observe.HealthChanged,
                 turned,
@@ -85,7 +85,7 @@ class News:
                 Held(resource, token, backend, device, True, None) for device in devices
             )
         now = [held for token in given for held in self._hands[resource, token]]
-        self._observers.tell(self._handed_out(now))
+        self._observers.publish(self._handed_out(now))
 
     def held(self) -> None:
         """The ledger may say something else than before."""
@@ -102,7 +102,7 @@ class News:
             named += [held for held in parts if held.holder and (held.backend, held.device.id) not in same]
             gone += [held for held in before if held.holder and held.holder != parts[0].holder]
         self._released(gone)
-        self._observers.tell(self._named(named))
+        self._observers.publish(self._named(named))
 
     def backends(self, conditions: Iterable[tuple[str, Condition]]) -> None:
         """So the backends do now."""
@@ -112,12 +112,12 @@ class News:
         changed = [(name, reason) for name, reason in degraded.items() if name not in known]
         changed += [(name, "") for name in known if name in states and name not in degraded]
         if changed and self._observers:
-            self._observers.tell(self._backends(changed))
+            self._observers.publish(self._backends(changed))
 
     def configuration_read(self, file: str, complaints: tuple[str, ...] = ()) -> None:
         """The configuration was read again, and refused where there are complaints."""
         if self._observers:
-            self._observers.tell(
+            self._observers.publish(
                 self._batch(
                     observe.ConfigurationRead, [file], lambda _: {"file": file, "complaints": complaints}
                 )
@@ -158,7 +158,7 @@ class News:
         return self._batch(observe.Held, _by_device(hands), _Part.facts_and_holder)
 
     def _released(self, hands: Iterable[Held]) -> None:
-        self._observers.tell(self._batch(observe.Released, _by_device(hands), _Part.facts_and_holder))
+        self._observers.publish(self._batch(observe.Released, _by_device(hands), _Part.facts_and_holder))
 
     def _backends(self, states: Sequence[tuple[str, str]]) -> Batch:
         return self._batch(

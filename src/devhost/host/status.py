@@ -248,7 +248,7 @@ def _provisioning(provisioning: Provisioning) -> ProvisioningStatus:
 
 
 def _observer(observer: Observer) -> ObserverStatus:
-    plugin, standing = observer.plugin, observer.standing
+    plugin, standing = observer.plugin, observer.condition
     return {
         "name": plugin.name,
         "origin": plugin.origin,

@@ -10,16 +10,18 @@ import fnmatch
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-import asyncinotify
-from asyncinotify import Mask
-
 from devhost.backend import Context, Event
 from devhost.backend.errors import BackendError
 from devhost.backend.inotify import explained
+from devhost.backend.sonames import by_soname
 from devhost.backend.sysfs import prefix_of
 
 from .nodes import DEV, SKIPPED
 from .options import Group, is_glob
+
+with by_soname():
+    import asyncinotify
+    from asyncinotify import Mask
 
 MAX_WATCHES = 512
 """Directories watched at most; for the others the core's slow resync remains."""

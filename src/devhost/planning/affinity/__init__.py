@@ -3,8 +3,8 @@
 The answer to GetPreferredAllocation: always a subset of what is available, always with the tokens that
 must be in it, never an error. When the request cannot be met the answer is the best there is.
 
-What is best is told by :mod:`.preferences`, found by :mod:`.apportion` and, where devices are linked, by
-:mod:`.joining`; ``docs/affinity.md`` explains it.
+What is best is defined in :mod:`.policies`, found by :mod:`.solver` and, where devices are linked, by
+:mod:`.links`; ``docs/affinity.md`` explains it.
 """
 
 from __future__ import annotations
@@ -111,10 +111,11 @@ def _weighed(
         return counts, True, {}
     scale = SCALES[policy]
     stand = Stand(terrain, counts, base, outside)
-    chosen, exact = choose(stand, need, scale, links or {}), True
-    if chosen is None:
+    if linked := choose(stand, need, scale, links or {}):
+        chosen, exact = linked
+    else:
         try:
-            chosen = best(stand, need, scale, limit)
+            chosen, exact = best(stand, need, scale, limit), True
         except TooMuch:
             chosen, exact = _quick(policy, stand, need, outside), False
     return chosen, exact, totals(stand, chosen, scale) if explain else {}

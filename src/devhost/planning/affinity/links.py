@@ -26,8 +26,8 @@ STRONGEST = 1 << 20
 """The highest closeness that is told from a higher one."""
 
 
-def choose(stand: Stand, need: int, scale: Scale, links: Links) -> list[int] | None:
-    """How many tokens (0 or 1) to take from each lot, ``need`` in all.
+def choose(stand: Stand, need: int, scale: Scale, links: Links) -> tuple[list[int], bool] | None:
+    """How many tokens (0 or 1) to take from each lot, ``need`` in all; and whether no choice is better.
 
     ``None`` where links say nothing: all are alike, more tokens are wanted than there are devices, or there
     are too many devices.
@@ -53,11 +53,12 @@ def choose(stand: Stand, need: int, scale: Scale, links: Links) -> list[int] | N
         _crossings(stand, candidates),
         scale.worth,
     )
-    taken = _halves(problem) if len(candidates) <= EXACT else _grown(problem)
+    exact = len(candidates) <= EXACT
+    taken = _halves(problem) if exact else _grown(problem)
     chosen = [0] * len(stand.free)
     for index in taken:
         chosen[candidates[index]] = 1
-    return chosen
+    return chosen, exact
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What each ``prefer`` of a resource means: criteria, the first of which counts before all others. Pure.
 
 Each criterion is a sum over places of something that depends only on how many tokens are chosen there.
-That makes the best choice computable from the leaves of the tree upwards (:mod:`.apportion`), and it is
+That makes the best choice computable from the leaves of the tree upwards (:mod:`.solver`), and it is
 all that a policy may be. ``docs/affinity.md`` says why they stand in this order.
 """
 
@@ -121,7 +121,7 @@ CONTEXT = (
 """Near what the same container has got of other resources."""
 
 LINKS = Criterion("links", frozenset(), lambda here, n: 0)
-"""How closely the devices are joined: of pairs, not of places; see :mod:`.joining`."""
+"""How closely the devices are joined: of pairs, not of places; see :mod:`.links`."""
 
 TOPOLOGY = (
     *CONTEXT,

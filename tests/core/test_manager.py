@@ -1,0 +1,113 @@
+"""Which backends run, and that one that is left lets go of its threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from devhost.backend import Backend, Device, Edits, Event
+from devhost.backend.errors import BackendTimeout
+from devhost.discovery.catalog import Catalog
+from devhost.discovery.manager import BackendManager
+from devhost.discovery.tasks import Tasks
+from devhost.planning.settings import Settings
+from devhost.telemetry.metrics import Metrics
+
+
+class Waiting(Backend):
+    """A backend whose event source waits in a call that never returns by itself."""
+
+    name = "toy"
+    released: threading.Event
+    waiting: threading.Event
+
+    def discover(self) -> Sequence[Device]:
+        return [Device("d0")]
+
+    def allocate(self, devices: Sequence[Device]) -> Edits:
+        return Edits()
+
+    async def watch(self) -> AsyncIterator[Event]:
+        def wait() -> None:
+            self.waiting.set()
+            self.released.wait()
+
+        while True:
+            await self.context.run_blocking(wait)
+            yield Event()
+
+
+class Machine:
+    """The manager of one backend, whose configuration a test edits."""
+
+    def __init__(self, root: Path) -> None:
+        self.kind = type(
+            "Scripted", (Waiting,), {"released": threading.Event(), "waiting": threading.Event()}
+        )
+        self.tasks = Tasks()
+        self.manager = BackendManager(root, self.tasks, Metrics(), lambda caused_at: None)
+
+    def follow(self, options: object, *names: str) -> None:
+        settings = SimpleNamespace(
+            not_installed=dict,
+            skipped=(),
+            backends=dict.fromkeys(names, options),
+            backend_names=lambda: names,
+            wanted=lambda name: frozenset(),
+            said_to=lambda name: (),
+        )
+        catalog = SimpleNamespace(get=lambda name: self.kind)
+        self.manager.follow(cast("Settings", settings), cast("Catalog", catalog))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with self.tasks.group:
+            try:
+                yield
+            finally:
+                self.tasks.cancel_all()
+        self.manager.close()
+
+
+def threads() -> list[str]:
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("toy-"))
+
+
+@pytest.mark.parametrize("reason", ["other options", "no longer named", "end of the process"])
+async def test_a_backend_that_is_left_keeps_no_thread(
+    tmp_path: Path, until: Callable[[Any], Any], reason: str
+) -> None:
+    machine = Machine(tmp_path)
+    await until(lambda: not threads())
+    async with machine.running():
+        machine.follow("old options", "toy")
+        await until(machine.kind.waiting.is_set)
+        left = machine.manager.scanners["toy"].runner
+        if reason == "other options":
+            machine.follow("new options", "toy")
+            assert machine.manager.scanners["toy"].runner is not left
+        elif reason == "no longer named":
+            machine.follow("old options")
+            assert not machine.manager.scanners
+    machine.kind.released.set()
+    with pytest.raises(BackendTimeout, match="shutting down"):
+        await left.context.run_blocking(int)
+    await until(lambda: not threads())
+
+
+async def test_same_options_keep_the_backend_running(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    async with machine.running():
+        machine.follow("options", "toy")
+        before = machine.manager.scanners["toy"]
+        await asyncio.wait_for(before.answered.wait(), 60)
+        machine.follow("options", "toy")
+        assert machine.manager.scanners["toy"] is before
+    machine.kind.released.set()
