@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 from affinity_machine import SWITCHES, Machine, behind, switch_of
 
-from devhost.allocation.preferred.neighbours import BUILT, KINDS
+from devhost.allocation.preferred.across_resources import BUILT, KINDS
 from devhost.backend.model import Device, unhealthy
 from devhost.planning.settings import Of, Prefer
 

@@ -238,12 +238,12 @@ async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_
         rig.labels = f"labels: {{write: false, directory: {rig.features}}}\n"
         rig.write(LINE)
         host.reload()
-        await rig.until(lambda: [r for r in caplog.records if "stays behind" in r.message])
+        await rig.until(lambda: [r for r in caplog.records if "cannot remove a file" in r.message])
         await host.labelling.refresh()
         monkeypatch.setattr(Path, "unlink", unlink)
         host.labelling.wake()
         await rig.until(lambda: features() is None)
-    told = [record for record in caplog.records if "stays behind" in record.message]
+    told = [record for record in caplog.records if "cannot remove a file" in record.message]
     (reason,) = {record.fields["reason"] for record in told}
     assert reason.startswith(f"cannot remove files from {rig.features}: Read-only file system (labels.dir")
     assert len(told) == 1

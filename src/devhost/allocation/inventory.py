@@ -165,7 +165,6 @@ class Inventory:
     Args:
         wall: seconds since the epoch, for "since when".
         clock: monotonic seconds, for the grace.
-        held: called when a list of who holds what may be wanted sooner than before.
         changed: hears what became of the devices with each list in which any may be another.
         handed_out: hears which tokens a container got, each with its devices.
     """
@@ -174,7 +173,6 @@ class Inventory:
         self,
         wall: Callable[[], float],
         clock: Callable[[], float],
-        held: Callable[[], None] = lambda: None,
         changed: Callable[[Changes], None] = lambda changes: None,
         allocations: ResourceAllocations | None = None,
         backend: str = "",
@@ -183,7 +181,6 @@ class Inventory:
         self._wall = wall
         self._clock = clock
         self._subscribers: set[Callable[[], None]] = set()
-        self._held = held
         self._changed = changed
         self._handed_out = handed_out
         self.allocations = Allocations(clock).of("") if allocations is None else allocations
@@ -211,7 +208,7 @@ class Inventory:
         """A container got these tokens, and with each the devices that ``given`` says, or all behind it.
 
         Args:
-            terms: what they were given with, see :class:`devhost.allocation.allocator.Terms`.
+            terms: what they were given with, see :class:`devhost.allocation.resource_backend.Terms`.
         """
         entries = self.snapshot.entries
         if given is None:
@@ -222,7 +219,6 @@ class Inventory:
         now: Given = {name: tuple(given[name]) for name in tokens}
         self.allocations.allocated(self.backend, now, self._unshared(now), terms)
         self._handed_out(now)
-        self._held()
 
     def stands_in_for(self, name: str) -> str:
         """Why a stand-in must not be allocated; empty where a container has it, or its token is free."""
@@ -333,8 +329,8 @@ class Inventory:
             entries[before.token] = self._gone(before, why_gone, now, wall)
             gone.add(before.token)
         if gone != self._vanished:
-            self._vanished = self.allocations.vanished = gone
-            self._held()
+            self._vanished = gone
+            self.allocations.keep_listed(gone)
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
     def replicas(self, unit: str) -> int:
@@ -346,7 +342,8 @@ class Inventory:
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
-        self._vanished = self.allocations.vanished = set()
+        self._vanished = set()
+        self.allocations.keep_listed(())
         if present := self.present():
             self._changed(ending(present))
         self._publish({}, bool(self.snapshot.entries), None)

@@ -151,14 +151,16 @@ class FileWorker(WorkerThread):
     Args:
         name: of its threads.
         mend: what the directory must be, as the hint of an error.
+        deadline: seconds one operation may take.
     """
 
-    def __init__(self, name: str, mend: str) -> None:
+    def __init__(self, name: str, mend: str, deadline: float = FILE_DEADLINE) -> None:
         super().__init__(name)
         self._mend = mend
+        self._deadline = deadline
 
     async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``call`` as :meth:`call` does, within :data:`FILE_DEADLINE`.
+        """Runs ``call`` as :meth:`call` does, within the deadline.
 
         Args:
             what: what it does, for the error: ``write /a/b``.
@@ -167,7 +169,7 @@ class FileWorker(WorkerThread):
             EnvironmentFailure: the directory hangs, is full, or does not let us.
         """
         try:
-            return await self.call(FILE_DEADLINE, call, *args, **kwargs)
+            return await self.call(self._deadline, call, *args, **kwargs)
         except OSError as error:
             raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", self._mend) from None
         except BackendTimeout as error:
