@@ -114,10 +114,10 @@ def test_a_device_without_a_numa_node_is_near_the_one_of_its_root_port() -> None
         return Device(name, numa_nodes=nodes, pcie_path=(port, f"up-{name}", f"at-{name}"))
 
     devices = {
-        "sibling": below("0000:80:01.0", "sibling", 1),
-        "silent": below("0000:80:01.0", "silent"),
-        "a-far": Device("a-far", numa_nodes=(0,)),
-        "b-near": Device("b-near", numa_nodes=(1,)),
+        "d-sibling": below("0000:80:01.0", "d-sibling", 1),
+        "a-silent": below("0000:80:01.0", "a-silent"),
+        "b-far": Device("b-far", numa_nodes=(0,)),
+        "c-near": Device("c-near", numa_nodes=(1,)),
     }
-    available = ["silent", "a-far", "b-near"]
-    assert answer(Prefer.TOPOLOGY, devices, available, ["silent"], 2) == ["silent", "b-near"]
+    available = ["a-silent", "b-far", "c-near"]
+    assert answer(Prefer.TOPOLOGY, devices, available, ["a-silent"], 2) == ["a-silent", "c-near"]

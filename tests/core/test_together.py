@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice
-from devhost.allocation.inventory import GRACE, NAMED_ILL, Inventory
+from devhost.allocation.inventory import GRACE, NAMED_UNHEALTHY, Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Health, unhealthy
@@ -135,7 +135,7 @@ def test_of_many_ill_devices_the_reason_names_some_and_counts_the_rest() -> None
     rig.sick = dict.fromkeys(names, "down")
     rig.show(names)
     (reason,) = set(rig.health().values())
-    assert reason.count("down") == NAMED_ILL and reason.endswith("; and 4 more")
+    assert reason.count("down") == NAMED_UNHEALTHY and reason.endswith("; and 4 more")
 
 
 def test_devices_that_come_and_go_make_no_new_list() -> None:

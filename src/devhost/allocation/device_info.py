@@ -213,7 +213,6 @@ class DeviceInfoFiles:
     ) -> None:
         self._allocations = allocations
         self._files = OwnedFiles(kind, directory, "device-info", HINT, tag, deadline)
-        self._starting: list[tuple[str, str]] = []
         self._loop = Reconciler(
             self.remove_stale,
             backoff=backoff,
@@ -237,7 +236,7 @@ class DeviceInfoFiles:
     async def write(self, resource: str, documents: Mapping[str, Document]) -> None:
         """Writes the documents of the devices of a container that starts, by token.
 
-        Until it has returned the tokens count as held.
+        The tokens have to count as held until it has returned.
 
         Raises:
             AllocationError: a file cannot be written; none of them is then.
@@ -245,15 +244,11 @@ class DeviceInfoFiles:
         place = self._files.current
         if place is None or not documents:
             return
-        starting = [(resource, token) for token in documents]
-        self._starting += starting
         try:
             replaced = await self._files.run(f"write to {place.directory}", place.write, resource, documents)
         except EnvironmentFailure as error:
             raise AllocationError(f"{resource}: {error}") from None
         finally:
-            for one in starting:
-                self._starting.remove(one)
             self._loop.wake()  # should the pod not start after all, no release is reported
         for name in replaced:
             log.warning("replaced a device-info file of another program", path=str(place.directory / name))
@@ -282,11 +277,7 @@ class DeviceInfoFiles:
         """Removes files from one directory; false while it is not known who holds what."""
         own = await self._files.run(f"read {place.directory}", place.own)
         # decided and queued without a pause between, so that a write for the same token comes after
-        held = {
-            name: (one.resource, one.token) in self._starting
-            or self._allocations.has_token(one.resource, one.token)
-            for name, one in own.items()
-        }
+        held = {name: self._allocations.has_token(one.resource, one.token) for name, one in own.items()}
         if stale := [name for name, verdict in held.items() if verdict is False]:
             await self._files.run(f"remove files from {place.directory}", place.remove, stale)
         return None not in held.values()

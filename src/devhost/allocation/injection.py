@@ -2,7 +2,7 @@
 
 The direct way puts everything into the answer and has nothing to do before. The other way names what is on
 the disk already, so a device waits until its specification is written before the list may show it
-(:mod:`.cdi.injector`). A resource's service does not tell the two apart.
+(:mod:`.cdi.injector`). A resource's service treats both alike.
 """
 
 from __future__ import annotations

@@ -362,7 +362,7 @@ class Host:
                 self.holders.wake()  # somebody may hold its devices since before there was this service
         self.shortages.follow(self.settings, self.plan)
         self._news.held()
-        self.strand.tell()
+        self.strand.report()
         self._news.backends((name, discovery.condition) for name, discovery in self.discoveries.items())
         self.labelling.wake()
         self._schedule()
@@ -388,7 +388,7 @@ class Host:
         self._schedule()
         self._clearing.wake()
         self._news.held()
-        self.strand.tell()
+        self.strand.report()
         self._changed()
 
     def _present(self) -> Iterator[Present]:

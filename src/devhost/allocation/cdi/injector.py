@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = get(__name__)
 
 RENDER_DEADLINE = 5.0
-"""Seconds a backend has to say what one device needs."""
+"""Seconds a backend has to answer what one device needs."""
 
 CHECK = 60.0
 """Seconds between looks whether the file is still there as written."""
@@ -160,7 +160,7 @@ class CdiInjection:
     def listable(
         self, offers: Sequence[Offer], verdict: Callable[[Device], Health]
     ) -> tuple[Sequence[Offer], Callable[[Device], Health]]:
-        """What of this the list may show now: nothing healthy is new before it is known what to say of it."""
+        """What of this the list may show now: nothing is healthy before its specification is written."""
         shown = self._inventory.snapshot.devices()
         present = self._inventory.present()
 
@@ -178,7 +178,7 @@ class CdiInjection:
         return [offer for offer in offers if settled(offer.device)], judged
 
     def _verdict(self, device: Device, *, listed: bool) -> Health:
-        """What the specification says of a device that is healthy otherwise, and listed as healthy or not."""
+        """The health of a device that is healthy otherwise, by its specification."""
         if reason := self._failures.get(device.id):
             return unhealthy(reason)
         unit = self._units.get(device.id)

@@ -127,7 +127,7 @@ class PreferredAllocation:
             log.exception("remembering an allocation failed", resource=resource)
 
     def settle(self) -> None:
-        """The kubelet has said who holds what: finds out which guesses were right."""
+        """The kubelet has listed who holds what: finds out which guesses were right."""
         inventories = self._inventories()
 
         def holder(resource: str, token: str) -> object:
@@ -265,7 +265,7 @@ class _ResourcePlaces:
         """How many tokens a container could get at each place, beside devices of another resource.
 
         What is the same hardware as a device of the other resource is not counted: it would not be free
-        any more. What pods had that have ended is free.
+        afterwards. What ended pods had is free.
         """
         taken: Counter[Place] = Counter()
         same_hardware = self._same_hardware_in(other)
@@ -302,7 +302,7 @@ def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request
     """The same request without tokens that a container is known to hold, as far as there are enough others.
 
     A kubelet offers such a token when it has lost its checkpoint. It also offers what has just been released,
-    which is free where its newest list says so.
+    which is free where its newest list shows it.
     """
     offered = frozenset(allocations.tokens()).intersection(request.available).difference(request.must_include)
     held = {token for token in offered if not allocations.has_ended(token)}
@@ -320,8 +320,8 @@ def _ended(
 ) -> frozenset[Pod]:
     """Pods of which the kubelet shows that they have ended: it offers a device that one of them had.
 
-    All that such a pod had is free, and the list that says so comes some seconds later. What must be
-    included is left out: it may be offered anew to the pod that has it, an init container's devices.
+    All that such a pod had is free, and the list that shows it comes some seconds later. What must be
+    included is left out: it may be offered again to the pod that has it, an init container's devices.
     """
     held = allocations.tokens()
     if not held:
