@@ -101,7 +101,7 @@ class Orphans:
         }
 
     def report(self) -> None:
-        """Logs what is gone or forgotten since the last call. A removal that was seen is logged when it happens."""
+        """Logs what is gone or forgotten since the last call; removals that were seen are logged elsewhere."""
         self._report_forgotten()
         gone = [(name, device) for name, devices in self.missing().items() for device in devices]
         new = [one for one in gone if one not in self._reported]
@@ -137,7 +137,7 @@ class Orphans:
         """A function that names the devices behind a token of a resource which no longer exist.
 
         Only where that is certain. For a token whose device was not found since devhost started it is certain
-        where an entry of the configuration has exactly this name: a name that begins as a template does may be
+        where an entry of the configuration has exactly this name: one that begins as a template does may be
         another plugin's. For an id that had to be cut every device would have to be compared.
         """
         found = {name: _Present(one) for name, one in self._discoveries.items() if one.listed}
