@@ -15,6 +15,7 @@ from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, before_each_list
 from devhost.allocation.cdi import injector
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
 from devhost.backend.model import unhealthy
+from devhost.host import host as host_module
 from devhost.testing import runtime
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
@@ -281,8 +282,8 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
         asked.set()
         over.wait()
 
-    for where in ("injection.RENDER_DEADLINE", "host.SHUTDOWN"):
-        monkeypatch.setattr(f"devhost.{where}", 60.0)  # longer than the rig waits for the host's end
+    for module, name in ((injector, "RENDER_DEADLINE"), (host_module, "SHUTDOWN")):
+        monkeypatch.setattr(module, name, 60.0)  # longer than the rig waits for the host's end
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE)
     async with rig.running():

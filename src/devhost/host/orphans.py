@@ -101,7 +101,7 @@ class Orphans:
         }
 
     def report(self) -> None:
-        """Logs what is gone or forgotten since the last call; removals that were seen are logged elsewhere."""
+        """Logs what is gone or forgotten since the last call."""
         self._report_forgotten()
         gone = [(name, device) for name, devices in self.missing().items() for device in devices]
         new = [one for one in gone if one not in self._reported]
