@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import combinations
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.preferred.neighbours import Neighbours
+from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.planning.affinity.topology import Links
 from devhost.planning.plan import Offer, units
@@ -57,7 +57,7 @@ def _inventory(devices: Sequence[Device], replicas: int = 1) -> Inventory:
 def _result(
     line: Measure, inventories: Mapping[str, Inventory], sizes: Sequence[int], links: Links | None = None
 ) -> Result:
-    vicinity = Neighbours(lambda: inventories)
+    vicinity = PreferredAllocation(lambda: inventories)
     tokens = {name: list(inventory.snapshot.entries) for name, inventory in inventories.items()}
     samples, exact = [], True
     for size in sizes:

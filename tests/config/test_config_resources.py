@@ -180,7 +180,7 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
     [
         ("where: {}", "resources[0]: the key name is required (for example name: example.com/serial)"),
         ("name: serial", 'resources[0].name: "serial" has no slash'),
-        ("name: kubernetes.io/x", "lies in kubernetes.io"),
+        ("name: kubernetes.io/x", "is in kubernetes.io"),
         ("name: 'a.b/" + "c" * 64 + "'", "at most 63 characters"),
         ("name: 'a.b/{vender}'", 'no attribute "vender" to name resources after (did you mean vendor?)'),
         ("name: 'a.b/{ID_*}'", 'no attribute "ID_*"'),

@@ -13,7 +13,7 @@ from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 from scraped_series import samples
 
 from devhost.allocation import allocator
-from devhost.allocation.preferred import neighbours
+from devhost.allocation.preferred import across_resources
 from devhost.backend.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.kubelet.api import PRE_START_DEADLINE
 from devhost.kubelet.api import api_pb2 as pb
@@ -248,7 +248,7 @@ async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet, monkey
     def broken(*_: object, **__: object) -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(neighbours, "prefer", broken)
+    monkeypatch.setattr(across_resources, "prefer", broken)
     rig.write(TOY_LINE)
     async with rig.running():
         await served(kubelet, toy=2)

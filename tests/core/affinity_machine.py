@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.preferred.neighbours import Neighbours
+from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.planning.affinity import Choice
 from devhost.planning.plan import Offer, units
@@ -41,7 +41,7 @@ class Machine:
                 behind(n // each, f"{kind[0]}{n * 2 // each if each == 1 else n}") for n in range(count)
             ]
             self.add(kind, devices)
-        self.vicinity = Neighbours(lambda: self.inventories, clock=lambda: self.now)
+        self.vicinity = PreferredAllocation(lambda: self.inventories, clock=lambda: self.now)
 
     def add(self, kind: str, devices: Sequence[Device], replicas: int = 1, of: Of = Of.EACH) -> None:
         """Another resource."""

@@ -104,3 +104,30 @@ def test_a_closeness_beyond_reason_does_no_harm() -> None:
     devices = gpus(4)
     links = {frozenset(("g1", "g2")): 10**30, frozenset(("g0", "g1")): -(10**30)}
     assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g1", "g2"]
+
+
+def test_of_sets_that_are_joined_alike_the_one_with_the_first_device_is_chosen() -> None:
+    devices = {f"g{n}": Device(f"g{n}") for n in range(8)}
+    links = {frozenset(("g0", "g7")): 4, frozenset(("g1", "g2")): 4}
+    assert answer(Prefer.TOPOLOGY, devices, list(devices), (), 2, links=links) == ["g0", "g7"]
+
+
+def test_a_quick_choice_of_distinct_devices_takes_different_cards() -> None:
+    devices = {
+        name: Device(name, part_of=frozenset({f"pci:{name[0]}"})) for name in ("a0", "a1", "a2", "b0", "c0")
+    }
+    assert answer(Prefer.DISTINCT, devices, list(devices), (), 3, limit=0) == ["a0", "b0", "c0"]
+
+
+def test_a_device_without_a_numa_node_is_near_the_one_of_its_root_port() -> None:
+    def below(port: str, name: str, *nodes: int) -> Device:
+        return Device(name, numa_nodes=nodes, pcie_path=(port, f"up-{name}", f"at-{name}"))
+
+    devices = {
+        "d-sibling": below("0000:80:01.0", "d-sibling", 1),
+        "a-silent": below("0000:80:01.0", "a-silent"),
+        "b-far": Device("b-far", numa_nodes=(0,)),
+        "c-near": Device("c-near", numa_nodes=(1,)),
+    }
+    available = ["a-silent", "b-far", "c-near"]
+    assert answer(Prefer.TOPOLOGY, devices, available, ["a-silent"], 2) == ["a-silent", "c-near"]

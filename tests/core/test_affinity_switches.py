@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 from affinity_machine import SWITCHES, Machine, behind, switch_of
 
-from devhost.allocation.preferred.neighbours import BUILT, KINDS
+from devhost.allocation.preferred.across_resources import BUILT, KINDS
 from devhost.backend.model import Device, unhealthy
 from devhost.planning.settings import Of, Prefer
 
@@ -195,3 +195,35 @@ def test_a_resource_that_has_lost_its_last_device_spoils_no_choice_of_another() 
         machine.pause(60)
     assert not nics.snapshot.entries
     assert len(machine.prefer(GPU, 2).tokens) == 2
+
+
+def test_no_more_kinds_than_the_limit_are_looked_at() -> None:
+    machine = Machine(gpu=2)
+    for number in range(KINDS):
+        switch = 1 if number < KINDS // 2 else 2
+        machine.add(f"a{number:02}", [behind(switch, f"a{2 * switch}")])
+    assert switch_of(machine.prefer(GPU, 1).tokens[0]) == 1
+    machine.add("z", [behind(2, "z4")])  # would decide, but comes after as many as are looked at
+    assert switch_of(machine.prefer(GPU, 1).tokens[0]) == 1
+
+
+def test_a_card_that_appears_later_is_known_to_be_the_same_hardware() -> None:
+    machine = Machine()
+    claims = {f"c{n}": frozenset({f"pci:{n}"}) for n in (0, 2, 6)}
+    ports = [behind(1, "p2", part_of=claims["c2"])]
+    cards = {name: behind(switch_of(name), name, claims=claim) for name, claim in claims.items()}
+    machine.add("cards", [cards["c0"], cards["c6"]])
+    machine.add("ports", ports)
+    machine.prefer("cards", 1)
+    machine.add("cards", list(cards.values()))
+    assert switch_of(machine.prefer("cards", 1).tokens[0]) != 1
+
+
+def test_a_port_that_appears_later_is_known_to_be_the_same_hardware() -> None:
+    machine = Machine()
+    claims = {f"c{n}": frozenset({f"pci:{n}"}) for n in (0, 2, 6)}
+    machine.add("cards", [behind(switch_of(name), name, claims=claim) for name, claim in claims.items()])
+    machine.add("ports", [behind(2, "p4")])
+    machine.prefer("cards", 1)
+    machine.add("ports", [behind(1, "p2", part_of=claims["c2"])])
+    assert switch_of(machine.prefer("cards", 1).tokens[0]) != 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from devhost.allocation.allocations import APART, EMPTY_PATIENCE, Allocations, Listing
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device, Holder
+from devhost.backend.where import Block, Term, Text, Where
 from devhost.host.replan import plan_devices
 from devhost.planning.plan import Plan, RefusalKind, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
@@ -22,6 +24,16 @@ LONG = "x" * 63
 
 def entry(index: int, name: str, **more: object) -> ResourceSettings:
     return ResourceSettings(index, name, str(more.pop("backend", "card")), **more)  # type: ignore[arg-type]
+
+
+def named_only(name: str) -> Where:
+    """Selects one device by its attribute ``name``."""
+    return (Block((Term("name", (Text(name),)),)),)
+
+
+def device(name: str, **more: Any) -> Device:
+    """A device that says its own name."""
+    return Device(name, {"name": name}, **more)
 
 
 @dataclass
@@ -268,3 +280,56 @@ def test_a_token_by_a_former_id_holds_every_device_it_may_mean_also_of_an_unknow
     rig.hear()
     rig.hear()
     assert rig.held() == set()
+
+
+def test_a_list_is_judged_by_its_own_tokens_and_not_by_those_of_an_earlier_one() -> None:
+    rig = Rig()
+    rig.hear(foreign="a")
+    rig.plan(entry(0, OLD))  # there is no such device yet
+    rig.hear(foreign="x")
+    rig.plug("a")
+    rig.plan(entry(0, OLD))
+    assert list(rig.ledger.in_use()) == []
+    assert rig.ledger.due(rig.now) is None
+
+
+def test_what_a_plan_tells_of_held_devices_counts_in_that_plan() -> None:
+    """A container has all devices of a resource whose name also fits an exclusive template."""
+    rig = Rig()
+    rig.hear(**{"k-x": "all::0"})
+    rig.plug(Device("a", {"kind": "x", "model": "m"}))
+    together = entry(0, "example.com/k-{kind}", share=Share(2, of=Of.ALL), exclusive=False)
+    plan = rig.plan(together, entry(1, NEW, exclusive=False), entry(2, "example.com/k-{colour}"))
+    assert rig.held() == {("all::0", "card", "a")}
+    assert offered(plan, "example.com/k-x") == ["a"]
+    assert offered(plan, NEW) == []
+
+
+def test_a_part_stays_a_part_while_a_container_has_it() -> None:
+    rig = Rig()
+    whole = device("whole", claims=frozenset({"card:1"}))
+    rig.plug(device("part", part_of=frozenset({"card:1"})))
+    rig.hear(old="part")
+    rig.plan(entry(0, OLD))
+    rig.plug(device("part"), whole)  # its driver no longer says what it is a part of
+    plan = rig.plan(entry(0, NEW, where=named_only("whole")), entry(1, OLD, where=named_only("part")))
+    assert offered(plan, NEW) == []
+    rig.hear()
+    rig.hear()  # the pod has ended
+    plan = rig.plan(entry(0, NEW, where=named_only("whole")), entry(1, OLD, where=named_only("part")))
+    assert offered(plan, NEW) == ["whole"]
+
+
+def test_what_a_device_used_up_in_an_earlier_pod_is_forgotten() -> None:
+    rig = Rig()
+    rig.plug(device("a", claims=frozenset({"group:1"})))
+    rig.hear(old="a")
+    rig.plan(entry(0, OLD))
+    rig.plug(device("a"), device("b", claims=frozenset({"group:1"})))
+    entries = entry(0, NEW, where=named_only("b")), entry(1, OLD, where=named_only("a"))
+    assert offered(rig.plan(*entries), NEW) == []
+    rig.hear()
+    rig.hear()  # the pod has ended
+    rig.plan(*entries)
+    rig.hear(old="a")  # another pod has the device, which is in no group by now
+    assert offered(rig.plan(*entries), NEW) == ["b"]

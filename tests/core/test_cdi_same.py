@@ -14,19 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from allocator_scene import NotingScanner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.allocator import Allocator
-from devhost.allocation.cdi.files import SpecDirectory
+from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.injector import CdiInjection
 from devhost.allocation.inventory import Inventory
+from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.backend.model import HEALTHY
 from devhost.discovery.runner import BackendRunner
 from devhost.kubelet import messages
 from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of, Prefer
+from devhost.planning.settings import Of, ResourceSettings
 from devhost.testing import runtime
 
 RESOURCE = "example.com/card"
@@ -78,23 +80,23 @@ class Resource:
         self.inventory = Inventory(lambda: 1e9, lambda: 100.0)
         self.source = BackendRunner(kind, NoOptions(), Path("/"))
         self.offers = [Offer(Device(device), replicas) for device in sorted(ids)]
-        self.supply = Allocator(
-            RESOURCE, self.inventory, self.source, Prefer.TOPOLOGY, lambda *args: None, lambda: None
-        )
+        self.entry = ResourceSettings(0, RESOURCE, "card")
+        self.backend = ResourceBackend(RESOURCE, NotingScanner(self.source), self.entry)
+        self.allocator = Allocator(self.inventory, self.backend, self.entry)
         self.inventory.update(units(of, self.offers), lambda device: HEALTHY, str)
 
     async def answer(self, tokens: Sequence[str]):
         await self.source.discover([])
-        granted = await self.supply.allocate(tokens)
+        granted = await self.allocator.allocate(tokens)
         return messages.allocation(granted.edits, granted.left_out)
 
 
 async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[str], replicas: int, of: Of):
     with tempfile.TemporaryDirectory() as place:
         plain, named = Resource(kind, ids, replicas, of), Resource(kind, ids, replicas, of)
-        directory = SpecDirectory(Path(place))
-        injection = CdiInjection(named.supply, directory, lambda: None)
-        named.supply.inject = injection.inject
+        directory = SpecFiles(Path(place))
+        injection = CdiInjection(named.backend, named.inventory, directory, lambda: None)
+        named.allocator = Allocator(named.inventory, named.backend, named.entry, injection)
         running = asyncio.create_task(injection.run())
         await named.source.discover([])
         injection.want(named.offers, lambda device: HEALTHY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,7 @@ def test_what_a_crash_left_unfinished_is_cleared_away(directory: DeviceInfoDirec
     directory.write(NET, {"0000:3b:02.0": VF})
     half = directory.directory / ".devhost_abc.part"
     half.write_text('{"type"')
+    os.utime(half, (0, 0))
     again(directory).own()
     assert not half.exists()
 

@@ -31,10 +31,10 @@ class Rig:
     woken: int = 0
 
     def __post_init__(self) -> None:
-        account = Allocations(lambda: self.now).of("r")
-        self.inventory = Inventory(
-            lambda: 1e9 + self.now, lambda: self.now, self.wake, allocations=account, backend="b"
-        )
+        allocations = Allocations(lambda: self.now)
+        held = allocations.of("r")
+        allocations.watch(self.wake)
+        self.inventory = Inventory(lambda: 1e9 + self.now, lambda: self.now, allocations=held, backend="b")
 
     def wake(self) -> None:
         self.woken += 1

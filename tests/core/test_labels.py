@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.host.node_label_files import (
+from devhost.host.node_labels import (
     HEADER,
     MAX_FILE,
     FeatureDirectory,
@@ -120,6 +121,7 @@ def test_only_own_files_are_swept(tmp_path: Path) -> None:
     for name in ("gfd", "devhost", "devhost-notes", ".devhost"):
         (tmp_path / name).touch()
     (tmp_path / ".devhost_abc.part").touch()
+    os.utime(tmp_path / ".devhost_abc.part", (0, 0))
     place.write("toy", {"a/b": "c"})
     place.write("gone", {"a/b": "c"})
     other.write("toy", {"a/b": "c"})

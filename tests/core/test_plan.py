@@ -290,7 +290,7 @@ def test_a_missing_attribute_of_a_template_is_refused_by_name() -> None:
 def test_two_values_that_become_one_name_are_refused_and_both_are_told() -> None:
     devices = [Device("a", {"profile": "1g+5gb"}), Device("b", {"profile": "1g.5gb"})]
     made = plan_of(ResourceSettings(0, "example.com/mig-{profile}", "gpu"), gpu=devices)
-    reason = "the name example.com/mig-1g.5gb already stands for 1g+5gb, this device has 1g.5gb"
+    reason = "the name example.com/mig-1g.5gb already represents 1g+5gb, this device has 1g.5gb"
     assert refusal(made) == ("b", RefusalKind.NAME, reason)
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation.cdi.files import SpecDirectory
+from devhost.allocation.cdi.files import SpecFiles
 from devhost.backend.errors import EnvironmentFailure
-from devhost.discovery import worker
 
 
 @pytest.fixture
 def directory(tmp_path):
-    found = SpecDirectory(tmp_path / "run" / "cdi")
+    found = SpecFiles(tmp_path / "run" / "cdi")
     yield found
     found.close()
 
@@ -41,7 +40,7 @@ async def test_a_file_that_is_right_is_not_written_again(directory):
     await directory.write(path, "one")
     inode = path.stat().st_ino
     await directory.write(path, "one")
-    again = SpecDirectory(directory.directory)
+    again = SpecFiles(directory.directory)
     await again.write(path, "one")
     again.close()
     assert path.stat().st_ino == inode
@@ -78,7 +77,7 @@ async def test_a_write_that_fails_leaves_the_old_file_and_no_rest(directory, mon
 
 async def test_a_directory_that_cannot_be_one_is_one_clear_line(tmp_path):
     (tmp_path / "file").touch()
-    directory = SpecDirectory(tmp_path / "file")
+    directory = SpecFiles(tmp_path / "file")
     with pytest.raises(
         EnvironmentFailure, match=r"cannot write .*: (Not a directory|File exists) \(cdi\.dir"
     ):
@@ -86,13 +85,14 @@ async def test_a_directory_that_cannot_be_one_is_one_clear_line(tmp_path):
     directory.close()
 
 
-async def test_a_directory_that_hangs_is_given_up_after_the_deadline(directory, monkeypatch):
+async def test_a_directory_that_hangs_is_given_up_after_the_deadline(tmp_path, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr(worker, "FILE_DEADLINE", 0.1)
+    directory = SpecFiles(tmp_path, deadline=0.1)
     monkeypatch.setattr(os, "fsync", lambda descriptor: over.wait())
     with pytest.raises(EnvironmentFailure, match=r"cannot write .*: it did not answer within 0\.1 s"):
         await directory.write(directory.path("example.com/card"), "one")
     over.set()
+    directory.close()
 
 
 async def test_a_sweep_takes_own_stale_files_and_nobody_elses(directory):
@@ -124,7 +124,7 @@ async def test_a_sweep_of_a_directory_that_is_not_there_does_nothing(directory):
 
 
 async def test_hosts_of_different_kubelets_do_not_sweep_each_other(tmp_path):
-    own, trial = SpecDirectory(tmp_path), SpecDirectory(tmp_path, "/tmp/kubelet")
+    own, trial = SpecFiles(tmp_path), SpecFiles(tmp_path, "/tmp/kubelet")
     await own.write(own.path("a.b/c"), "own")
     await trial.write(trial.path("a.b/c"), "trial")
     assert await own.sweep([], []) == ([own.path("a.b/c")], set())

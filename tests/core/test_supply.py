@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from allocator_scene import NotingScanner, allocator_of
 
-from devhost.allocation.allocator import Allocator, Granted, MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import Granted, MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.edits import MAX_NODES
 from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
@@ -18,7 +19,7 @@ from devhost.backend.errors import BackendError
 from devhost.backend.model import unhealthy
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of, Prefer
+from devhost.planning.settings import Of
 
 Allocate = Callable[[Sequence[Device]], Any]
 
@@ -46,8 +47,6 @@ class Rig:
 
         self.answer: Allocate = nodes
         self.asked: list[list[str]] = []
-        self.denied: dict[str, list[str]] = {}
-        self.looks = 0
         self.root = root
         (root / "dev").mkdir()
         for name in "abc":
@@ -57,15 +56,8 @@ class Rig:
         sick = Device("sick", health=unhealthy("too hot"))
         offers = [*map(Offer, map(Device, "abc")), Offer(sick), Offer(Device("shared"), 2)]
         self.inventory.update(units(Of.EACH, offers), lambda device: device.health, lambda device: "gone")
-        self.supply = Allocator(
-            "example.com/card", self.inventory, self.source, Prefer.TOPOLOGY, self._deny, self._look
-        )
-
-    def _deny(self, device: str, missing: Sequence[str]) -> None:
-        self.denied[device] = list(missing)
-
-    def _look(self) -> None:
-        self.looks += 1
+        self.scanner = NotingScanner(self.source)
+        self.supply = allocator_of("example.com/card", self.inventory, self.scanner)
 
     async def allocate(self, *tokens: str) -> Granted:
         await self.source.discover([])
@@ -155,7 +147,7 @@ async def test_an_unusable_answer_is_the_backends_fault_and_says_so(rig: Rig, an
     assert str(caught.value) == f"backend card answered {text}"
     assert not isinstance(caught.value, AllocationError)
     assert not rig.inventory.is_allocated("a")
-    assert not rig.denied
+    assert not rig.scanner.denied
 
 
 async def test_everything_a_runtime_understands_passes(rig: Rig) -> None:
@@ -176,14 +168,14 @@ async def test_optional_parts_that_do_not_exist_are_left_out(rig: Rig) -> None:
         mounts=(Mount("/lib/absent", "/lib/x", required=False),),
     )
     assert (await rig.allocate("a")).left_out == {"/dev/extra", "/lib/absent"}
-    assert not rig.denied
+    assert not rig.scanner.denied
 
 
 async def test_a_missing_node_fails_whole_and_names_it(rig: Rig) -> None:
     (rig.root / "dev/a").unlink()
     with pytest.raises(MissingPath, match=r"^example\.com/card: /dev/a does not exist on the node$"):
         await rig.allocate("a")
-    assert rig.denied == {"a": ["/dev/a"]}
+    assert rig.scanner.denied == {"a": ["/dev/a"]}
     assert not rig.inventory.is_allocated("a")
 
 
@@ -191,14 +183,14 @@ async def test_of_several_devices_only_the_one_that_lacks_its_node_is_blamed(rig
     (rig.root / "dev/b").unlink()
     with pytest.raises(MissingPath, match="/dev/b does not exist"):
         await rig.allocate("a", "b", "c")
-    assert rig.denied == {"b": ["/dev/b"]}
+    assert rig.scanner.denied == {"b": ["/dev/b"]}
 
 
 async def test_what_several_devices_lack_together_is_blamed_on_each(rig: Rig) -> None:
     rig.answer = lambda devices: Edits(nodes=(DeviceNode("/dev/control"),))
     with pytest.raises(MissingPath):
         await rig.allocate("a", "b")
-    assert rig.denied == {"a": ["/dev/control"], "b": ["/dev/control"]}
+    assert rig.scanner.denied == {"a": ["/dev/control"], "b": ["/dev/control"]}
 
 
 async def test_what_only_the_set_lacks_is_blamed_on_the_whole_set(rig: Rig) -> None:
@@ -208,14 +200,14 @@ async def test_what_only_the_set_lacks_is_blamed_on_the_whole_set(rig: Rig) -> N
     rig.answer = together
     with pytest.raises(MissingPath):
         await rig.allocate("a", "b")
-    assert rig.denied == {"a": ["/dev/bridge"], "b": ["/dev/bridge"]}
+    assert rig.scanner.denied == {"a": ["/dev/bridge"], "b": ["/dev/bridge"]}
 
 
 async def test_a_missing_mount_counts_as_a_missing_node_does(rig: Rig) -> None:
     rig.answer = lambda devices: Edits(mounts=(Mount("/opt/lib", "/opt/lib"),))
     with pytest.raises(MissingPath, match="/opt/lib does not exist"):
         await rig.allocate("c")
-    assert rig.denied == {"c": ["/opt/lib"]}
+    assert rig.scanner.denied == {"c": ["/opt/lib"]}
 
 
 async def test_a_backend_that_refuses_a_pod_is_asked_to_look_again(rig: Rig) -> None:
@@ -225,7 +217,7 @@ async def test_a_backend_that_refuses_a_pod_is_asked_to_look_again(rig: Rig) -> 
     rig.answer = refuse
     with pytest.raises(AllocationError, match=r"^a is in use by the host$"):
         await rig.allocate("a")
-    assert rig.looks == 1
+    assert rig.scanner.rechecks == 1
 
 
 async def test_the_same_request_gets_the_same_answer_again(rig: Rig) -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from allocator_scene import NotingScanner, allocator_of, backend_of
 
+from devhost.allocation.allocations import Allocations
 from devhost.allocation.allocator import Allocator
-from devhost.allocation.device_info_files import DeviceInfoFiles
+from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocationError, Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of, Prefer
+from devhost.planning.settings import Of
 
 
 def document(device: Device) -> dict[str, object]:
@@ -49,16 +52,14 @@ class Desk:
         self.directory = directory
         self.kind: Any = type("Card", (Card,), {})
         self.source = BackendRunner(self.kind, NoOptions(), directory)
-        self.infos = DeviceInfoFiles(directory / "dp", lambda resource, token: None)
+        self.infos = DeviceInfoFiles(directory / "dp", Allocations(time.monotonic))
         self.inventories: list[Inventory] = []
 
     def supply(self, name: str, *offers: Offer, of: Of = Of.EACH) -> Allocator:
         inventory = Inventory(lambda: 0.0, lambda: 0.0)
         tokens = units(of, offers or [Offer(Device("a")), Offer(Device("b"))])
         inventory.update(tokens, lambda device: device.health, lambda device: "gone")
-        made = Allocator(name, inventory, self.source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
-        made.infos = self.infos
-        return made
+        return allocator_of(name, inventory, NotingScanner(self.source), self.infos)
 
     def files(self) -> dict[str, object]:
         if not (self.directory / "dp").exists():
@@ -95,7 +96,7 @@ async def test_where_both_words_for_the_resource_are_the_same_there_is_one_varia
 
 async def test_what_is_asked_for_cdi_bears_the_same_names(desk: Desk) -> None:
     desk.kind.env = dict.fromkeys(("CARDS_{RESOURCE}",))
-    assert desk.supply("a.b/c").ask([Device("a")]).edits.env == {"CARDS_A_B_C": "a"}
+    assert backend_of("a.b/c", desk.source).ask([Device("a")]).edits.env == {"CARDS_A_B_C": "a"}
 
 
 async def test_another_brace_is_the_backends_fault(desk: Desk) -> None:

@@ -8,18 +8,19 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from allocator_scene import NotingScanner, allocator_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.allocator import Allocator, MissingPath, UnhealthyDevice
-from devhost.allocation.inventory import GRACE, NAMED_ILL, Inventory
+from devhost.allocation.allocator import MissingPath, UnhealthyDevice
+from devhost.allocation.inventory import GRACE, NAMED_UNHEALTHY, Inventory
 from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Health, unhealthy
 from devhost.discovery.runner import BackendRunner
 from devhost.kubelet import messages
 from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of, Prefer
+from devhost.planning.settings import Of
 
 promise = settings(deadline=None, derandomize=True)
 
@@ -34,8 +35,6 @@ class Rig:
         self.inventory = Inventory(lambda: 1e9 + self.now, lambda: self.now)
         self.asked: list[list[str]] = []
         self.prepared: list[list[str]] = []
-        self.denied: dict[str, list[str]] = {}
-        self.looks = 0
         self.refuse: Callable[[Sequence[Device]], object] = lambda devices: None
         if root is not None:
             (root / "dev").mkdir()
@@ -61,14 +60,8 @@ class Rig:
 
         self.root = root
         self.source = BackendRunner(Card, NoOptions(), root)
-
-        def denied(device: str, missing: Sequence[str]) -> None:
-            rig.denied[device] = list(missing)
-
-        def look() -> None:
-            rig.looks += 1
-
-        self.supply = Allocator("example.com/hca", self.inventory, self.source, Prefer.TOPOLOGY, denied, look)
+        self.scanner = NotingScanner(self.source)
+        self.supply = allocator_of("example.com/hca", self.inventory, self.scanner)
 
     def plug(self, names: str) -> None:
         for name in names:
@@ -142,7 +135,7 @@ def test_of_many_ill_devices_the_reason_names_some_and_counts_the_rest() -> None
     rig.sick = dict.fromkeys(names, "down")
     rig.show(names)
     (reason,) = set(rig.health().values())
-    assert reason.count("down") == NAMED_ILL and reason.endswith("; and 4 more")
+    assert reason.count("down") == NAMED_UNHEALTHY and reason.endswith("; and 4 more")
 
 
 def test_devices_that_come_and_go_make_no_new_list() -> None:
@@ -237,9 +230,9 @@ async def test_no_pod_fails_because_one_device_lacks_its_node(rig: Rig) -> None:
     (rig.root / "dev/b").unlink()
     rig.show("abc")
     assert await rig.allocate("all::0") == "a,c"
-    assert rig.denied == {"b": ["/dev/b"]}
+    assert rig.scanner.denied == {"b": ["/dev/b"]}
     assert rig.inventory.given("all::0") == ("a", "c")
-    assert rig.looks == 1
+    assert rig.scanner.rechecks == 1
 
 
 async def test_no_pod_fails_because_the_backend_refuses_one_device(
@@ -252,9 +245,9 @@ async def test_no_pod_fails_because_the_backend_refuses_one_device(
     rig.refuse = refuse
     rig.show("abc")
     assert await rig.allocate("all::1") == "a,c"
-    assert rig.looks == 1
+    assert rig.scanner.rechecks == 1
     (record,) = caplog.records
-    assert record.getMessage() == "a container goes without a device"
+    assert record.getMessage() == "a container does not get a device"
 
 
 async def test_no_pod_fails_because_the_backend_fails_at_one_device(
@@ -288,7 +281,7 @@ async def test_a_pod_is_refused_when_no_device_can_be_given(rig: Rig) -> None:
     rig.show("abc")
     with pytest.raises(MissingPath, match="/dev/a, /dev/b, /dev/c does not exist"):
         await rig.allocate("all::0")
-    assert rig.denied.keys() == {"a", "b", "c"}
+    assert rig.scanner.denied.keys() == {"a", "b", "c"}
     assert not rig.inventory.is_allocated("all::0")
 
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from devhost.allocation.cdi import spec
-from devhost.allocation.cdi.files import SpecDirectory
+from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.spec import applied
 from devhost.backend import Edits
 
@@ -30,12 +30,12 @@ class Specs:
         """What the backend's ``allocate`` was, with a variable that lists all devices."""
 
     def path(self, resource=TOY):
-        directory = SpecDirectory(self._rig.cdi, str(self._rig.kubelet_dir))
+        directory = SpecFiles(self._rig.cdi, str(self._rig.kubelet_dir))
         directory.close()
         return directory.path(resource)
 
     def kind(self, resource=TOY):
-        directory = SpecDirectory(self._rig.cdi, str(self._rig.kubelet_dir))
+        directory = SpecFiles(self._rig.cdi, str(self._rig.kubelet_dir))
         directory.close()
         return spec.kind(resource, directory.owner)
 

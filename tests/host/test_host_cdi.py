@@ -12,9 +12,10 @@ from dataclasses import replace
 import pytest
 from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, before_each_list
 
-from devhost.allocation.cdi import files, injector
+from devhost.allocation.cdi import injector
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
 from devhost.backend.model import unhealthy
+from devhost.host import host as host_module
 from devhost.testing import runtime
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
@@ -281,8 +282,8 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
         asked.set()
         over.wait()
 
-    for where in ("allocation.cdi.injector.RENDER_DEADLINE", "host.host.SHUTDOWN"):
-        monkeypatch.setattr(f"devhost.{where}", 60.0)  # longer than the rig waits for the host's end
+    for module, name in ((injector, "RENDER_DEADLINE"), (host_module, "SHUTDOWN")):
+        monkeypatch.setattr(module, name, 60.0)  # longer than the rig waits for the host's end
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE)
     async with rig.running():
@@ -392,13 +393,13 @@ async def test_a_sick_device_is_listed_with_its_reason_though_no_file_names_it(r
 async def test_what_lies_on_the_disk_is_handed_out_while_nothing_new_can_be_written(
     rig, kubelet, specs, monkeypatch
 ):
-    def full(*args):
+    def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        monkeypatch.setattr(files, "replace_file", full)
+        monkeypatch.setattr(os, "fsync", full)
         rig.change("toy", [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(3)])
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3})
         response = (await kubelet.admit("pod", "main", TOY, 1)).response

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE
 
-from devhost.allocation.cdi import files, injector
+from devhost.allocation.cdi import injector
 from devhost.backend import Device, unhealthy
 from devhost.host.status import status
 
@@ -153,19 +154,21 @@ async def test_an_earlier_file_that_cannot_be_read_is_never_written_over(rig, ku
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
     written = specs.path().read_text()
-    read = files._read
+    read = Path.read_bytes
 
     def failing(path):
-        raise OSError(errno.EIO, "Input/output error")
+        if path == specs.path():
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path)
 
-    monkeypatch.setattr(files, "_read", failing)
+    monkeypatch.setattr(Path, "read_bytes", failing)
     rig.scripts["toy"].devices = [Device(id="d2", attributes={"model": "x100", "index": 2})]
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
         (device,) = status(rig.host)["resources"][0]["devices"]
         assert device["reason"].startswith(f"cannot read {specs.path()}: Input/output error")
         assert specs.path().read_text() == written
-        monkeypatch.setattr(files, "_read", read)
+        monkeypatch.setattr(Path, "read_bytes", read)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         assert "d2" in specs.devices()
 

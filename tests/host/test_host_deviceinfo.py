@@ -112,8 +112,8 @@ async def test_a_pod_whose_resource_left_while_devhost_was_away_keeps_its_file(r
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/other") == 1)
         await rig.until(lambda: rig.host.ledger.known)
-        rig.host._infos.wake()
-        await rig.until(lambda: not rig.host._infos._wake.is_set())
+        # followed only because a file depends on it
+        await rig.until(lambda: NET in [held.resource for held in rig.host.ledger.in_use()])
         assert files() == before
         kubelet.release("pod")
         await rig.until(lambda: files() == {})

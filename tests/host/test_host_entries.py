@@ -199,7 +199,7 @@ async def test_two_values_that_make_one_name_are_a_problem(rig, kubelet):
         await rig.until(lambda: any(kind == "plan" for kind, *_ in wrong(host)))
         ((_, subject, reason),) = [one for one in wrong(host) if one[0] == "plan"]
         assert subject == "toy d1"
-        assert "the name example.com/a-b already stands for a b" in reason
+        assert "the name example.com/a-b already represents a b" in reason
 
 
 LACK = MissingDriver(

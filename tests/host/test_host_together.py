@@ -67,7 +67,7 @@ async def test_a_device_that_cannot_be_had_is_left_out_and_told(rig, kubelet, ca
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
         assert await given(kubelet, "one") == "d0"
-    said = [r for r in caplog.records if r.getMessage() == "a container goes without a device"]
+    said = [r for r in caplog.records if r.getMessage() == "a container does not get a device"]
     assert len(said) == 1
 
 

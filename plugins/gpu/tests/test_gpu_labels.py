@@ -12,7 +12,7 @@ from devhost_gpu.labels import nvidia as nvidia_labels
 from devhost_gpu.nvml.reports import Shape
 
 from devhost.backend import AttributeValue, Device
-from devhost.host.node_label_files import sorted_out
+from devhost.host.node_labels import sorted_out
 from devhost.testing.fixtures import BackendFixture, by_id
 
 A100, T4 = "NVIDIA A100-SXM4-40GB", "Tesla T4"

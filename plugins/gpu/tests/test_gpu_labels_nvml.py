@@ -9,7 +9,7 @@ import pytest
 from gpu_nvidia import DGX, NvidiaMachine, dgx
 from gpu_nvidia_desk import NvidiaDesk
 
-from devhost.host.node_label_files import sorted_out
+from devhost.host.node_labels import sorted_out
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.preferred.neighbours import Neighbours
+from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
 from devhost.planning.plan import Offer, units
@@ -67,7 +67,7 @@ def preferred(
         for a, b in combinations(devices, 2)
     }
     available = [devices[n].id for n in (range(len(devices)) if free is None else free)]
-    vicinity = Neighbours(lambda: {"nvidia.com/gpu": inventory})
+    vicinity = PreferredAllocation(lambda: {"nvidia.com/gpu": inventory})
     choice = vicinity.prefer("nvidia.com/gpu", inventory, policy, links, available, (), size)
     assert choice.exact
     return sorted(numbers[name] for name in choice.tokens)

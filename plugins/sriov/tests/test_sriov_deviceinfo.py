@@ -12,11 +12,12 @@ import sriov_others as others
 from devhost_sriov import Sriov
 from devhost_sriov.options import PLAIN, SriovOptions, SriovUse
 
-from devhost.allocation.allocator import Allocator, MissingPath, Terms
 from devhost.allocation.device_info import flaw
-from devhost.allocation.inventory import Inventory
+from devhost.allocation.resource_backend import MissingPath, ResourceBackend, Terms
 from devhost.discovery.runner import BackendRunner
-from devhost.planning.settings import Prefer
+from devhost.discovery.scanner import Scanner
+from devhost.planning.settings import ResourceSettings
+from devhost.telemetry.metrics import Metrics
 from devhost.testing.fixtures import BackendFixture, by_id
 
 
@@ -129,11 +130,11 @@ async def test_a_missing_node_is_named_and_nothing_is_handed_out(
     machine(tmp_path)
     source = BackendRunner(Sriov, SriovOptions(), tmp_path, {"*"})
     devices = {device.id: device for device in await source.discover([])}
-    inventory = Inventory(lambda: 0.0, lambda: 0.0)
-    supply = Allocator("a.b/c", inventory, source, Prefer.TOPOLOGY, lambda *_: None, lambda: None)
+    scanner = Scanner(source, Metrics(), lambda caused_at: None)
+    backend = ResourceBackend("a.b/c", scanner, ResourceSettings(0, "a.b/c", "sriov"))
     terms = Terms(SriovUse(rdma=True))
-    assert supply.ask([devices[function]], terms).edits.env["PCIDEVICE_A_B_C"] == function
+    assert backend.ask([devices[function]], terms).edits.env["PCIDEVICE_A_B_C"] == function
     (tmp_path / node.lstrip("/")).unlink()
     with pytest.raises(MissingPath, match=f"^a.b/c: {node} does not exist on the node$"):
-        supply.ask([devices[function]], terms)
+        backend.ask([devices[function]], terms)
     source.close()

@@ -344,8 +344,6 @@ class ResourceAllocations:
         self.resource = resource
         self.exclusive = True
         """Whether the resource shares its devices with no other; true where that is not known."""
-        self.vanished: Collection[str] = ()
-        """Tokens that are in the kubelet's list only because a container has them."""
         self.terms: dict[str, Any] = {}
         """The terms of the resource with which tokens were handed out, the latest last, as far as this run
         has done it."""
@@ -356,6 +354,7 @@ class ResourceAllocations:
         self._reserved: dict[str, list[tuple[Key, ...]]] = {}
         self._inferred: set[str] = set()
         self._unshared: dict[str, bool] = {}
+        self._vanished: Collection[str] = ()
 
     def __contains__(self, token: object) -> bool:
         return token in self._leases
@@ -455,7 +454,7 @@ class ResourceAllocations:
 
         Args:
             unshared: those of the tokens whose devices are handed out once only.
-            terms: what they are given with, see :class:`devhost.allocation.backend_edits.Terms`.
+            terms: what they are given with, see :class:`devhost.allocation.resource_backend.Terms`.
         """
         self._leases.allocated(given)
         for token, devices in given.items():
@@ -467,6 +466,7 @@ class ResourceAllocations:
                 self._unshared[token] = token in unshared
             self._inferred.discard(token)
         self._everything.changed_by(self, replan=False)
+        self._everything.due_changed()
 
     def recalls(self, listing: Listing) -> bool:
         """Whether the kubelet names a holder that an earlier kubelet named, see :meth:`.Leases.recalls`."""
@@ -522,6 +522,12 @@ class ResourceAllocations:
         self._inferred.add(token)
         self._everything.changed_by(self, replan=True)
 
+    def keep_listed(self, vanished: Collection[str]) -> None:
+        """These tokens are in the kubelet's list only because a container has them."""
+        if vanished != self._vanished:
+            self._vanished = vanished
+            self._everything.due_changed()
+
     def due(self, last: float, *, awaited: bool = False) -> float | None:
         """When the next list of who holds what is wanted, see :meth:`.Leases.due`.
 
@@ -529,7 +535,7 @@ class ResourceAllocations:
             last: when the last list began.
             awaited: whether a resource waits for what is held here.
         """
-        return self._leases.due(last, self._leases.tokens() if awaited else self.vanished)
+        return self._leases.due(last, self._leases.tokens() if awaited else self._vanished)
 
     def _update(self, backend: str, devices: Iterable[Device]) -> tuple[Key, ...]:
         keys = {(backend, device.id): device for device in devices}
@@ -555,6 +561,7 @@ class Allocations:
         self._changed = changed
         self._resources: dict[str, ResourceAllocations] = {}
         self._released: list[Released] = []
+        self._watching: list[Callable[[], None]] = []
         self._held: tuple[Held, ...] | None = ()
         self._listing: Listing | None = None
         self._recalling: Kubelet | None = None
@@ -582,6 +589,7 @@ class Allocations:
         if found is None:
             found = self._resources[resource] = ResourceAllocations(resource, self)
             self._configure(found)
+            self.due_changed()
         return found
 
     def in_use(self) -> Iterator[ResourceAllocations]:
@@ -655,6 +663,10 @@ class Allocations:
         """Calls ``released`` with each resource and its released tokens; returns what ends that."""
         self._released.append(released)
         return lambda: self._released.remove(released)
+
+    def watch(self, due_changed: Callable[[], None]) -> None:
+        """Calls ``due_changed`` whenever :meth:`due` may be sooner than before."""
+        self._watching.append(due_changed)
 
     def follow(self, resource: str) -> None:
         """Follows a resource that need not be ours, because its release is awaited."""
@@ -730,6 +742,11 @@ class Allocations:
         """
         wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
         return min((wish for wish in wishes if wish is not None), default=None)
+
+    def due_changed(self) -> None:
+        """A list may be wanted sooner than before."""
+        for watching in self._watching:
+            watching()
 
     def changed_by(self, allocations: ResourceAllocations, *, replan: bool) -> None:
         """The allocations of one resource have changed; with ``replan`` the plan may be outdated."""

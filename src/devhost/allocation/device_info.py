@@ -1,10 +1,12 @@
-"""Device-info files: what a network plugin is told of the devices that a pod got.
+"""Device-info files: what network plugins read about the devices that a pod got.
 
 The NPWG device information specification 1.1.0 says what such a document holds (its section 3) and where it
-lies (4.1): ``<directory>/<resource>-<device id>-device.json``, where Multus looks it up by the ids that
-the kubelet's podresources service names. The upper half is pure; :class:`DeviceInfoDirectory` writes files
-and knows its own among those of others. How long they stay is decided in
-:mod:`devhost.allocation.device_info_files`.
+is (4.1): ``<directory>/<resource>-<device id>-device.json``, where Multus finds it by the ids that
+the kubelet's podresources service names.
+
+A file is written before the pod starts, and removed when the pod is gone. It stays when devhost stops, for
+its pod keeps running, and a network plugin reads it again when the pod's sandbox is rebuilt. So after a start
+files are only removed once the kubelet has listed who holds what.
 """
 
 from __future__ import annotations
@@ -18,8 +20,25 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from devhost.backend.errors import AllocationError
-from devhost.backend.files import holds, make_directory, replace_file
+from devhost.backend.backoff import Backoff
+from devhost.backend.errors import AllocationError, EnvironmentFailure
+from devhost.backend.files import holds, make_directory
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.discovery.worker import FILE_DEADLINE
+from devhost.telemetry.log import get
+
+from .allocations import Allocations
+from .owned_files import OwnedDirectory, OwnedFiles
+
+log = get(__name__)
+
+HINT = (
+    "deviceInfo.directory must be a directory that devhost may write to; "
+    "deviceInfo: {write: false} where no network plugin reads it"
+)
+
+UNDECIDED = 2.0
+"""Seconds between checks whether the kubelet has listed who holds what, while a file depends on it."""
 
 Document = Mapping[str, object]
 """One device, in the terms of JSON."""
@@ -31,7 +50,7 @@ _REQUIRED = {
     "vhost-user": ("mode", "path"),
     "memif": ("role", "path", "mode"),
 }
-"""The kinds of devices, and the keys that a description of each must have (sections 3.1.3 to 3.1.6)."""
+"""The kinds of devices, and the keys that the description of each must have (sections 3.1.3 to 3.1.6)."""
 
 
 def flaw(document: object) -> str:
@@ -78,45 +97,41 @@ Index = dict[str, Written]
 """Own files by name."""
 
 
-class DeviceInfoDirectory:
+class DeviceInfoDirectory(OwnedDirectory):
     """The device-info files of one devhost in a directory that other plugins write to as well.
 
-    A hidden file in the directory, the index, tells own files from others', also after a restart: it names
-    each one with a hash of its content, and is written first. A file that holds something else than the index
-    says belongs to whoever wrote that, and is never removed.
-
-    Args:
-        directory: made when first needed.
-        tag: tells hosts apart; empty for the one that serves the node's kubelet.
+    The specification prescribes the names, so a hidden file in the directory, the index, tells own files from
+    others', also after a restart: it names each one with a hash of its content, and is written first. A file
+    whose content is not what the index says belongs to the program that wrote it, and is never removed.
     """
 
     def __init__(self, directory: Path, tag: str = "") -> None:
-        self.directory = directory
-        self._stem = f".devhost-{_digest(tag.encode())[:8]}_" if tag else ".devhost_"
-        self._index_path = directory / f"{self._stem}index.json"
+        super().__init__(directory, tag)
+        self._index_name = f".{self.prefix}index.json"
         self._index: Index | None = None
-        self._alone = threading.RLock()  # a call that was given up may still be at work
+        self._lock = threading.RLock()  # a call that was given up may still be at work
 
     def own(self) -> Index:
-        """What is here of ours. May block, as everything here: not for the event loop."""
-        with self._alone:
+        """The own files by name."""
+        with self._lock:
+            self.remove_unfinished()
             return dict(self._own())
 
     def write(self, resource: str, documents: Mapping[str, Document]) -> list[str]:
         """Makes the files of some tokens hold their documents; all of them, or those as before.
 
-        One that somebody else wrote is replaced: the kubelet has just given this device of this resource to
-        a pod of ours, so whatever the file says is of a time that is over.
+        A file that another program wrote is replaced: the kubelet has just given this device of this resource
+        to a pod of ours, so the file describes an earlier pod.
 
         Returns:
-            The names of files of somebody else that were replaced.
+            The names of files of other programs that were replaced.
 
         Raises:
             AllocationError: a token has no legal file name.
-            OSError: the directory does not let us.
+            OSError: the directory cannot be written.
         """
         wanted = {file_name(resource, token): (token, _dump(one)) for token, one in documents.items()}
-        with self._alone:
+        with self._lock:
             make_directory(self.directory)
             due = {name: pair for name, pair in wanted.items() if not holds(self.directory / name, pair[1])}
             added = [name for name in due if not self._is_own(name)]
@@ -128,7 +143,7 @@ class DeviceInfoDirectory:
                     index[name] = Written(resource, token, _digest(data))
                 self._save()
                 for name, (_, data) in due.items():
-                    replace_file(self.directory / name, data, self._stem)
+                    self.write_file(name, data)
             except BaseException:
                 index.update((name, entry) for name, entry in before.items() if not self._is_own(name))
                 with suppress(OSError):
@@ -137,28 +152,26 @@ class DeviceInfoDirectory:
             return replaced
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes own files; one that somebody else has replaced since is only forgotten.
+        """Removes own files; one that another program has replaced since is only forgotten.
 
         Raises:
-            OSError: the directory does not let us.
+            OSError: the directory cannot be written.
         """
-        with self._alone:
+        with self._lock:
             index = self._own()
             for name in names:
                 if self._is_own(name):
-                    (self.directory / name).unlink(missing_ok=True)
+                    self.remove_file(name)
                 index.pop(name, None)
             self._save()
 
     def _own(self) -> Index:
         if self._index is None:
-            self._index = _load(self._index_path)
-            for unfinished in self.directory.glob(f"{self._stem}*.part"):  # nobody else has names like that
-                unfinished.unlink(missing_ok=True)
+            self._index = _load(self.directory / self._index_name)
         return self._index
 
     def _is_own(self, name: str) -> bool:
-        """Whether the file is there and as we wrote it."""
+        """Whether the file exists and holds what we wrote."""
         entry = self._own().get(name)
         try:
             return entry is not None and _digest((self.directory / name).read_bytes()) == entry.sha256
@@ -168,12 +181,106 @@ class DeviceInfoDirectory:
     def _save(self) -> None:
         index = self._own()
         if not index:
-            self._index_path.unlink(missing_ok=True)
+            self.remove_file(self._index_name)
             return
         files = {name: asdict(entry) for name, entry in sorted(index.items())}
-        data = f"{json.dumps({'version': 1, 'files': files})}\n".encode()
-        if not holds(self._index_path, data):
-            replace_file(self._index_path, data, self._stem)
+        self.write_file(self._index_name, f"{json.dumps({'version': 1, 'files': files})}\n".encode())
+
+
+class DeviceInfoFiles:
+    """Writes the files of pods that start and removes those of pods that are gone.
+
+    Args:
+        directory: where new files go; ``None`` for nowhere. Files in an earlier one are still removed.
+        allocations: who holds what.
+        tag: see :func:`.owned_files.owner`.
+        kind: how the files of one directory are written.
+        deadline: seconds one file operation may take.
+        backoff: delays after a file could not be removed.
+        clock: monotonic time.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        allocations: Allocations,
+        tag: str = "",
+        *,
+        kind: type[DeviceInfoDirectory] = DeviceInfoDirectory,
+        deadline: float = FILE_DEADLINE,
+        backoff: Backoff | None = None,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self._allocations = allocations
+        self._files = OwnedFiles(kind, directory, "device-info", HINT, tag, deadline)
+        self._loop = Reconciler(
+            self.remove_stale,
+            backoff=backoff,
+            failures=FailureLog(
+                log, "cannot remove a device-info file", "device-info files can be removed again"
+            ),
+            clock=clock,
+        )
+        allocations.subscribe(self._released)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether files are written at all."""
+        return self._files.current is not None
+
+    def move(self, directory: Path | None) -> None:
+        """New files go to ``directory`` from now on; ``None`` for nowhere."""
+        self._files.move(directory)
+        self._loop.wake()
+
+    async def write(self, resource: str, documents: Mapping[str, Document]) -> None:
+        """Writes the documents of the devices of a container that starts, by token.
+
+        The tokens have to count as held until it has returned.
+
+        Raises:
+            AllocationError: a file cannot be written; none of them is then.
+        """
+        place = self._files.current
+        if place is None or not documents:
+            return
+        try:
+            replaced = await self._files.run(f"write to {place.directory}", place.write, resource, documents)
+        except EnvironmentFailure as error:
+            raise AllocationError(f"{resource}: {error}") from None
+        finally:
+            self._loop.wake()  # should the pod not start after all, no release is reported
+        for name in replaced:
+            log.warning("replaced a device-info file of another program", path=str(place.directory / name))
+
+    async def run(self) -> None:
+        """Removes files whose token no container holds, whenever one was released, for ever."""
+        await self._loop.run()
+
+    async def remove_stale(self) -> float | None:
+        """Removes the files that no container needs; gives the seconds after which to look again.
+
+        Raises:
+            EnvironmentFailure: a directory cannot be read or written.
+        """
+        decided = [await self._remove_stale_in(place) for place in self._files.directories]
+        return None if all(decided) else UNDECIDED
+
+    def close(self) -> None:
+        """Lets the thread end; waits for nothing, and removes nothing: the pods keep running."""
+        self._files.close()
+
+    def _released(self, resource: str, tokens: tuple[str, ...]) -> None:
+        self._loop.wake()
+
+    async def _remove_stale_in(self, place: DeviceInfoDirectory) -> bool:
+        """Removes files from one directory; false while it is not known who holds what."""
+        own = await self._files.run(f"read {place.directory}", place.own)
+        # decided and queued without a pause between, so that a write for the same token comes after
+        held = {name: self._allocations.has_token(one.resource, one.token) for name, one in own.items()}
+        if stale := [name for name, verdict in held.items() if verdict is False]:
+            await self._files.run(f"remove files from {place.directory}", place.remove, stale)
+        return None not in held.values()
 
 
 def _digest(data: bytes) -> str:
@@ -185,7 +292,7 @@ def _dump(document: Document) -> bytes:
 
 
 def _load(path: Path) -> Index:
-    """The index of an earlier run; nothing is ours if it is not there or not sound."""
+    """The index of an earlier run; empty where there is none, or it is invalid."""
     try:
         found = json.loads(path.read_bytes())["files"]
         entries = {name: Written(**entry) for name, entry in found.items()}

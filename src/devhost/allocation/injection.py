@@ -1,24 +1,41 @@
-"""How what a resource has reaches a container: two ways, which its service does not tell apart.
+"""How a container gets its devices: in the Allocate answer, or by the names of CDI devices.
 
-The direct way puts everything into the Allocate answer and has nothing to do before. The other way names
-what lies on the disk already, so a device waits there before the list may show it (:mod:`.injection`).
+The direct way puts everything into the answer and has nothing to do before. The other way names what is on
+the disk already, so a device waits until its specification is written before the list may show it
+(:mod:`.cdi.injector`). A resource's service treats both alike.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from devhost.backend.model import Device, Health
 from devhost.planning.plan import Offer
 from devhost.planning.settings import Inject
 
-from .allocator import Allocator
-from .cdi.files import SpecDirectory
+from .cdi.files import SpecFiles
+from .inventory import Inventory
+from .resource_backend import Granted, ResourceBackend, Terms
 
 Verdict = Callable[[Device], Health]
 """The health of a device, as far as is known."""
+
+
+class Rendered(Protocol):
+    """What one container gets, ready to be injected."""
+
+    async def inject(self, tokens: Sequence[str]) -> Granted:
+        """The answer to Allocate.
+
+        Args:
+            tokens: by which the container gets it; they count as held already.
+
+        Raises:
+            AllocationError: what the answer refers to cannot be written.
+        """
 
 
 class Injection(Protocol):
@@ -37,15 +54,34 @@ class Injection(Protocol):
     def listable(self, offers: Sequence[Offer], verdict: Verdict) -> tuple[Sequence[Offer], Verdict]:
         """What of this the list may show now."""
 
+    def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Rendered:
+        """Renders what a container gets with these devices. Runs on the backend's thread.
+
+        Raises:
+            AllocationError: a device cannot be rendered.
+            BackendError: the backend failed.
+        """
+
     async def run(self) -> None:
         """Makes ready what is wanted, until :meth:`stop`."""
 
     def stop(self) -> None:
-        """Ends :meth:`run` and wakes who waits for :attr:`ready`; what pods were told stays good."""
+        """Ends :meth:`run` and wakes what waits for :attr:`ready`; what pods were given stays valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    """Everything is in the answer."""
+
+    granted: Granted
+
+    async def inject(self, tokens: Sequence[str]) -> Granted:
+        """The answer itself."""
+        return self.granted
 
 
 class DirectInjection:
-    """Everything is in the answer: the list shows what there is."""
+    """Everything is in the answer: the list shows every device."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -63,6 +99,10 @@ class DirectInjection:
         """All of it."""
         return offers, verdict
 
+    def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Rendered:
+        """Nothing has to be rendered."""
+        return _Direct(granted)
+
     async def run(self) -> None:
         """Has nothing to do."""
 
@@ -70,19 +110,21 @@ class DirectInjection:
         """Has nothing to end."""
 
 
-def delivery(
-    way: Inject, supply: Allocator, specifications: SpecDirectory, settled: Callable[[], None]
+def make_injection(
+    way: Inject,
+    backend: ResourceBackend,
+    inventory: Inventory,
+    specifications: SpecFiles,
+    settled: Callable[[], None],
 ) -> Injection:
-    """The way a resource goes; the supply is told where its answers pass through it.
+    """The way in which a resource gives containers its devices.
 
     Args:
         specifications: where a CDI specification goes, if the resource has one.
-        settled: called in the loop when what :meth:`Injection.listable` says may be another.
+        settled: called in the loop when what :meth:`Injection.listable` says may have changed.
     """
     if way is Inject.DIRECT:
         return DirectInjection()
-    from .cdi.injector import CdiInjection  # most nodes have no resource that goes this way
+    from .cdi.injector import CdiInjection  # most nodes have no resource with CDI injection
 
-    injection = CdiInjection(supply, specifications, settled)
-    supply.inject = injection.inject
-    return injection
+    return CdiInjection(backend, inventory, specifications, settled)

@@ -25,7 +25,7 @@ GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
 
 
-NAMED_ILL = 4
+NAMED_UNHEALTHY = 4
 """Devices that the reason of a token for many of them names at most."""
 
 
@@ -160,21 +160,19 @@ class Snapshot:
 
 
 class Inventory:
-    """Holds the newest snapshot of one resource and tells subscribers when there is a newer one.
+    """Holds the newest snapshot of one resource and notifies subscribers of a newer one.
 
     Args:
         wall: seconds since the epoch, for "since when".
         clock: monotonic seconds, for the grace.
-        held: called when a list of who holds what may be wanted sooner than before.
-        changed: hears what became of the devices with each list in which any may be another.
-        handed_out: hears which tokens a container got, each with its devices.
+        changed: called with the changes of devices, for each list in which any may have changed.
+        handed_out: called with the tokens that a container got, each with its devices.
     """
 
     def __init__(
         self,
         wall: Callable[[], float],
         clock: Callable[[], float],
-        held: Callable[[], None] = lambda: None,
         changed: Callable[[Changes], None] = lambda changes: None,
         allocations: ResourceAllocations | None = None,
         backend: str = "",
@@ -183,14 +181,13 @@ class Inventory:
         self._wall = wall
         self._clock = clock
         self._subscribers: set[Callable[[], None]] = set()
-        self._held = held
         self._changed = changed
         self._handed_out = handed_out
         self.allocations = Allocations(clock).of("") if allocations is None else allocations
         self.backend = backend
         self._vanished: set[str] = set()
         self.names_holders = False
-        """Whether a token is Unhealthy though its device is well, and its reason names a container."""
+        """Whether a token is Unhealthy though its device is healthy, for a reason that names a container."""
         self.snapshot = Snapshot()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -211,7 +208,7 @@ class Inventory:
         """A container got these tokens, and with each the devices that ``given`` says, or all behind it.
 
         Args:
-            terms: what they were given with, see :class:`devhost.allocation.allocator.Terms`.
+            terms: what they were given with, see :class:`devhost.allocation.resource_backend.Terms`.
         """
         entries = self.snapshot.entries
         if given is None:
@@ -222,7 +219,6 @@ class Inventory:
         now: Given = {name: tuple(given[name]) for name in tokens}
         self.allocations.allocated(self.backend, now, self._unshared(now), terms)
         self._handed_out(now)
-        self._held()
 
     def stands_in_for(self, name: str) -> str:
         """Why a stand-in must not be allocated; empty where a container has it, or its token is free."""
@@ -247,7 +243,7 @@ class Inventory:
         return self.allocations.given(name)
 
     def listed(self) -> dict[str, bool]:
-        """Devices behind the tokens or in the hands of those who hold one, and whether somebody holds them.
+        """Devices behind the tokens or held by a container that has one, and whether they are held.
 
         A device that has gone may be among them: a token that stands for several outlives each of them.
         """
@@ -268,7 +264,7 @@ class Inventory:
         return name in self.allocations
 
     def holder(self, name: str) -> Holder | None:
-        """Which container holds this token; ``None`` where none does or the kubelet has not said which."""
+        """Which container holds this token; ``None`` where none does or the kubelet has not listed it."""
         return self.allocations.holder(name)
 
     def update(
@@ -285,7 +281,7 @@ class Inventory:
         Args:
             units: the devices it has now, by what its tokens stand for.
             verdict: the health of a device.
-            why_gone: the reason to show for a device, by id, whose token is not among the units any more.
+            why_gone: the reason to show for a device, by id, whose token is no longer among the units.
             caused_at: monotonic time of the event that led here, if one did.
             topology: whether the list says of tokens that are not among the units which NUMA nodes they are
                 near. One that does is enough for the kubelet to align the whole resource
@@ -320,12 +316,12 @@ class Inventory:
                     since = before.since if before.health.healthy == health.healthy else wall
                     entries[name] = Entry(name, unit.id, members, nodes, health, since)
         self.names_holders = False
-        self._keep_back(units, entries, wall)
+        self._withhold_reshared(units, entries, wall)
         self._stand_in(entries, wall)
         vanished = [
             before for name, before in old.items() if name not in entries and not self._outlived(before, now)
         ]
-        self._tell(was, became, vanished, entries, why_gone)
+        self._report(was, became, vanished, entries, why_gone)
         if not topology:
             vanished = [replace(before, numa_nodes=()) for before in vanished]
         gone = set()
@@ -333,8 +329,8 @@ class Inventory:
             entries[before.token] = self._gone(before, why_gone, now, wall)
             gone.add(before.token)
         if gone != self._vanished:
-            self._vanished = self.allocations.vanished = gone
-            self._held()
+            self._vanished = gone
+            self.allocations.keep_listed(gone)
         return self._publish(entries, self.snapshot.revision == 0 or _differs(old, entries), caused_at)
 
     def replicas(self, unit: str) -> int:
@@ -346,7 +342,8 @@ class Inventory:
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
-        self._vanished = self.allocations.vanished = set()
+        self._vanished = set()
+        self.allocations.keep_listed(())
         if present := self.present():
             self._changed(ending(present))
         self._publish({}, bool(self.snapshot.entries), None)
@@ -381,11 +378,11 @@ class Inventory:
             unshared.append(name)
         return unshared
 
-    def _keep_back(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
+    def _withhold_reshared(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
         """Shows the tokens of a device as Unhealthy while a container has it that must not share it.
 
         When a device comes to be shared in another way, containers keep what they got: one that has it for
-        itself goes on having it for itself, and nobody gets it for himself whom others must share it with.
+        itself keeps it for itself, and no container gets it for itself that others must share it with.
         The same holds where a container has it under a former id.
         """
         before: dict[str, list[str]] = {}
@@ -408,7 +405,7 @@ class Inventory:
                     (
                         (other, is_former(other, device))
                         for other, device in held
-                        if other != name and self._keeps_back(other, device, number, unit.replicas)
+                        if other != name and self._keeps(other, device, number, unit.replicas)
                     ),
                     None,
                 )
@@ -421,10 +418,10 @@ class Inventory:
                     why = f"held by {holder} under its former id {other}"
                 self._withhold(name, why, entries, wall)
 
-    def _keeps_back(self, other: str, device: Device, number: int, replicas: int) -> bool:
-        """Whether a container with token ``other`` keeps the token of that number from everybody else.
+    def _keeps(self, other: str, device: Device, number: int, replicas: int) -> bool:
+        """Whether a container with token ``other`` keeps the token of that number from all others.
 
-        A share under a former id keeps back one share.
+        A share under a former id keeps one share.
         """
         if replicas == 1 or self.allocations.is_unshared(other):
             return True
@@ -445,13 +442,13 @@ class Inventory:
             self._withhold(token, reasons[token], entries, wall)
 
     def _withhold(self, name: str, reason: str, entries: dict[str, Entry], wall: float) -> None:
-        """Shows a token as Unhealthy though its device is well."""
+        """Shows a token as Unhealthy though its device is healthy."""
         was = self.snapshot.entries.get(name)
         since = was.since if was is not None and not was.health.healthy else wall
         entries[name] = replace(entries[name], health=unhealthy(reason), since=since)
         self.names_holders = True
 
-    def _tell(
+    def _report(
         self,
         was: dict[str, Member],
         became: Mapping[str, Member],
@@ -459,7 +456,7 @@ class Inventory:
         entries: Mapping[str, Entry],
         why_gone: Callable[[str], str],
     ) -> None:
-        """Says what became of devices, given those that may be another than before, and their health."""
+        """Reports the changes of devices, given those that may have changed."""
         for members in _groups(entry for entry in vanished if entry.gone_at is None):
             was.update(_by_id(members))
         if not (was or became):
@@ -507,7 +504,7 @@ class Inventory:
 
 
 def forgotten(holder: object) -> str:
-    """Why a token is Unhealthy that a container holds and the kubelet has forgotten."""
+    """The reason of a token that a container holds and the kubelet has forgotten."""
     return f"held by {holder}, which the kubelet no longer knows"
 
 
@@ -522,9 +519,9 @@ def _joint(members: Sequence[Member]) -> Health:
         return members[0].health
     if any(member.health.healthy for member in members):
         return HEALTHY
-    ill = [f"{member.device.id}: {member.health.reason}" for member in members[:NAMED_ILL]]
-    more = f"; and {len(members) - NAMED_ILL} more" if len(members) > NAMED_ILL else ""
-    return unhealthy(f"none of its devices is healthy: {'; '.join(ill)}{more}")
+    reasons = [f"{member.device.id}: {member.health.reason}" for member in members[:NAMED_UNHEALTHY]]
+    more = f"; and {len(members) - NAMED_UNHEALTHY} more" if len(members) > NAMED_UNHEALTHY else ""
+    return unhealthy(f"none of its devices is healthy: {'; '.join(reasons)}{more}")
 
 
 def _groups(entries: Iterable[Entry]) -> Iterable[tuple[Member, ...]]:

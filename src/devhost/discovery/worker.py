@@ -152,14 +152,16 @@ class FileWorker(WorkerThread):
     Args:
         name: of its threads.
         hint: what the directory must be, for an error.
+        deadline: seconds one operation may take.
     """
 
-    def __init__(self, name: str, hint: str) -> None:
+    def __init__(self, name: str, hint: str, deadline: float = FILE_DEADLINE) -> None:
         super().__init__(name)
         self._hint = hint
+        self._deadline = deadline
 
     async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``call`` as :meth:`call` does, within :data:`FILE_DEADLINE`.
+        """Runs ``call`` as :meth:`call` does, within the deadline.
 
         Args:
             what: what it does, for the error: ``write /a/b``.
@@ -168,7 +170,7 @@ class FileWorker(WorkerThread):
             EnvironmentFailure: the directory hangs, is full, or cannot be written to.
         """
         try:
-            return await self.call(FILE_DEADLINE, call, *args, **kwargs)
+            return await self.call(self._deadline, call, *args, **kwargs)
         except OSError as error:
             raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", self._hint) from None
         except BackendTimeout as error:

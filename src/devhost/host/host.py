@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.allocation.allocations import Allocations
-from devhost.allocation.cdi.files import SpecDirectory
-from devhost.allocation.cdi.garbage import CdiGarbageCollector
-from devhost.allocation.device_info_files import DeviceInfoFiles
-from devhost.allocation.preferred.neighbours import Neighbours
+from devhost.allocation.cdi.files import CdiGarbageCollector, SpecFiles
+from devhost.allocation.device_info import DeviceInfoFiles
+from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.errors import BackendTimeout, ConfigError
 from devhost.backend.files import fingerprint, hostless
 from devhost.config.difference import difference
@@ -42,7 +41,6 @@ from devhost.kubelet.registration import KubeletSocket
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.self_check import SelfCheck
 from devhost.planning.plan import Plan, RefusalKind
-from devhost.planning.settings import Inject
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
@@ -139,7 +137,7 @@ class Host:
         self._reload = reload
         self._reloading = reloading
         self._metrics.planned(dict.fromkeys(RefusalKind, 0))
-        self._vicinity = Neighbours(
+        self._vicinity = PreferredAllocation(
             lambda: {name: service.inventory for name, service in self.services.items()}, self._metrics
         )
         self.observers = Observers(self.tasks, self._metrics, self._changed)
@@ -157,12 +155,9 @@ class Host:
         """The files and directories that inotify does not watch, and why."""
         self._reader = WorkerThread("reload")
         tag = "" if kubelet_dir == Path(PLUGIN_DIRECTORY) else str(kubelet_dir.absolute())
-        self._specifications = SpecDirectory(self.settings.cdi_directory, tag)
-        self._clearing = CdiGarbageCollector(
-            self._specifications, self._specified, self.ledger.resources, self._follow
-        )
-        self._infos = DeviceInfoFiles(self.settings.device_info_directory, self._has_token, tag)
-        self.ledger.subscribe(lambda resource, tokens: self._infos.wake())
+        self._specifications = SpecFiles(self.settings.cdi_directory, tag)
+        self._clearing = CdiGarbageCollector(self._specifications, self.settings, self.ledger)
+        self._infos = DeviceInfoFiles(self.settings.device_info_directory, self.ledger, tag)
         self.ledger.subscribe(lambda resource, tokens: self._roster.released())
         self.labelling = NodeLabels(
             self.settings.label_directory,
@@ -355,12 +350,11 @@ class Host:
                     self._changed,
                     self._rivals,
                     self._specifications,
-                    self.holders.wake,
                     allocations=self.ledger.of(name),
-                    infos=self._infos,
+                    device_info=self._infos,
                     news=self._news,
-                    vicinity=self._vicinity,
-                    confirm=self.holders.confirm,
+                    preferred=self._vicinity,
+                    holders=self.holders,
                 )
                 service.update(planned, discovery, caused_at)
                 self.services[name] = service
@@ -368,7 +362,7 @@ class Host:
                 self.holders.wake()  # somebody may hold its devices since before there was this service
         self.shortages.follow(self.settings, self.plan)
         self._news.held()
-        self.strand.tell()
+        self.strand.report()
         self._news.backends((name, discovery.condition) for name, discovery in self.discoveries.items())
         self.labelling.wake()
         self._schedule()
@@ -386,11 +380,6 @@ class Host:
         if due:
             self._timer = asyncio.get_running_loop().call_later(min(due) + 0.01, self.replan, None)
 
-    def _has_token(self, resource: str, token: str) -> bool | None:
-        """See :meth:`Allocations.has_token`: the account that may be new wants a list."""
-        self.holders.wake()
-        return self.ledger.has_token(resource, token)
-
     def _holders_changed(self) -> None:
         """A vanished device that was released may leave now, and what is written of one that has left."""
         self._vicinity.settle()
@@ -399,7 +388,7 @@ class Host:
         self._schedule()
         self._clearing.wake()
         self._news.held()
-        self.strand.tell()
+        self.strand.report()
         self._changed()
 
     def _present(self) -> Iterator[Present]:
@@ -509,7 +498,7 @@ class Host:
         self._metrics.config_loaded(self.generation)
         self.last_reload = LastReload(time.time())
         log.info("configuration loaded", generation=self.generation, change=change)
-        self._specifications.move(self.settings.cdi_directory)
+        self._clearing.follow(self.settings)
         self._infos.move(self.settings.device_info_directory)
         self.labelling.follow(self.settings.label_directory, self.settings.write_labels)
         self.observers.follow(self._catalog, self._news.everything)
@@ -517,14 +506,6 @@ class Host:
         self._roster.follow(self.settings, self._catalog)
         self.replan(None)
         self._clearing.wake()
-
-    def _follow(self, resource: str) -> None:
-        self.ledger.follow(resource)
-        self.holders.wake()
-
-    def _specified(self) -> list[str]:
-        """Resources, or templates of them, that have a CDI specification."""
-        return [entry.name for entry in self.settings.resources if entry.inject is Inject.CDI]
 
     async def _leave(self) -> None:
         log.info("stopping")

@@ -1,51 +1,147 @@
-"""Keeps the node's labels in step with its devices: asks backends what labels they give, and writes them.
+"""Node labels, in files that Node Feature Discovery reads: asks backends for labels and writes them.
 
-A backend that has ``labels`` is asked when its devices are other ones, or are offered otherwise; never while
-a kubelet waits. Files stay when devhost stops, for the hardware does, and a backend that has not looked
-yet, or fails, changes nothing: labels that come and go would move pods.
+Its worker reads every file of a directory whose name does not begin with a dot, up to 64 KiB, as lines
+``name=value`` and comments that begin with ``#`` (its customization guide, "Local feature source"). A name
+without a domain gets ``feature.node.kubernetes.io/`` in front. What may be a label is Kubernetes' rule
+("Labels and Selectors").
+
+A backend that has ``labels`` is asked when its devices, or what is offered of them, have changed; never while
+a kubelet waits. Files stay when devhost stops, for the hardware does, and a backend that has not listed its
+devices yet, or fails, changes nothing: labels that come and go would move pods.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
 from devhost.backend import Offered
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, EnvironmentFailure
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.worker import FileWorker
 from devhost.planning.plan import Plan
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
-from .node_label_files import FeatureDirectory, sorted_out
-
 log = get(__name__)
 
-MEND = (
+HINT = (
     "labels.directory must be a directory that devhost may write to; "
-    "labels: {write: false} where nobody reads it"
+    "labels: {write: false} where no program reads it"
 )
 
 SETTLE = 1.0
-"""Seconds between news and what is made of it: devices seldom come alone."""
+"""Seconds between a change and what is made of it: several devices often change at once."""
 
 PENDING = 2.0
-"""Seconds between looks whether a backend has listed its devices."""
+"""Seconds between checks whether a backend has listed its devices."""
 
 RESYNC = 60.0
-"""Seconds after which all is done again: the net under files that somebody else has removed."""
+"""Seconds after which everything is done again: another program may have removed a file."""
+
+MAX_PART = 63
+"""Characters that a label's value, and its name behind the slash, may have."""
+
+MAX_PREFIX = 253
+"""Characters that the domain of a label's name may have."""
+
+MAX_FILE = 65536
+"""Bytes of a feature file; a larger one is not read at all."""
+
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_ILLEGAL = re.compile(r"[^-A-Za-z0-9_. ]")
+_ENDS = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$")
+_OPEN = ("feature.node.kubernetes.io", "profile.node.kubernetes.io")
+"""The domains below kubernetes.io in which Node Feature Discovery sets labels, and those below them."""
+
+HEADER = "# Written by devhost, which replaces and removes this file as devices come and go.\n"
+
+
+def legal(text: str) -> str:
+    """Some text as a label can carry it: illegal characters are left out, blanks become hyphens.
+
+    ``NVIDIA A100-SXM4-40GB (rev a1)`` → ``NVIDIA-A100-SXM4-40GB-rev-a1``, as GPU feature discovery has it.
+    May be empty, which is a legal value.
+    """
+    return _ENDS.sub("", "-".join(_ILLEGAL.sub("", text).split())[:MAX_PART])
+
+
+def problem(name: str) -> str:
+    """Why a label cannot have this name; empty if it can."""
+    domain, slash, rest = name.rpartition("/")
+    if slash and not (len(domain) <= MAX_PREFIX and _DOMAIN.fullmatch(domain)):
+        return "the part before its slash is not a domain"
+    if len(rest) > MAX_PART:
+        return f"its name is longer than {MAX_PART} characters"
+    if not _PART.fullmatch(rest):
+        return "its name is not made of letters, digits, '-', '_' and '.', alphanumeric at both ends"
+    if f".{domain}".endswith(".kubernetes.io") and not f".{domain}".endswith(tuple(f".{d}" for d in _OPEN)):
+        return f"{domain} belongs to Kubernetes itself"
+    return ""
+
+
+def sorted_out(found: Iterable[tuple[object, object]]) -> tuple[dict[str, str], list[str]]:
+    """Of names with values those that can be labels, in order, and why the rest cannot."""
+    good: dict[str, str] = {}
+    wrong: list[str] = []
+    for name, value in sorted(found, key=lambda pair: str(pair[0])):
+        if not isinstance(name, str) or not isinstance(value, (str, int)):
+            wrong.append(f"{name!r}: names are texts, values texts, numbers or true and false")
+        elif reason := problem(name):
+            wrong.append(f"{name!r}: {reason}")
+        else:
+            good[name] = str(value).lower() if isinstance(value, bool) else legal(str(value))
+    return good, wrong
+
+
+def render(labels: Mapping[str, str]) -> bytes:
+    """The content of a feature file."""
+    return (HEADER + "".join(f"{name}={value}\n" for name, value in labels.items())).encode()
+
+
+class FeatureDirectory(OwnedDirectory):
+    """The feature files of one devhost, one for each backend, in a directory that others write to as well."""
+
+    def path(self, backend: str) -> Path:
+        """The file for one backend's labels."""
+        return self.directory / f"{self.prefix}{backend}"  # backends' names have no underscore
+
+    def write(self, backend: str, labels: Mapping[str, str]) -> bool:
+        """Makes a backend's file hold these labels; without any there is none. True if it was otherwise.
+
+        Raises:
+            OSError: the directory cannot be written.
+            ValueError: Node Feature Discovery would not read so large a file.
+        """
+        name = self.path(backend).name
+        if not labels:
+            return self.remove_file(name)
+        data = render(labels)
+        if len(data) > MAX_FILE:
+            raise ValueError(f"{len(data)} bytes of labels are more than the {MAX_FILE} that are read")
+        return self.write_file(name, data)
+
+    def sweep(self, keep: Collection[str]) -> None:
+        """Removes the own files of all but some backends, and what an earlier run left unfinished.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        for name in self.names():
+            if name.removeprefix(self.prefix) not in keep:
+                self.remove_file(name)
+        self.remove_unfinished()
 
 
 _Basis = tuple[FeatureDirectory, list[Device], Offered, Collection[object]]
-"""What a file is made of, and where it lies: as long as it is the same, there is nothing to do."""
+"""What a file is made of, and where it is: as long as it is the same, there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +158,16 @@ class NodeLabels:
 
     Args:
         directory: where the files go.
-        write: whether any are wanted; without, only those of before are removed.
+        write: whether any are wanted; without, only those written before are removed.
         discoveries: the backends that run, by name.
         plan: the present one.
-        changed: called when :attr:`standing` is another.
-        tag: as for :class:`FeatureDirectory`.
-        metrics: hears what was written.
-        clock: monotonic seconds.
+        changed: called when :attr:`standing` has changed.
+        tag: see :func:`devhost.allocation.owned_files.owner`.
+        metrics: counts what was written.
+        settle: seconds between a change and what is made of it.
+        pending: seconds between checks whether a backend has listed its devices.
+        backoff: delays after a failure.
+        clock: monotonic time.
     """
 
     def __init__(
@@ -80,57 +179,62 @@ class NodeLabels:
         changed: Callable[[], None] = lambda: None,
         tag: str = "",
         metrics: Metrics | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        *,
+        settle: float | None = None,
+        pending: float | None = None,
+        backoff: Backoff | None = None,
+        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.standing: dict[str, Standing] = {}
         """By backend; only of those that have labels, and while files are wanted."""
         self._discoveries = discoveries
         self._plan = plan
         self._changed = changed
-        self._tag = tag
         self._metrics = metrics or Metrics()
         self._wanted: frozenset[str] = frozenset()
-        self._lane = FileWorker("labels", MEND)
-        self._clock = clock
-        self._resync_at = 0.0
-        self._wake = asyncio.Event()
-        self._backoff = Backoff(2.0, 60.0)
-        self._told: dict[str, _Basis] = {}
-        self._left: dict[Path, FeatureDirectory] = {}
-        self._missing: dict[str, Incident] = {}
-        self._unswept = Incident()
-        self._place = FeatureDirectory(directory, tag)
+        self._files = OwnedFiles(FeatureDirectory, directory, "labels", HINT, tag)
+        self._place = self._files.of(directory)
         self._write = write
+        self._clock = clock
+        self._pending = PENDING if pending is None else pending
+        self._resync_at = 0.0
+        self._written: dict[str, _Basis] = {}
+        self._missing: dict[str, Incident] = {}
+        self._removal = FailureLog(
+            log, "cannot remove a file with labels", "files with labels can be removed again"
+        )
+        self._loop = Reconciler(
+            self.refresh,
+            backoff=backoff or Backoff(2.0, 60.0),
+            settle=SETTLE if settle is None else settle,
+            clock=clock,
+        )
 
     def follow(self, directory: Path, write: bool) -> None:
-        """From now on files go to ``directory``, or nowhere; those written before are removed."""
-        if directory != self._place.directory:
-            self._left[self._place.directory] = self._place
-            self._place = FeatureDirectory(directory, self._tag)
-            self._left.pop(directory, None)
+        """Files go to ``directory`` from now on, or nowhere; those written before are removed."""
+        self._files.move(directory)
+        self._place = self._files.of(directory)
         self._write = write
-        self._told.clear()
+        self._written.clear()
         self.wake()
 
     def wake(self) -> None:
-        """Devices, or what is made of them, may be others."""
-        self._wake.set()
+        """Devices, or what is offered of them, may have changed."""
+        self._loop.wake()
 
     async def run(self) -> None:
         """Does what is due when woken, and at a slow interval; never ends by itself."""
-        while True:
-            self._wake.clear()
-            wait = await self.refresh()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
-            await asyncio.sleep(SETTLE)
+        await self._loop.run()
 
     async def refresh(self) -> float:
-        """Brings all files up to date; gives the seconds after which to do so again."""
-        if (now := self._clock()) >= self._resync_at:
+        """Brings all files up to date; gives the seconds after which to do so again.
+
+        Raises:
+            Retry: a file could not be written or removed, which has been reported.
+        """
+        if (now := self._clock.time()) >= self._resync_at:
             self._resync_at = now + RESYNC
-            self._told.clear()
+            self._written.clear()
         named = {
             name: discovery
             for name, discovery in self._discoveries().items()
@@ -143,41 +247,40 @@ class NodeLabels:
         self._wanted = frozenset(named)
         for name in [name for name in self.standing if name not in named]:
             del self.standing[name]
-            self._told.pop(name, None)
+            self._written.pop(name, None)
             self._missing.pop(name, None)
             self._changed()
-        well = await self._sweep(frozenset(named))
+        succeeded = await self._sweep(frozenset(named))
         offered = _offered(self._plan()) if named else {}  # it counts every device
         settled = True
         for name, discovery in named.items():
             if discovery.condition.last_scan is None:
-                settled = False  # what it had before devhost started, or had other options, stands
+                settled = False  # what it had before devhost started, or had other options, stays
             else:
-                well &= await self._label(name, discovery, offered.get(name, {}))
-        if not well:
-            return self._backoff.delay()
-        self._backoff.reset()
-        return RESYNC if settled else PENDING
+                succeeded &= await self._label(name, discovery, offered.get(name, {}))
+        if not succeeded:
+            raise Retry
+        return RESYNC if settled else self._pending
 
     def close(self) -> None:
-        """Lets the thread end; waits for nobody, and removes nothing."""
-        self._lane.close()
+        """Lets the thread end; waits for nothing, and removes nothing."""
+        self._files.close()
 
     async def _label(self, name: str, discovery: Scanner, offered: Offered) -> bool:
         """Writes the labels of one backend; false if that failed."""
         place, devices = self._place, list(discovery.devices.values())
         basis = (place, devices, offered, discovery.runner.context.entries)
-        if self._told.get(name) == basis:
+        if self._written.get(name) == basis:
             return True
         try:
             labels, wrong = sorted_out((await discovery.runner.label(devices, offered)).items())
-            anew = await self._lane.file(f"write {place.path(name)}", place.write, name, labels)
+            changed = await self._files.run(f"write {place.path(name)}", place.write, name, labels)
         except (BackendError, EnvironmentFailure, ValueError) as error:
             self._metrics.labels_failed(name)
             self._show(name, Standing(place.path(name), self._count(name), str(error)))
             return False
-        self._metrics.labels_written(name, len(labels), anew)
-        self._told[name] = basis
+        self._metrics.labels_written(name, len(labels), changed)
+        self._written[name] = basis
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         reason = f"no label: {'; '.join(wrong[:3])}{more}" if wrong else ""
         self._show(name, Standing(place.path(name), len(labels), reason))
@@ -201,19 +304,17 @@ class NodeLabels:
         self._changed()
 
     async def _sweep(self, keep: frozenset[str]) -> bool:
-        """Removes files that are not wanted any more; false if that failed."""
+        """Removes files that are no longer wanted; false if that failed."""
         try:
-            for directory, place in list(self._left.items()):
-                await self._lane.file(f"remove files from {directory}", place.sweep, frozenset())
-                self._left.pop(directory, None)
+            for place in self._files.former:
+                await self._files.run(f"remove files from {place.directory}", place.sweep, frozenset())
+                self._files.forget(place)
             place = self._place
-            await self._lane.file(f"remove files from {place.directory}", place.sweep, keep)
+            await self._files.run(f"remove files from {place.directory}", place.sweep, keep)
         except EnvironmentFailure as error:
-            if self._unswept.news(str(error)):
-                log.warning("a file with labels stays behind", reason=str(error))
+            self._removal.failed(str(error))
             return False
-        if self._unswept.over():
-            log.info("files with labels can be removed again")
+        self._removal.succeeded()
         return True
 
 

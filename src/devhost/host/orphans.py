@@ -1,4 +1,4 @@
-"""What containers have that no list shows, and why nobody finds it there."""
+"""Orphaned allocations: what containers have that no list shows, and why."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FORMER_ID = "the device has another id now"
 UNSERVED = "devhost does not serve this resource now"
 
 NAMED = 20
-"""Devices that the log names at most of those that are missed at one time."""
+"""Devices that the log names at most of those that go missing at one time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A token in the hands of a container, and the ids of the devices behind it as far as they are known.
+    """A token that a container holds, and the ids of the devices behind it as far as they are known.
 
-    ``missing`` are those of them that are not there any more, also where that is known of some only.
+    ``missing`` are those of them that no longer exist, also where that is known of some only.
     """
 
     resource: str
@@ -42,10 +42,10 @@ class Orphan:
 
 
 class Orphans:
-    """Finds it, and logs of what is gone that somebody has it, once.
+    """Finds orphaned allocations, and logs once each device that is gone while a container has it.
 
     Args:
-        allocations: who has what.
+        allocations: who holds what.
         services: the resources that are served, by name.
         discoveries: the backends that run, by name.
     """
@@ -59,11 +59,11 @@ class Orphans:
         self._allocations = allocations
         self._services = services
         self._discoveries = discoveries
-        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._reported: frozenset[tuple[str, str]] = frozenset()
         self._forgotten: Mapping[tuple[str, str], Holder] = {}
 
     def found(self) -> Iterator[Orphan]:
-        """All of it, by resource and token."""
+        """All of them, by resource and token."""
         for held in self._allocations.in_use():
             service = self._services.get(held.resource)
             listed = service.inventory.snapshot.entries if service else {}
@@ -85,7 +85,7 @@ class Orphans:
                 )
 
     def missing(self) -> dict[str, dict[str, str]]:
-        """By resource, the devices that containers have and that are not there, and the reason."""
+        """By resource, the devices that containers have and that do not exist, and the reason."""
         found: dict[str, dict[str, str]] = {}
         for one in self.found():
             for device in one.missing:
@@ -100,20 +100,20 @@ class Orphans:
             for token, holder in sorted(held.forgotten().items())
         }
 
-    def tell(self) -> None:
-        """Logs what is gone or forgotten since the last call. What was seen to go is logged when it goes."""
-        self._tell_forgotten()
+    def report(self) -> None:
+        """Logs what is gone or forgotten since the last call."""
+        self._report_forgotten()
         gone = [(name, device) for name, devices in self.missing().items() for device in devices]
-        new = [one for one in gone if one not in self._told]
+        new = [one for one in gone if one not in self._reported]
         for resource, device in new[:NAMED]:
             log.warning(
                 "a container has a device that is not there", resource=resource, device=device, reason=GONE
             )
         if len(new) > NAMED:
             log.warning("containers have more devices that are not there", devices=len(new) - NAMED)
-        self._told = frozenset(gone)
+        self._reported = frozenset(gone)
 
-    def _tell_forgotten(self) -> None:
+    def _report_forgotten(self) -> None:
         forgotten, before = self.forgotten(), self._forgotten
         self._forgotten = forgotten
         new = [one for one in forgotten if one not in before]
@@ -134,11 +134,11 @@ class Orphans:
             log.info("more forgotten allocations are over", devices=len(over) - NAMED)
 
     def _gone(self, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
-        """What tells which devices behind a token of a resource are not there any more.
+        """A function that names the devices behind a token of a resource which no longer exist.
 
-        Only where that is certain. Of a token whose device nobody has seen since devhost started it is, where
-        an entry of the configuration has just this name: what else begins as a template does may be another
-        plugin's. Of one whose id had to be cut it would take a look at every device.
+        Only where that is certain. For a token whose device was not found since devhost started it is certain
+        where an entry of the configuration has exactly this name: one that begins as a template does may be
+        another plugin's. For an id that had to be cut every device would have to be compared.
         """
         found = {name: _Present(one) for name, one in self._discoveries.items() if one.listed}
         entries = [entry for entry in self._allocations.entries(resource) if entry.name == resource]
@@ -157,7 +157,7 @@ class Orphans:
         return gone
 
     def _why(self, service: ResourceService | None) -> Callable[[str, Collection[Key]], str]:
-        """What says why devices that are there are not in the list of a resource."""
+        """A function that gives the reason why existing devices are not in the list of a resource."""
         offered = service.offered() if service else frozenset()
 
         def why(token: str, keys: Collection[Key]) -> str:
@@ -177,7 +177,7 @@ class Orphans:
 
 
 class _Present:
-    """What a backend reports now, also what cannot be used of it."""
+    """The devices that a backend reports now, also unusable ones."""
 
     def __init__(self, discovery: Scanner) -> None:
         self.devices = discovery.devices

@@ -10,12 +10,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from devhost.allocation.allocations import ResourceAllocations
-from devhost.allocation.allocator import Allocator, Confirm
-from devhost.allocation.cdi.files import SpecDirectory
-from devhost.allocation.device_info_files import DeviceInfoFiles
-from devhost.allocation.injection import delivery
+from devhost.allocation.allocator import Allocator, HolderCheck
+from devhost.allocation.cdi.files import SpecFiles
+from devhost.allocation.device_info import DeviceInfoFiles
+from devhost.allocation.injection import make_injection
 from devhost.allocation.inventory import Changes, Given, Inventory
-from devhost.allocation.preferred.neighbours import Neighbours
+from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.model import Device, Health
 from devhost.discovery.health import Recovery, in_resource, worst
 from devhost.discovery.scanner import Scanner
@@ -45,12 +46,11 @@ class ResourceService:
         changed: called when anything of it is another than before.
         rivals: what the kubelet says of other plugins.
         specifications: where its CDI specification goes, if it has one.
-        held: called when a list of who holds what may be wanted sooner than before.
-        infos: what tells network plugins of its devices.
+        device_info: writes files for network plugins.
         allocations: what containers hold of it, since before it was served too.
         news: tells observers.
-        vicinity: the resources beside this one.
-        confirm: asks the kubelet who holds what.
+        preferred: knows the resources beside this one.
+        holders: asks the kubelet who holds what.
     """
 
     def __init__(
@@ -61,13 +61,12 @@ class ResourceService:
         metrics: Metrics,
         changed: Callable[[], None],
         rivals: Rivals,
-        specifications: SpecDirectory,
-        held: Callable[[], None] = lambda: None,
-        infos: DeviceInfoFiles | None = None,
+        specifications: SpecFiles,
+        device_info: DeviceInfoFiles | None = None,
         allocations: ResourceAllocations | None = None,
         news: News | None = None,
-        vicinity: Neighbours | None = None,
-        confirm: Confirm | None = None,
+        preferred: PreferredAllocation | None = None,
+        holders: HolderCheck | None = None,
     ) -> None:
         self.name = planned.name
         self.entry = planned.entry
@@ -76,28 +75,21 @@ class ResourceService:
         self._news = news
         self._device_log = DeviceLog(planned.name)
         self.inventory = Inventory(
-            time.time, time.monotonic, held, self._tell, allocations, planned.entry.backend, self._handed_out
+            time.time, time.monotonic, self._tell, allocations, planned.entry.backend, self._handed_out
+        )
+        backend = ResourceBackend(planned.name, discovery, planned.entry)
+        self._delivery = make_injection(
+            planned.entry.inject, backend, self.inventory, specifications, self._publish
         )
         self.supply = Allocator(
-            planned.name,
-            self.inventory,
-            discovery.runner,
-            planned.entry.prefer,
-            self._denied,
-            lambda: self.discovery.recheck(),
+            self.inventory, backend, planned.entry, self._delivery, device_info, preferred, holders
         )
-        self.supply.infos = infos
-        self.supply.follow(discovery.runner, planned.entry)
-        self.supply.vicinity = vicinity or Neighbours()
-        if confirm is not None:
-            self.supply.confirm = confirm
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, str] = NONE_REFUSED
         self._caused_at: float | None = None
         self._recovery = Recovery()
         self._judged_at = 0.0
         self._left = False
-        self._delivery = delivery(planned.entry.inject, self.supply, specifications, self._publish)
         self._kubelet = kubelet
         self.registration = Registration(
             self.supply, kubelet, metrics, changed, rivals, lambda: self.entry.take_over
@@ -122,7 +114,7 @@ class ResourceService:
         """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
         self._follow(planned.entry, refused)
         self.discovery = discovery
-        self.supply.follow(discovery.runner, planned.entry)
+        self.supply.follow(discovery, planned.entry)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:
@@ -252,6 +244,3 @@ class ResourceService:
     def _handed_out(self, given: Given) -> None:
         if self._news is not None:
             self._news.allocated(self.name, self.entry.backend, given)
-
-    def _denied(self, device: str, missing: Sequence[str]) -> None:
-        self.discovery.report_missing(device, missing)

@@ -75,6 +75,7 @@ class PodResourcesPoller:
         self._waking: asyncio.TimerHandle | None = None
         self._asking = asyncio.Lock()
         self._restarts = 0
+        ledger.watch(self.wake)
 
     def wake(self) -> None:
         """Something may be wanted sooner than before: a container got devices, a held one vanished."""

@@ -34,7 +34,7 @@ def problem(name: str) -> str:
     if "/" in rest:
         return "has more than one slash"
     if "kubernetes.io/" in name:
-        return "lies in kubernetes.io, which belongs to Kubernetes itself"
+        return "is in kubernetes.io, which belongs to Kubernetes itself"
     if name.startswith("requests."):
         return 'starts with "requests.", which Kubernetes keeps for quotas'
     if not domain or len(domain) > MAX_DOMAIN or not _DOMAIN.fullmatch(domain):
@@ -62,7 +62,7 @@ def fields(template: str) -> tuple[str, ...]:
 
 
 def template_problem(template: str) -> str:
-    """What is wrong with a name template whatever its attributes hold; empty when nothing is."""
+    """What is wrong with a name template for any attributes; empty when nothing is."""
     bare = _FIELD.sub("x", template)
     if "{" in bare or "}" in bare:
         return "has a brace without its partner"
@@ -111,8 +111,8 @@ def variable(name: str, resource: str) -> str:
     """The name of a variable in a container that gets devices of ``resource``.
 
     ``{RESOURCE}`` becomes the resource's name as a word that shells can expand: upper case, and ``_`` for
-    whatever is neither letter nor digit. ``{RESOURCE-}`` keeps the hyphens, as programs expect it that were
-    written for plugins which only replace ``/`` and ``.``; without a hyphen both are the same.
+    every character that is neither letter nor digit. ``{RESOURCE-}`` keeps the hyphens, as programs expect
+    that were written for plugins which only replace ``/`` and ``.``; without a hyphen both are the same.
     """
     upper = resource.upper()
     words = {"RESOURCE": _NO_WORD.sub("_", upper), "RESOURCE-": re.sub(r"[^A-Z0-9-]", "_", upper)}

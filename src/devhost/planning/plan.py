@@ -1,10 +1,10 @@
 """Which device goes to which resource, how often, and why every other one did not. Pure.
 
-The plan is made anew from all devices, the whole configuration and what containers hold each time anything
+The plan is rebuilt from all devices, the whole configuration and what containers hold each time anything
 changes; nothing is carried over from the plan before. What a container holds stays with the resource it was
-handed out through, or goes to nobody, until it is released. Devices are taken in the order of the file's
-entries and, within an entry, of their ids, so the same input gives the same plan in whatever order it was
-found.
+handed out through, or is not offered at all, until it is released. Devices are taken in the order of the
+file's entries and, within an entry, of their ids, so the same input gives the same plan, whatever order it
+was found in.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Unit(NamedTuple):
     """What a token stands for: devices that a container gets together, handed out ``replicas`` times.
 
     ``id`` is what its tokens are named after, ``numbered`` whether they carry a number, ``numa_nodes``
-    what the kubelet is told of each.
+    what the kubelet receives of each.
     """
 
     id: str
@@ -82,7 +82,7 @@ def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Uni
         topology: whether the kubelet receives the NUMA nodes of devices.
 
     A token for all devices is near no NUMA node: a pod placed by one of them could be far from the rest,
-    and devices that come and go would make the kubelet a new list that says nothing else than the old.
+    and devices that come and go would send the kubelet a new list that equals the old one.
     """
     if of is Of.EACH:
         return [
@@ -95,7 +95,7 @@ def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Uni
 
 
 def terms(entry: ResourceSettings, replicas: int) -> str:
-    """How an entry hands out a device that it takes, in words; empty where it says nothing of that."""
+    """How an entry hands out a device that it takes, in words; empty where it is the default."""
     found = []
     if replicas > 1 or entry.share.of is Of.ALL:
         found.append(f"handed out {replicas} times" if replicas > 1 else "handed out once")
@@ -120,7 +120,7 @@ class RefusalKind(StrEnum):
     TAKEN = "taken"
     """An earlier entry has it."""
     UNSHARED = "unshared"
-    """An earlier entry has it, and only this entry says ``exclusive: false``."""
+    """An earlier entry has it, and only this entry has ``exclusive: false``."""
     CLAIMED = "claimed"
     """Another device uses up the same physical thing."""
     HELD = "held"
@@ -147,7 +147,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one entry says of one device, for ``explain``: taken or not, and why."""
+    """What one entry decides about one device, for ``explain``: taken or not, and why."""
 
     entry: ResourceSettings
     resource: str
@@ -185,25 +185,25 @@ class Plan:
 
 
 def make_plan(found: Mapping[str, Sequence[Device]], settings: Settings, held: Sequence[Held] = ()) -> Plan:
-    """Deals out devices.
+    """Assigns devices to resources.
 
     Args:
         found: every device that exists now, by the name of the backend that found it.
         settings: the whole configuration.
-        held: what containers have now; it may be gone, and through resources that are no more.
+        held: what containers have now; it may be gone, and held through resources that no longer exist.
     """
-    deal = _Deal(ClaimIndex(held) if held else None)
+    planner = _Planner(ClaimIndex(held) if held else None)
     ordered = {name: sorted(devices, key=lambda device: device.id) for name, devices in found.items()}
     for entry in settings.resources:
-        deal.entry(entry, ordered.get(entry.backend, ()))
+        planner.entry(entry, ordered.get(entry.backend, ()))
     return Plan(
-        {name: PlannedResource(name, deal.owners[name], tuple(o)) for name, o in deal.offers.items()},
-        tuple(deal.refusals),
+        {name: PlannedResource(name, planner.owners[name], tuple(o)) for name, o in planner.offers.items()},
+        tuple(planner.refusals),
     )
 
 
 def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[Verdict, ...]:
-    """What each entry of the file said of one device, in file order."""
+    """What each entry of the file decides about one device, in file order."""
     taken = {resource.entry.index: resource.name for resource in plan.holders(backend, device.id)}
     refused = {r.entry: r.reason for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
     verdicts = []
@@ -233,11 +233,11 @@ def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
     return share.replicas
 
 
-class _Deal:
+class _Planner:
     """The state of one run through the entries."""
 
-    def __init__(self, hands: ClaimIndex | None) -> None:
-        self._hands = hands
+    def __init__(self, held: ClaimIndex | None) -> None:
+        self._held = held
         self.offers: dict[str, list[Offer]] = {}
         self.owners: dict[str, ResourceSettings] = {}
         self.refusals: list[Refusal] = []
@@ -269,7 +269,7 @@ class _Deal:
                 kind, reason = _taken(taker, entry)
             elif reason := self._no_claim(key, device):
                 kind = RefusalKind.CLAIMED
-            elif self._hands and (reason := self._hands.objection(key, device, name, entry.exclusive)):
+            elif self._held and (reason := self._held.objection(key, device, name, entry.exclusive)):
                 kind = RefusalKind.HELD
             elif reason := self._no_room(name, device, entry, replicas):
                 kind = RefusalKind.FULL
@@ -292,7 +292,7 @@ class _Deal:
             others = self._values.get(name, values)
             if others != values:
                 return (
-                    f"the name {name} already stands for {_shown(others)}, this device has {_shown(values)}"
+                    f"the name {name} already represents {_shown(others)}, this device has {_shown(values)}"
                 )
         owner = self.owners.get(name)
         if owner is not None and owner.index != entry.index:

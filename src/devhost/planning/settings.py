@@ -46,7 +46,7 @@ class Of(StrEnum):
     """What one token of a shared resource gives."""
 
     EACH = "each"
-    """One device: each device has tokens of its own."""
+    """One device: each device has its own tokens."""
     ALL = "all"
     """Every device that the resource has: the tokens only count who may use them at once."""
 
@@ -61,7 +61,7 @@ class Inject(StrEnum):
 
 
 class WhenEmpty(StrEnum):
-    """What the kubelet hears of a resource for which no device has been seen yet."""
+    """What the kubelet receives of a resource for which no device has been seen yet."""
 
     WAIT = "wait"
     """Nothing, until the first device appears."""
@@ -116,11 +116,11 @@ class ResourceSettings:
     permissions: str = ""
     optional: bool = False
     take_over: bool = False
-    options: object = field(default=None, hash=False)  # a stranger's value need not be hashable
+    options: object = field(default=None, hash=False)  # third-party values need not be hashable
 
     @property
     def uses(self) -> frozenset[str]:
-        """What the resource hands out beside the device itself, in the words of its backend."""
+        """What the resource hands out beside the device itself, in the terms of its backend."""
         return frozenset(getattr(self.options, "uses", ()))
 
     def wanted(self) -> frozenset[str]:
@@ -134,7 +134,7 @@ class ResourceSettings:
         return frozenset().union(*(block.attributes() for block in self.healthy_while))
 
     def condition(self, device: Device) -> Health:
-        """What ``healthyWhile`` says of a device, whatever its backend says of it."""
+        """The health of a device by ``healthyWhile``, whatever its backend reports."""
         reason = shortfall(self.healthy_while, device.attributes, "healthyWhile")
         return sound_health(unhealthy(reason)) if reason else HEALTHY
 
@@ -185,5 +185,5 @@ class Settings:
         return frozenset().union(*entries)
 
     def said_to(self, backend: str) -> tuple[object, ...]:
-        """What the entries of ``backend`` say to it: the values of its ``ResourceOptions``, in file order."""
+        """What the entries of ``backend`` give it: the values of its ``ResourceOptions``, in file order."""
         return tuple(r.options for r in self.resources if r.backend == backend and r.options is not None)

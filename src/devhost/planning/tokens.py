@@ -85,7 +85,7 @@ def stood_for(name: str, tokens: Container[str]) -> str | None:
 
 
 def device_of(name: str, devices: Mapping[str, Device]) -> Device | None:
-    """Which of these devices (by id) a token is made from, whatever way they are shared now."""
+    """Which of these devices (by id) a token is made from, however they are shared now."""
     if name in devices:
         return devices[name]
     if name.startswith(STAND_IN):
@@ -167,7 +167,7 @@ class _Former:
         return tuple(found.values())
 
     def _cut(self, name: str) -> dict[str, Device]:
-        """The same for tokens whose ids had to be cut: only trying tells what hash an id has."""
+        """The same for tokens whose ids had to be cut: only trying shows what hash an id has."""
         number = _NUMBER.fullmatch(name)
         beginning = MAX_DEVICE_ID - _HASHED - (len(name) - len(unit_of(name)))
         found: dict[str, Device] = {}
@@ -182,7 +182,7 @@ class _Former:
 
 
 def _fit(text: str) -> str:
-    """An id that may be too long as ``Device.former_ids`` says it is cut."""
+    """An id that may be too long as ``Device.former_ids`` prescribes."""
     if len(text) <= MAX_DEVICE_ID:
         return text
     return f"{text[: MAX_DEVICE_ID - _HASHED]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -41,7 +41,7 @@ from devhost.discovery import catalog
 from devhost.discovery.health import in_resource
 from devhost.discovery.runner import ServiceContext, arguments
 from devhost.discovery.validation import flaw_of
-from devhost.host.node_label_files import sorted_out
+from devhost.host.node_labels import sorted_out
 
 from . import faults
 

@@ -1,109 +1,169 @@
-"""The files of CDI specifications, in the directory that container runtimes watch and others write to.
+"""The files of CDI specifications, in the directory that container runtimes watch and other programs use.
 
-Whose a file is its name says: what begins with devhost's prefix is devhost's, whatever lies there, and
-nothing else ever is.
+A specification outlives its resource: the kubelet repeats an earlier answer whenever a container restarts,
+and the names in it must resolve for as long as the pod lives. So a file is removed when the configuration
+has no resource with CDI injection that it could belong to, and no container has anything of the resource.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from devhost.backend.files import holds, make_directory, replace_file
-from devhost.discovery.worker import FileWorker
+from devhost.allocation.allocations import Allocations
+from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
+from devhost.backend.backoff import Backoff
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.discovery.worker import FILE_DEADLINE
+from devhost.planning.settings import Inject, Settings
+from devhost.telemetry.log import get
 
-from .spec import OWNER, ContainerEdits, digest
+from .spec import ContainerEdits, digest
 
-MEND = "cdi.directory must be a directory that devhost may write to and the container runtime reads"
+log = get(__name__)
 
-STALE_PART = 60.0
-"""Seconds after which an unfinished file is nobody's work any more."""
+HINT = "cdi.directory must be a directory that devhost may write to and the container runtime reads"
+
+AGAIN = 30.0
+"""Seconds between checks while it is not known who holds what."""
 
 _KEPT = 53
-"""Characters a name made from a template surely begins like it, when it has to be cut."""
+"""Characters that a name made from a template certainly begins with, when it has to be cut."""
 
 _ASIDE = "~"
 """Comes after the resource's part of a file's name, and never within: no resource's name has it."""
 
-Signature = tuple[int, int, int]
 
+class SpecDirectory(OwnedDirectory):
+    """The specification files of one directory."""
 
-class SpecDirectory:
-    """The specification files of one devhost.
-
-    Only files that begin with :attr:`prefix` are ever looked at, changed or removed. A symbolic link there
-    is replaced or removed like a file, and what it leads to is left alone; a directory stays, and is in
-    the way. A host that serves another directory than the kubelet's own (a trial, a test) has another
-    prefix, so that two of them do not clear each other's files away.
-
-    Args:
-        directory: made when first needed.
-        tag: tells hosts apart; empty for the one that serves the node's kubelet.
-    """
-
-    def __init__(self, directory: Path, tag: str = "") -> None:
-        self.directory = directory
-        self._former: dict[Path, None] = {}
-        self.owner = f"{OWNER}-{digest(tag)}" if tag else OWNER
-        """Sets names apart from those of other hosts and of everybody else."""
-        self.prefix = f"{self.owner}_"
-        self._lane = FileWorker("cdi", MEND)
-        self._known: dict[Path, tuple[Signature, str]] = {}
-
-    def path(self, resource: str) -> Path:
-        """The file of a resource: legible, one for each resource, within the 255 bytes of a file name."""
-        return self.directory / f"{self._stem(resource)}.json"
-
-    def _stem(self, resource: str) -> str:
+    def stem(self, resource: str) -> str:
+        """The name of a resource's file, without its suffix: legible, and within 255 bytes."""
         domain, _, name = resource.partition("/")  # a domain has no underscore, so the parts stay apart
         if len(domain) > 140:
             domain = f"{domain[:140]}-{digest(domain)}"
         return f"{self.prefix}{domain}_{name}"
 
+    def read(self, name: str) -> tuple[str, dict[str, ContainerEdits]]:
+        """The kind and the devices of a file; none if there is none, or it is no valid specification.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        try:
+            found = json.loads((self.directory / name).read_bytes())
+            devices = {device["name"]: dict(device["containerEdits"]) for device in found["devices"]}
+            return str(found["kind"]), devices
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return "", {}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return "", {}
+
+    def take_over(self, name: str, kind: str) -> dict[str, ContainerEdits]:
+        """See :meth:`SpecFiles.take_over`."""
+        known, devices = self.read(name)
+        if not devices or known == kind:
+            return devices
+        path = self.directory / name
+        path.replace(path.with_name(f"{path.stem}{_ASIDE}{digest(known)}.json"))
+        return {}
+
+    def sweep(self, templates: Sequence[str], keep: Collection[str]) -> tuple[list[Path], set[str]]:
+        """Removes own files, see :meth:`SpecFiles.sweep`; also gives the stems that only ``keep`` needs.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        kept = {self.stem(resource) for resource in keep}
+        stems, families = set(), []
+        for template in templates:
+            plain, brace, _ = template.partition("{")
+            if brace:
+                domain, _, name = plain.partition("/")
+                families.append(self.stem(f"{domain}/{name[:_KEPT]}"))
+            else:
+                stems.add(self.stem(plain))
+        removed: list[Path] = []
+        needed: set[str] = set()
+        for name in self.names():
+            if not name.endswith(".json"):
+                continue
+            stem, aside, _ = name.removesuffix(".json").partition(_ASIDE)
+            if not aside and (stem in stems or stem.startswith(tuple(families))):
+                continue
+            if stem in kept:
+                needed.add(stem)
+            else:
+                self.remove_file(name)
+                removed.append(self.directory / name)
+        return removed + self.remove_unfinished(), needed
+
+
+class SpecFiles:
+    """The specification files of one devhost.
+
+    Args:
+        directory: made when first needed.
+        tag: see :func:`devhost.allocation.owned_files.owner`.
+        deadline: seconds one file operation may take.
+    """
+
+    def __init__(self, directory: Path, tag: str = "", deadline: float = FILE_DEADLINE) -> None:
+        self.owner = owner(tag)
+        """Sets names apart from those of other hosts and of other programs."""
+        self._files = OwnedFiles(SpecDirectory, directory, "cdi", HINT, tag, deadline)
+        self._current = self._files.of(directory)
+
+    @property
+    def directory(self) -> Path:
+        """Where new files go."""
+        return self._current.directory
+
+    def path(self, resource: str) -> Path:
+        """The file of a resource."""
+        return self.directory / f"{self._current.stem(resource)}.json"
+
     async def write(self, path: Path, text: str) -> None:
         """Makes a file hold ``text``: whole or not at all, and untouched if it already does.
 
         Raises:
-            EnvironmentFailure: the directory does not let us, is full, or hangs.
+            EnvironmentFailure: permission is denied, or the directory is full or hangs.
         """
-        await self._lane.file(f"write {path}", self._write, path, text)
+        place = self._files.of(path.parent)
+        await self._files.run(f"write {path}", place.write_file, path.name, text.encode())
 
     async def remove(self, path: Path) -> None:
-        """Removes a file, if it is there.
+        """Removes a file, if it exists.
 
         Raises:
-            EnvironmentFailure: the directory does not let us, or hangs.
+            EnvironmentFailure: permission is denied, or the directory hangs.
         """
-        await self._lane.file(f"remove {path}", self._remove, path)
+        await self._files.run(f"remove {path}", self._files.of(path.parent).remove_file, path.name)
 
     def move(self, directory: Path) -> None:
-        """New files go there from now on; what is not needed any more is still cleared away here."""
-        if directory != self.directory:
-            self._former[self.directory] = None
-            self._former.pop(directory, None)
-            self.directory = directory
+        """New files go there from now on; those in earlier directories are still removed when stale."""
+        self._files.move(directory)
+        self._current = self._files.of(directory)
 
     async def read(self, path: Path) -> tuple[str, dict[str, ContainerEdits]]:
-        """The kind and the devices of a file; none if it is not there or is not sound.
+        """The kind and the devices of a file; none if there is none, or it is no valid specification.
 
         Raises:
             EnvironmentFailure: the file cannot be read, or the directory hangs.
         """
-        return await self._lane.file(f"read {path}", _read, path)
+        return await self._files.run(f"read {path}", self._files.of(path.parent).read, path.name)
 
     async def take_over(self, path: Path, kind: str) -> dict[str, ContainerEdits]:
-        """The devices of a file an earlier devhost left; none if it is not there or is not sound.
+        """The devices of a file that an earlier devhost left; none if there is none, or it is invalid.
 
-        A file of another kind, as earlier versions of devhost gave, is set aside under a name of its own:
-        pods may have been told its names.
+        A file of another kind, as earlier versions of devhost wrote, is set aside under another name:
+        pods may have been given its names.
 
         Raises:
             EnvironmentFailure: the file cannot be read or set aside, or the directory hangs.
         """
-        return await self._lane.file(f"read {path}", self._take_over, path, kind)
+        return await self._files.run(f"read {path}", self._files.of(path.parent).take_over, path.name, kind)
 
     async def sweep(self, templates: Sequence[str], keep: Collection[str]) -> tuple[list[Path], set[Path]]:
         """Removes own files that no resource of the configuration could have, and those set aside.
@@ -116,100 +176,82 @@ class SpecDirectory:
             keep: resources whose files stay in any case.
 
         Raises:
-            EnvironmentFailure: the directory does not let us, or hangs.
+            EnvironmentFailure: permission is denied, or the directory hangs.
         """
-        kept = {self._stem(resource) for resource in keep}
-        stems, families = set(), []
-        for template in templates:
-            plain, brace, _ = template.partition("{")
-            if brace:
-                domain, _, name = plain.partition("/")
-                families.append(self._stem(f"{domain}/{name[:_KEPT]}"))
-            else:
-                stems.add(self._stem(plain))
-        return await self._lane.file(f"clear {self.directory}", self._sweep, stems, tuple(families), kept)
-
-    def close(self) -> None:
-        """Lets the thread end; waits for nobody."""
-        self._lane.close()
-
-    def _write(self, path: Path, text: str) -> None:
-        if self._known.get(path) == (_signature(path), text):
-            return
-        self._known.pop(path, None)
-        make_directory(path.parent)
-        data = text.encode()
-        if path.is_symlink() or not holds(path, data):  # what a link leads to is not devhost's to rely on
-            # neither .json nor .yaml, so that no runtime takes the unfinished file for a specification
-            replace_file(path, data, f".{self.prefix}")
-        if (signature := _signature(path)) is not None:
-            self._known[path] = (signature, text)
-
-    def _remove(self, path: Path) -> None:
-        self._known.pop(path, None)
-        path.unlink(missing_ok=True)
-
-    def _take_over(self, path: Path, kind: str) -> dict[str, ContainerEdits]:
-        known, devices = _read(path)
-        if not devices or known == kind:
-            return devices
-        path.replace(path.with_name(f"{path.stem}{_ASIDE}{digest(known)}.json"))
-        return {}
-
-    def _sweep(
-        self, stems: Collection[str], families: tuple[str, ...], kept: Collection[str]
-    ) -> tuple[list[Path], set[Path]]:
         removed: list[Path] = []
         left: set[Path] = set()
-        for directory in (self.directory, *self._former):
-            for name in _files(directory):
-                path = directory / name
-                stem, aside, _ = name.removesuffix(".json").partition(_ASIDE)
-                if name.startswith(self.prefix) and name.endswith(".json"):
-                    stale = bool(aside) or (stem not in stems and not stem.startswith(families))
-                else:
-                    part = name.startswith(f".{self.prefix}") and name.endswith(".part")
-                    stale = part and _age(path) > STALE_PART
-                if stale and stem in kept:
-                    left.add(self.directory / f"{stem}.json")
-                elif stale:
-                    self._remove(path)
-                    removed.append(path)
+        for place in (self._current, *self._files.former):
+            gone, needed = await self._files.run(f"clear {place.directory}", place.sweep, templates, keep)
+            removed += gone
+            left |= {self.directory / f"{stem}.json" for stem in needed}
         return removed, left
 
+    def close(self) -> None:
+        """Lets the thread end; waits for nothing."""
+        self._files.close()
 
-def _signature(path: Path) -> Signature | None:
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
+
+class CdiGarbageCollector:
+    """Removes specifications that no container needs, whenever it is woken or something was released.
+
+    Args:
+        files: the specifications.
+        settings: the configuration now.
+        allocations: who holds what.
+        backoff: delays after a file could not be removed.
+        clock: monotonic time.
+    """
+
+    def __init__(
+        self,
+        files: SpecFiles,
+        settings: Settings,
+        allocations: Allocations,
+        *,
+        backoff: Backoff | None = None,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self._files = files
+        self._settings = settings
+        self._allocations = allocations
+        self._loop = Reconciler(
+            self.collect,
+            backoff=backoff,
+            failures=FailureLog(
+                log, "stale CDI specifications may be left", "stale CDI specifications can be removed again"
+            ),
+            clock=clock,
+        )
+
+    def follow(self, settings: Settings) -> None:
+        """Takes another configuration."""
+        self._settings = settings
+        self._files.move(settings.cdi_directory)
+        self._loop.wake()
+
+    def wake(self) -> None:
+        """A resource was removed, or a container released something."""
+        self._loop.wake()
+
+    async def run(self) -> None:
+        """Removes stale specifications for ever."""
+        await self._loop.run()
+
+    async def collect(self) -> float | None:
+        """Removes what no container needs; gives the seconds after which to try again.
+
+        Raises:
+            EnvironmentFailure: permission is denied, or the directory hangs.
+        """
+        held = self._allocations.resources()
+        if held is None:
+            return AGAIN
+        entries = self._settings.resources
+        templates = [entry.name for entry in entries if entry.inject is Inject.CDI]
+        removed, left = await self._files.sweep(templates, held)
+        for path in removed:
+            log.info("removed a stale CDI specification", path=str(path))
+        for resource in held:
+            if self._files.path(resource) in left:
+                self._allocations.follow(resource)  # its release is to be noticed
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _age(path: Path) -> float:
-    """Seconds since the last change; 0 for a file that is gone."""
-    try:
-        return time.time() - path.lstat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-def _files(directory: Path) -> list[str]:
-    """Names of what lies in a directory and is none itself; none where the directory is not there."""
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
-    except FileNotFoundError:
-        return []
-
-
-def _read(path: Path) -> tuple[str, dict[str, ContainerEdits]]:
-    """The kind and the devices of a file; none where there is no such file, or it is no specification."""
-    try:
-        found = json.loads(path.read_bytes())
-        devices = {device["name"]: dict(device["containerEdits"]) for device in found["devices"]}
-        return str(found["kind"]), devices
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return "", {}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return "", {}

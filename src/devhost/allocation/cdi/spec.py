@@ -1,8 +1,8 @@
 """Edits as a specification of the Container Device Interface: the second rendering of one value.
 
 The rules are those of the CDI specification 1.1.0 (``SPEC.md``, ``schema/`` and the validating parser of
-its reference implementation): names, container edits, documents. Where the documents go is the affair of
-:mod:`.specfiles`.
+its reference implementation): names, container edits, documents. Where the documents go is decided in
+:mod:`.files`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def digest(text: str, digits: int = 8) -> str:
 
 
 OWNER = "devhost"
-"""Who the kinds and files are named after, unless there are several devhosts on one machine."""
+"""What kinds and files are named after, unless there are several devhosts on one machine."""
 
 
 def kind(resource: str, owner: str = OWNER) -> str:
     """The ``vendor/class`` of a resource: its own name, with ``owner`` as one more label of the domain.
 
-    The name itself would be somebody else's: the hardware's vendor may describe the same devices as
+    The name itself may belong to the hardware's vendor, who may describe the same devices as
     ``nvidia.com/gpu``, and of two files that define one device a runtime takes neither. CDI wants a letter at
     the start of the class, where Kubernetes takes a digit too. A part that had to be changed carries a
     hash of what it was.
@@ -114,7 +114,7 @@ def host_node(path: str, root: Path = Path("/")) -> HostNode:
 
 
 def _resolved(path: str, root: Path) -> str:
-    """The real path of what ``path`` means below ``root``, where an absolute link starts anew at ``root``."""
+    """The real path of what ``path`` means below ``root``; an absolute link starts again at ``root``."""
     here = root / path.lstrip("/")
     for _ in range(_MAX_LINKS):
         if not here.is_symlink():

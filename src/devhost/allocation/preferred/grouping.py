@@ -1,12 +1,12 @@
 """Which requests belong to one container: a guess from their order and the pauses between them. Pure.
 
 A kubelet admits one pod at a time and asks, container by container, for one resource after another, in
-random order, without a pause of its own and without saying for whom. So what comes within
+random order, without a deliberate pause and without naming the container. So what comes within
 :data:`WINDOW` of the request before is taken for the same admission, and a resource that is asked for
 again shows that another container's turn has come: with this request, unless an earlier pause since the
 first time was clearly wider. Within a container a kubelet only computes, between two it writes a file.
 
-A wrong guess draws devices to where they need not be. It never fails a request.
+A wrong guess places devices where they need not be. It never fails a request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOTICEABLE = 0.003
 """Seconds that it must be wide at least: below that it is the operating system's noise."""
 
 PENDING = 256
-"""Requests of which it is not known yet whose they were."""
+"""Requests whose container is not known yet."""
 
 PATIENCE = 300.0
 """Seconds after which a guess that no list has settled is given up."""
@@ -46,7 +46,7 @@ class Call:
     """One container's request for one resource.
 
     ``places`` are those of the device behind each token, ``beside`` the earlier calls whose devices it was
-    drawn to, ``allocated`` tells whether it got its own.
+    drawn to, ``allocated`` is whether it got its own.
     """
 
     resource: str
@@ -70,7 +70,7 @@ Places = Sequence[tuple[Place, ...]]
 """The places of the device behind each token."""
 
 Holder = Callable[[str, str], object]
-"""Who holds a token of a resource; ``None`` while the kubelet has not said."""
+"""Who holds a token of a resource; ``None`` while the kubelet has not listed it."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class RequestGrouping:
 
     Args:
         clock: monotonic seconds.
-        guessed: hears how each guess turned out, with the two resources it was about.
+        guessed: called with the outcome of each guess and the two resources it was about.
     """
 
     clock: Callable[[], float]
@@ -112,9 +112,9 @@ class RequestGrouping:
             self._pending.append(last)
 
     def settle(self, holder: Holder) -> None:
-        """Takes who holds what, as the kubelet has said meanwhile.
+        """Takes who holds what, as the kubelet has listed meanwhile.
 
-        Requests whose container is known are over: they draw nothing any more.
+        Requests whose container is known are over: they no longer attract devices.
         """
         known = [call for call in self._run if _whose(call, holder) is not None]
         self._border -= sum(call in known for call in self._run[: self._border])
@@ -123,8 +123,8 @@ class RequestGrouping:
         for call in tuple(self._pending):
             whose = _whose(call, holder)
             others = [(other, _whose(other, holder)) for other in call.beside if other.allocated]
-            told = whose is not None and all(found is not None for _, found in others)
-            if not told and now - call.ended < PATIENCE:
+            decided = whose is not None and all(found is not None for _, found in others)
+            if not decided and now - call.ended < PATIENCE:
                 continue
             self._pending.remove(call)
             for other, found in others:
@@ -150,7 +150,7 @@ class RequestGrouping:
         if again is None or again < self._border:
             return
         if not run[again].allocated:
-            del run[again]  # it asks anew: nothing came of the first time
+            del run[again]  # it asks again: the first time led to nothing
             return
         since = enumerate(pairwise(run[again:]), again + 1)
         pauses = ((call.began - before.ended, at) for at, (before, call) in since)

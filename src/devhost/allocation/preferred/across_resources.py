@@ -1,7 +1,7 @@
-"""What is near the devices of one resource among those of all others: the affinity across backends.
+"""Preferred allocation across resources: a container's GPU near its network card.
 
 It joins three things for a request: where the devices of each resource are and which are free, which
-requests belong to one container (:mod:`.admissions`), and the choice itself (:mod:`.affinity`).
+requests belong to one container (:mod:`.grouping`), and the choice itself (:mod:`devhost.planning.affinity`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from devhost.telemetry.metrics import Guess, Metrics
 from .grouping import Admission, Call, RequestGrouping
 
 log = get(__name__)
-_chatty = logging.getLogger(__name__)
+_standard_log = logging.getLogger(__name__)
 
 KINDS = 16
 """Other resources that one request looks at."""
@@ -47,12 +47,12 @@ Pod = tuple[str, str]
 Inventories = Callable[[], Mapping[str, Inventory]]
 
 
-class Neighbours:
-    """The resources of one host, beside each other.
+class PreferredAllocation:
+    """Answers GetPreferredAllocation with all resources of one host in mind.
 
     Args:
         inventories: those served now, by resource.
-        metrics: hears how guesses turned out.
+        metrics: counts how guesses turned out.
         clock: monotonic seconds.
     """
 
@@ -65,9 +65,9 @@ class Neighbours:
         self._inventories = inventories
         self._metrics = metrics or Metrics()
         self._clock = clock
-        self._admissions = RequestGrouping(clock, self._guessed)
-        self._grounds: dict[str, _Ground] = {}
-        self._kin: set[frozenset[str]] = set()
+        self._grouping = RequestGrouping(clock, self._guessed)
+        self._places: dict[str, _ResourcePlaces] = {}
+        self._together: set[frozenset[str]] = set()
 
     def prefer(
         self,
@@ -81,8 +81,8 @@ class Neighbours:
     ) -> Choice:
         """Answers GetPreferredAllocation for one container."""
         began = self._clock()
-        admission = self._admissions.asked(resource)
-        ground = self._ground(resource, inventory)
+        admission = self._grouping.asked(resource)
+        places = self._places_of(resource, inventory)
         entries = inventory.snapshot.entries
 
         def lot(token: str) -> str | None:
@@ -92,21 +92,19 @@ class Neighbours:
         request = Request(lot, available, must_include, size)
         choice = prefer(
             policy,
-            ground.terrain,
+            places.terrain,
             _unheld_first(request, inventory.allocations),
             self._outside(
                 resource,
-                ground,
+                places,
                 admission,
                 _ended(inventory.allocations, available, must_include),
                 companions=SCALES[policy].companions,
             ),
             links,
-            explain=_chatty.isEnabledFor(logging.DEBUG),
+            explain=_standard_log.isEnabledFor(logging.DEBUG),
         )
-        self._admissions.preferred(
-            resource, began, choice.tokens, ground.places(choice.tokens), admission.same
-        )
+        self._grouping.preferred(resource, began, choice.tokens, places.places(choice.tokens), admission.same)
         if choice.worths:
             log.debug(
                 "preferred",
@@ -121,76 +119,76 @@ class Neighbours:
     def allocated(self, resource: str, inventory: Inventory, began: float, tokens: Sequence[str]) -> None:
         """A container got devices for which it asked at ``began``; has to be quick, and never raises."""
         try:
-            ground = self._grounds.get(resource)
-            if ground is None:
-                ground = self._ground(resource, inventory)
-            self._admissions.allocated(resource, began, tokens, ground.places(tokens))
+            places = self._places.get(resource)
+            if places is None:
+                places = self._places_of(resource, inventory)
+            self._grouping.allocated(resource, began, tokens, places.places(tokens))
         except Exception:  # the container has its devices: nothing here may fail it
             log.exception("remembering an allocation failed", resource=resource)
 
     def settle(self) -> None:
-        """The kubelet has said who holds what: finds out which guesses were right."""
+        """The kubelet has listed who holds what: finds out which guesses were right."""
         inventories = self._inventories()
 
         def holder(resource: str, token: str) -> object:
             inventory = inventories.get(resource)
             return None if inventory is None else inventory.holder(token)
 
-        self._admissions.settle(holder)
-        for gone in self._grounds.keys() - inventories.keys():
-            del self._grounds[gone]
+        self._grouping.settle(holder)
+        for gone in self._places.keys() - inventories.keys():
+            del self._places[gone]
 
     def _guessed(self, guess: Guess, one: str, other: str) -> None:
         self._metrics.affinity_guessed(guess)
         if guess is Guess.RIGHT:
-            self._kin.add(frozenset((one, other)))
+            self._together.add(frozenset((one, other)))
 
-    def _ground(self, resource: str, inventory: Inventory) -> _Ground:
-        ground = self._grounds.setdefault(resource, _Ground())
-        ground.follow(inventory)
-        return ground
+    def _places_of(self, resource: str, inventory: Inventory) -> _ResourcePlaces:
+        places = self._places.setdefault(resource, _ResourcePlaces())
+        places.follow(inventory)
+        return places
 
     def _outside(
         self,
         resource: str,
-        ground: _Ground,
+        places: _ResourcePlaces,
         admission: Admission,
         ended: Collection[Pod],
         *,
         companions: bool,
     ) -> Outside:
         got = {call.resource: _counts(call) for call in admission.same}
-        kin: list[Mapping[Place, int]] = []
+        together: list[Mapping[Place, int]] = []
         others: list[Mapping[Place, int]] = []
-        kinds = min(KINDS, max(1, LOOKUPS // max(1, len(ground.terrain.lots))))
-        for name, inventory, other in self._beside(resource, ground) if companions else ():
-            if len(kin) + len(others) == kinds:
+        kinds = min(KINDS, max(1, LOOKUPS // max(1, len(places.terrain.lots))))
+        for name, inventory, other in self._others(resource, places) if companions else ():
+            if len(together) + len(others) == kinds:
                 break
-            if name not in got and (free := other.free(inventory.allocations, ground, ended)):
-                (kin if self._akin(resource, name) else others).append(free)
+            if name not in got and (free := other.free(inventory.allocations, places, ended)):
+                (together if self._often_together(resource, name) else others).append(free)
         near = {place: 1 for call in admission.before for place in _counts(call)}
-        return Outside([count for count in got.values() if count], kin, others, near)
+        return Outside([count for count in got.values() if count], together, others, near)
 
-    def _beside(self, resource: str, ground: _Ground) -> list[tuple[str, Inventory, _Ground]]:
+    def _others(self, resource: str, places: _ResourcePlaces) -> list[tuple[str, Inventory, _ResourcePlaces]]:
         """Other resources with devices in the same places: those that matter most first."""
         found, built = [], 0
         for name, inventory in self._inventories().items():
-            other = self._grounds.setdefault(name, _Ground())
+            other = self._places.setdefault(name, _ResourcePlaces())
             if name == resource or (built >= BUILT and not other.knows(inventory)):
                 continue
             built += other.follow(inventory)
-            shared = ground.shared(other)
+            shared = places.shared(other)
             if shared is not None:
-                found.append(((not self._akin(resource, name), -shared, name), inventory, other))
+                found.append(((not self._often_together(resource, name), -shared, name), inventory, other))
         return [
             (rank[2], inventory, other) for rank, inventory, other in sorted(found, key=lambda item: item[0])
         ]
 
-    def _akin(self, one: str, other: str) -> bool:
-        return frozenset((one, other)) in self._kin
+    def _often_together(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._together
 
 
-class _Ground:
+class _ResourcePlaces:
     """Where the devices of one resource are, kept from request to request."""
 
     def __init__(self) -> None:
@@ -203,7 +201,7 @@ class _Ground:
         self._devices: frozenset[int] = frozenset()
         self._outer: list[tuple[Place, ...]] = []
         self._outers: dict[Level, frozenset[Place]] = {level: frozenset() for level in _OUTER}
-        self._twins: dict[int, tuple[Terrain, frozenset[int]]] = {}
+        self._same_hardware: dict[int, tuple[Terrain, frozenset[int]]] = {}
 
     def knows(self, inventory: Inventory) -> bool:
         """Whether the newest snapshot is the one known."""
@@ -232,7 +230,7 @@ class _Ground:
             self._outers = {
                 level: frozenset(place for place in everywhere if place[0] is level) for level in _OUTER
             }
-            self._twins.clear()
+            self._same_hardware.clear()
         self._healthy = [
             lot.total if firsts[lot.name].health.healthy and _in_one_place(firsts[lot.name]) else 0
             for lot in self.terrain.lots
@@ -244,7 +242,7 @@ class _Ground:
                     self._by_place[place] += count
         return len(lots) if is_new else 0
 
-    def shared(self, other: _Ground) -> Level | None:
+    def shared(self, other: _ResourcePlaces) -> Level | None:
         """The closest kind of place in which both have devices, and the other a healthy one."""
         for level in _OUTER:
             if not self._outers[level].isdisjoint(other._by_place):
@@ -262,16 +260,16 @@ class _Ground:
         return found
 
     def free(
-        self, allocations: ResourceAllocations, beside: _Ground, ended: Collection[Pod]
+        self, allocations: ResourceAllocations, other: _ResourcePlaces, ended: Collection[Pod]
     ) -> Mapping[Place, int]:
         """How many tokens a container could get at each place, beside devices of another resource.
 
         What is the same hardware as a device of the other resource is not counted: it would not be free
-        any more. What pods had that have ended is free.
+        afterwards. What ended pods had is free.
         """
         taken: Counter[Place] = Counter()
-        twins = self._twins_in(beside)
-        for number in twins:
+        same_hardware = self._same_hardware_in(other)
+        for number in same_hardware:
             for place in self._outer[number]:
                 taken[place] += self._healthy[number]
         for token in allocations.tokens():
@@ -279,14 +277,14 @@ class _Ground:
                 continue
             entry = (self._entries or {}).get(token)
             lot = None if entry is None else self.terrain.number.get(entry.unit)
-            if lot is not None and lot not in twins and self._healthy[lot]:
+            if lot is not None and lot not in same_hardware and self._healthy[lot]:
                 taken.update(self._outer[lot])
         if not taken:
             return self._by_place
         return {place: left for place, count in self._by_place.items() if (left := count - taken[place]) > 0}
 
-    def _twins_in(self, other: _Ground) -> frozenset[int]:
-        known = self._twins.get(id(other))
+    def _same_hardware_in(self, other: _ResourcePlaces) -> frozenset[int]:
+        known = self._same_hardware.get(id(other))
         if known is None or known[0] is not other.terrain:
             claimed = other._claims | other._parts
             found = frozenset(
@@ -296,7 +294,7 @@ class _Ground:
                 or not lot.device.claims.isdisjoint(claimed)
                 or not lot.device.part_of.isdisjoint(other._claims)
             )
-            known = self._twins[id(other)] = (other.terrain, found)
+            known = self._same_hardware[id(other)] = (other.terrain, found)
         return known[1]
 
 
@@ -304,7 +302,7 @@ def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request
     """The same request without tokens that a container is known to hold, as far as there are enough others.
 
     A kubelet offers such a token when it has lost its checkpoint. It also offers what has just been released,
-    which is free where its newest list says so.
+    which is free where its newest list shows it.
     """
     offered = frozenset(allocations.tokens()).intersection(request.available).difference(request.must_include)
     held = {token for token in offered if not allocations.has_ended(token)}
@@ -322,8 +320,8 @@ def _ended(
 ) -> frozenset[Pod]:
     """Pods of which the kubelet shows that they have ended: it offers a device that one of them had.
 
-    All that such a pod had is free, and the list that says so comes some seconds later. What must be
-    included is left out: it may be offered anew to the pod that has it, an init container's devices.
+    All that such a pod had is free, and the list that shows it comes some seconds later. What must be
+    included is left out: it may be offered again to the pod that has it, an init container's devices.
     """
     held = allocations.tokens()
     if not held:

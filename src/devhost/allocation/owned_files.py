@@ -1,0 +1,211 @@
+"""Files that devhost owns in directories which other programs use, too.
+
+CDI specifications, node labels and device-info files share these rules:
+
+* a file is written whole or not at all, readable for every user, and left untouched if it is right already;
+* a file is owned by its name, which begins with a prefix of this devhost; no other file is ever changed.
+  Where a specification prescribes names, a subclass keeps its own record of what it wrote;
+* a symbolic link under such a name is replaced or removed like a file, and its target is left alone. A
+  directory stays;
+* unfinished files are hidden, and removed once no write can still be at work on them;
+* when the configuration names another directory, files in the earlier ones are still removed;
+* no call blocks the event loop: each runs on one thread, with a deadline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, ParamSpec, TypeVar
+
+from devhost.backend.files import holds, make_directory, replace_file
+from devhost.discovery.worker import FILE_DEADLINE, FileWorker
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+UNFINISHED = 60.0
+"""Seconds after which no write can still be at work on an unfinished file."""
+
+_Signature = tuple[int, int, int]
+
+
+def owner(tag: str = "") -> str:
+    """What names of own files begin with.
+
+    Args:
+        tag: tells hosts apart; empty for the one that serves the node's kubelet. So a trial does not remove
+            the files of the node's own devhost.
+    """
+    return f"devhost-{hashlib.sha256(tag.encode()).hexdigest()[:8]}" if tag else "devhost"
+
+
+class OwnedDirectory:
+    """The own files of one directory. Every method may block.
+
+    Args:
+        directory: made when first needed.
+        tag: see :func:`owner`.
+    """
+
+    def __init__(self, directory: Path, tag: str = "") -> None:
+        self.directory = directory
+        self.prefix = f"{owner(tag)}_"
+        self._written: dict[str, tuple[_Signature, bytes]] = {}
+
+    def write_file(self, name: str, data: bytes) -> bool:
+        """Makes a file hold ``data``; true if it held something else.
+
+        Raises:
+            OSError: the directory or the file cannot be written.
+        """
+        path = self.directory / name
+        signature = _signature(path)
+        if signature is not None and self._written.get(name) == (signature, data):
+            return False
+        self._written.pop(name, None)
+        make_directory(self.directory)
+        changed = path.is_symlink() or not holds(path, data)  # the target of a link may change at any time
+        if changed:
+            replace_file(
+                path, data, f".{self.prefix}"
+            )  # hidden, so that no program reads the unfinished file
+        if (signature := _signature(path)) is not None:
+            self._written[name] = signature, data
+        return changed
+
+    def remove_file(self, name: str) -> bool:
+        """Removes a file; false if there is none.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self._written.pop(name, None)
+        try:
+            (self.directory / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self) -> list[str]:
+        """The names of own files, in order.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        return [name for name in self._files() if name.startswith(self.prefix)]
+
+    def remove_unfinished(self) -> list[Path]:
+        """Removes what an earlier run did not finish writing.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        removed = []
+        for name in self._files():
+            path = self.directory / name
+            own = name.startswith(f".{self.prefix}") and name.endswith(".part")
+            if own and _age(path) > UNFINISHED:
+                path.unlink(missing_ok=True)
+                removed.append(path)
+        return removed
+
+    def _files(self) -> list[str]:
+        try:
+            with os.scandir(self.directory) as entries:
+                return sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+D = TypeVar("D", bound=OwnedDirectory)
+
+
+class OwnedFiles(Generic[D]):
+    """The own files of one kind: in the directory that the configuration names, and in earlier ones.
+
+    Args:
+        kind: makes the :class:`OwnedDirectory` for a directory.
+        directory: where new files go; ``None`` for nowhere.
+        name: of the thread that does the work.
+        hint: what the directory must be, for errors.
+        tag: see :func:`owner`.
+        deadline: seconds one operation may take: the directory may be on a file system that hangs.
+    """
+
+    def __init__(
+        self,
+        kind: type[D],
+        directory: Path | None,
+        name: str,
+        hint: str,
+        tag: str = "",
+        deadline: float = FILE_DEADLINE,
+    ) -> None:
+        self.current: D | None = None
+        """Where new files go; ``None`` for nowhere."""
+        self._kind = kind
+        self._tag = tag
+        self._worker = FileWorker(name, hint, deadline)
+        self._directories: dict[Path, D] = {}
+        self.move(directory)
+
+    @property
+    def directories(self) -> list[D]:
+        """All that may have own files."""
+        return list(self._directories.values())
+
+    @property
+    def former(self) -> list[D]:
+        """Those in which no new files are written."""
+        return [one for one in self._directories.values() if one is not self.current]
+
+    def move(self, directory: Path | None) -> None:
+        """New files go to ``directory`` from now on; ``None`` for nowhere."""
+        self.current = None if directory is None else self.of(directory)
+
+    def of(self, directory: Path) -> D:
+        """The own files of a directory."""
+        found = self._directories.get(directory)
+        if found is None:
+            found = self._directories[directory] = self._kind(directory, self._tag)
+        return found
+
+    def forget(self, former: D) -> None:
+        """No own file is left there."""
+        if former is not self.current:
+            self._directories.pop(former.directory, None)
+
+    async def run(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a blocking call on the thread.
+
+        Args:
+            what: what it does, for the error: ``write /a/b``.
+
+        Raises:
+            EnvironmentFailure: the directory hangs, is full, or permission is denied.
+        """
+        return await self._worker.file(what, call, *args, **kwargs)
+
+    def close(self) -> None:
+        """Lets the thread end; waits for nothing, and removes nothing: the pods keep running."""
+        self._worker.close()
+
+
+def _signature(path: Path) -> _Signature | None:
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _age(path: Path) -> float:
+    """Seconds since the last change; 0 for a file that is gone."""
+    try:
+        return time.time() - path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,272 @@
+"""The backend of one resource as Allocate uses it: asked what a container needs, and its answer checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from devhost.backend.errors import AllocationError, BackendError, one_line, words
+from devhost.backend.model import Device, DeviceNode, Edits, Mount
+from devhost.discovery.runner import BackendRunner
+from devhost.discovery.scanner import Scanner
+from devhost.planning.settings import ResourceSettings
+
+from .device_info import Document, flaw
+from .edits import check_edits, named, permitted
+
+if TYPE_CHECKING:
+    from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Thing = TypeVar("Thing", DeviceNode, Mount)
+
+
+class MissingPath(AllocationError):
+    """Something a device needs does not exist on the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a container gets; ``left_out`` are host paths of optional parts that do not exist."""
+
+    edits: Edits
+    left_out: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms on which the devices of a resource are handed out: a container keeps those it got them on.
+
+    ``options`` is the value of the backend's ``ResourceOptions``, ``None`` where it has none;
+    ``permissions`` are those of the device nodes, empty where the backend decides; ``shares`` is how much
+    the container asks for of each device, by id, empty where the backend does not use it.
+    """
+
+    options: object = None
+    permissions: str = ""
+    shares: Mapping[str, Fraction] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a backend answered: for which devices, or what of the host each of them lacks.
+
+    ``left_out`` are devices that others replace, each with the reason; ``lacking`` may name them too.
+    """
+
+    granted: Granted
+    devices: Sequence[Device]
+    lacking: Mapping[str, Sequence[str]]
+    left_out: Mapping[str, str]
+
+
+class ResourceBackend:
+    """Asks the backend of one resource.
+
+    Args:
+        resource: its name.
+        scanner: finds its devices; :meth:`follow` may exchange it.
+        entry: of the configuration.
+    """
+
+    def __init__(self, resource: str, scanner: Scanner, entry: ResourceSettings) -> None:
+        self.resource = resource
+        self.scanner = scanner
+        self.terms = Terms(entry.options, entry.permissions)
+        """Those of the containers to come."""
+        self._before: object = None
+        """The options of before their class changed."""
+
+    @property
+    def runner(self) -> BackendRunner:
+        """Calls the backend."""
+        return self.scanner.runner
+
+    @property
+    def prepares(self) -> bool:
+        """Whether PreStartContainer has anything to do."""
+        return self.runner.prepares(self.terms.options)
+
+    def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
+        """Uses these from now on; containers keep the terms on which they got their devices."""
+        if type(entry.options) is not type(self.terms.options):
+            self._before = self.terms.options
+        self.scanner = scanner
+        self.terms = Terms(entry.options, entry.permissions)
+
+    async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs one of the methods below on the backend's thread.
+
+        Raises:
+            BackendError: it failed, or did not return within ``deadline`` seconds.
+        """
+        return await self.runner.serve(deadline, call, *args, **kwargs)
+
+    async def prepare(self, deadline: float, devices: Sequence[Device], terms: Terms) -> None:
+        """Calls ``prepare`` of a backend that has it and wants it for these terms.
+
+        Raises:
+            BackendError: it failed, or did not return within ``deadline`` seconds.
+        """
+        if self.runner.prepares(terms.options):
+            await self.runner.prepare(deadline, devices, (terms.options, self.terms.options, self._before))
+
+    def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
+        """What a container would get with these devices on these terms now. Runs on the backend's thread.
+
+        Raises:
+            MissingPath: something a device needs is missing on the host.
+            AllocationError: the backend refuses a device now.
+            BackendError: the backend's answer is unusable.
+        """
+        granted, missing = self._edits(devices, terms)
+        if missing:
+            raise self.lacking(missing)
+        return granted
+
+    def lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
+        """The error for paths that devices lack, by the devices' ids."""
+        paths = sorted({path for paths in missing.values() for path in paths})
+        return MissingPath(f"{self.resource}: {', '.join(paths)} does not exist on the node")
+
+    def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
+        """The device-info of these devices, by id. Runs on the backend's thread.
+
+        Raises:
+            BackendError: it failed, or its answer is unusable.
+        """
+        documents: dict[str, Document] = {}
+        for device in devices if self.runner.informs else ():
+            if (document := self.runner.device_info(device, (terms.options, self._before))) is not None:
+                if wrong := flaw(document):
+                    raise BackendError(f"backend {self.runner.name} gave unusable device-info: {wrong}")
+                documents[device.id] = document
+        return documents
+
+    def answer(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answer:
+        """Asks for the devices behind some tokens. Runs on the backend's thread.
+
+        Where there are more than there must be, those that cannot be used are left out.
+
+        Raises:
+            AllocationError: for some token the backend gives nothing at all.
+            BackendError: the same, and for some device it failed.
+        """
+        devices = each_once(wanted)
+        must = all(len(some) == 1 for some in wanted)
+        try:
+            granted, lacking = self._edits(devices, terms)
+        except Exception:  # third-party code may raise anything, and one device must not fail a pod
+            if must:
+                raise
+        else:
+            if must or not lacking:
+                return Answer(granted, () if lacking else devices, lacking, {})
+        return self._answer_without_some(wanted, devices, terms)
+
+    def _answer_without_some(
+        self, wanted: Sequence[Sequence[Device]], devices: Sequence[Device], terms: Terms
+    ) -> Answer:
+        left_out: dict[str, str] = {}
+        lacking: dict[str, list[str]] = {}
+        failed = False
+        for device in devices:
+            try:
+                _, missing = self._edits([device], terms)
+            except BackendError as error:
+                left_out[device.id] = words(error) or type(error).__name__
+                failed = failed or not isinstance(error, AllocationError)
+            except Exception as error:  # noqa: BLE001 - third-party code may raise anything
+                left_out[device.id] = f"backend {self.runner.name} failed: {one_line(error)}"
+                failed = True
+            else:
+                lacking |= missing
+                left_out |= {name: f"{', '.join(paths)} does not exist" for name, paths in missing.items()}
+        rest = [[device for device in some if device.id not in left_out] for some in wanted]
+        if not all(rest):
+            if lacking:
+                return Answer(Granted(Edits()), (), lacking, {})
+            kind = BackendError if failed else AllocationError
+            raise kind("; ".join(dict.fromkeys(left_out.values())))
+        granted, missing = self._edits(each_once(rest), terms)
+        return Answer(granted, () if missing else each_once(rest), lacking | missing, left_out)
+
+    def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
+        """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
+        edits = self._asked(devices, terms)
+        if not isinstance(edits, Edits):
+            raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
+        check_edits(edits, self.runner.name)
+        edits = named(Edits.merge([edits]), self.resource)  # what several devices share, once
+        edits = permitted(edits, terms.permissions)
+        absent = {path for path in _paths(edits, required=True) if not self.runner.exists(path)}
+        if absent:
+            return Granted(edits), self._blame(devices, terms, absent)
+        edits = self._one_each(edits)
+        optional = {path for path in _paths(edits, required=False) if not self.runner.exists(path)}
+        return Granted(edits, frozenset(optional)), {}
+
+    def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
+        return self.runner.allocate(devices, (terms.options, self._before), terms.shares)
+
+    def _one_each(self, edits: Edits) -> Edits:
+        """The same with one thing at each container path: what is required, else the first that there is.
+
+        Raises:
+            AllocationError: two different things that are required want one path. A container that was to
+                have both would have one and not know it.
+        """
+
+        def chosen(where: str, wanted: Sequence[Thing]) -> Thing:
+            required = [thing for thing in wanted if thing.required]
+            if len(required) > 1:
+                both = " and ".join(map(_source, required[:2]))
+                reason = f"{both} are both to be {where} in the container, which can have one of them"
+                raise AllocationError(f"{self.resource}: {reason}")
+            there = (thing for thing in wanted if self.runner.exists(_source(thing)))
+            return required[0] if required else next(there, wanted[0])
+
+        nodes, mounts = _by_place(edits.nodes), _by_place(edits.mounts)
+        if len(nodes) == len(edits.nodes) and len(mounts) == len(edits.mounts):
+            return edits
+        return replace(
+            edits,
+            nodes=tuple(chosen(where, wanted) for where, wanted in nodes.items()),
+            mounts=tuple(chosen(where, wanted) for where, wanted in mounts.items()),
+        )
+
+    def _blame(self, devices: Sequence[Device], terms: Terms, absent: set[str]) -> dict[str, list[str]]:
+        """Which of several devices lacks what: each is asked for alone; all, if none admits it."""
+        if len(devices) == 1:
+            return {devices[0].id: sorted(absent)}
+        blame = {}
+        for device in devices:
+            edits = self._asked([device], terms)
+            own = set(_paths(edits, required=True)) & absent
+            if own:
+                blame[device.id] = sorted(own)
+        return blame or {device.id: sorted(absent) for device in devices}
+
+
+def each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
+    """The devices of several sets, each once."""
+    return list({device.id: device for some in sets for device in some}.values())
+
+
+def _source(thing: DeviceNode | Mount) -> str:
+    return thing.path if isinstance(thing, DeviceNode) else thing.host_path
+
+
+def _by_place(things: Iterable[Thing]) -> dict[str, list[Thing]]:
+    """Things by where a container sees them."""
+    found: dict[str, list[Thing]] = {}
+    for thing in things:
+        found.setdefault(thing.container_path or _source(thing), []).append(thing)
+    return found
+
+
+def _paths(edits: Edits, *, required: bool) -> list[str]:
+    nodes = [node.path for node in edits.nodes if node.required is required]
+    return nodes + [mount.host_path for mount in edits.mounts if mount.required is required]
