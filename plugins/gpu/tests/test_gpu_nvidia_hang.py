@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
-from devhost_gpu.nvidia.health import HealthMonitor, XidRule
-from devhost_gpu.nvml.reports import Check
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
-
-if TYPE_CHECKING:
-    from devhost_gpu.nvml.client import NvmlClient
 
 FIRST, MIDDLE, LAST = DGX[0], DGX[3], DGX[7]
 Open = Callable[..., NvidiaDesk]
@@ -129,16 +124,6 @@ def test_an_answer_that_comes_late_is_not_lost(station: NvidiaMachine, at: Open)
     assert made.ask("probe", DGX, PATIENCE).content.keys() == {*DGX} - {MIDDLE}
     station.nvml.mend(hang)
     desk.until(lambda: MIDDLE in made.ask("probe", DGX, PATIENCE).content)
-
-
-def test_a_late_check_says_nothing_of_what_happened_after_it_began() -> None:
-    health = HealthMonitor(cast("NvmlClient", None), XidRule(), {"xid"}, lambda: None, clock=lambda: 100.0)
-    health.add_checks({FIRST: Check("GPU-1", recovery=0)}, 90.0)
-    health.add_event({"event": "xid", "gpu": FIRST, "data": 94})
-    health.add_checks({FIRST: Check("GPU-1", recovery=0, age=8.0)}, 115.0)
-    assert health.reason_at(FIRST)
-    health.add_checks({FIRST: Check("GPU-1", recovery=0, age=2.0)}, 115.0)
-    assert not health.reason_at(FIRST)
 
 
 def test_what_cannot_be_read_of_one_gpu_concerns_no_other(station: NvidiaMachine, at: Open) -> None:

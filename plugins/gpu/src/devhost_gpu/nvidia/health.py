@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from devhost.backend.errors import BackendError
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.nvml import reports
-from devhost_gpu.nvml.client import NvmlClient
-from devhost_gpu.nvml.process import Message
+from devhost_gpu.nvml.process import Message, Reply
 from devhost_gpu.nvml.reports import DRAINED, LOST, RESET_REQUIRED, Check, NvmlError
 
 from .cards import NvidiaFacts
@@ -260,6 +259,16 @@ _EVENTS = {
 """Events that show by themselves that a GPU is unhealthy, and the health check to which they belong."""
 
 
+class Nvml(Protocol):
+    """What a :class:`HealthMonitor` needs of :class:`devhost_gpu.nvml.client.NvmlClient`."""
+
+    def ask(self, do: str, patience: float) -> Reply:
+        """Asks about all GPUs. Raises a ``BackendError`` if there is no answer."""
+
+    def ask_alone(self, address: str) -> Check | NvmlError | None:
+        """Asks one GPU that was released; ``None`` if that could not be found out."""
+
+
 class HealthMonitor:
     """Which GPUs are unhealthy, and why. Methods may be called from any thread; GPUs go by PCI address.
 
@@ -274,7 +283,7 @@ class HealthMonitor:
 
     def __init__(
         self,
-        client: NvmlClient,
+        client: Nvml,
         rule: XidRule,
         checks: Collection[str],
         on_change: Callable[[], None],
