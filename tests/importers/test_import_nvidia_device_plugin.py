@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from devhost_gpu.options import GpuUse, Mps
+from devhost_gpu.options import GpuResourceOptions, Mps
 
 from devhost.backend.errors import ConfigError
 from devhost.backend.where import holds
@@ -206,7 +206,7 @@ def test_mps_is_that_of_the_plugin_s_own_daemon_for_the_resource_that_is_shared(
     )
     (entry,) = settings.resources
     assert (entry.name, entry.share.replicas) == (name, 4)
-    assert entry.options == GpuUse(mps=Mps(root="/run/mps")).named(name)
+    assert entry.options == GpuResourceOptions(mps=Mps(root="/run/mps")).named(name)
     assert "starts no MPS server" in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from devhost_gpu import Gpu
@@ -67,8 +67,8 @@ def at() -> Iterator[Callable[..., NvidiaDesk]]:
 
     desks: list[NvidiaDesk] = []
 
-    def make(machine: NvidiaMachine, options: GpuOptions | None = None) -> NvidiaDesk:
-        desks.append(NvidiaDesk(machine, options))
+    def make(machine: NvidiaMachine, options: GpuOptions | None = None, **more: Any) -> NvidiaDesk:
+        desks.append(NvidiaDesk(machine, options, **more))
         return desks[-1]
 
     yield make

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 from devhost_gpu.discovery import NVIDIA, Adapter
-from devhost_gpu.nvidia import cdi as writing
-from devhost_gpu.nvidia import specifications as toolkit
+from devhost_gpu.environment import Timings
 from devhost_gpu.nvidia.allocation import edits
 from devhost_gpu.nvidia.cards import NvidiaFacts
-from devhost_gpu.nvidia.cdi import Specified
-from devhost_gpu.nvidia.specifications import Specifications
+from devhost_gpu.nvidia.cdi import NamedByCdi
+from devhost_gpu.nvidia.specifications import FILE, KIND, GpuSpecification, Specifications
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 from gpu_ctk import install
@@ -73,13 +72,23 @@ class Place:
         )
         self.held: frozenset[str] | None = frozenset()
         self.cards = Cards(A, B)
+        self.checks = 0
         self.specified = self.begun()
 
-    def begun(self) -> Specified:
+    def _asked_for_held(self) -> frozenset[str] | None:
+        self.checks += 1  # each check of the files asks once
+        return self.held
+
+    async def checked_again(self, times: int = 3) -> None:
+        """Waits until the files have been checked so many times."""
+        enough = self.checks + times
+        await self.until(lambda: self.checks >= enough)
+
+    def begun(self, **seconds: float) -> NamedByCdi:
         """As after a start of devhost."""
-        context = ServiceContext("gpu", self.root, held=lambda: self.held)
+        context = ServiceContext("gpu", self.root, held=self._asked_for_held)
         self.context = context
-        return Specified(self.cards, self.options, context)
+        return NamedByCdi(self.cards, self.options, context, Timings(**seconds))
 
     def file(self, path: str, text: str = "") -> Path:
         made = self.root / path
@@ -105,7 +114,7 @@ class Place:
 
     @property
     def written(self) -> Path:
-        return self.own / toolkit.FILE
+        return self.own / FILE
 
     def look(self) -> dict[str, tuple[str, str]]:
         """What a look finds: the name of each card, and why it is ill."""
@@ -152,14 +161,14 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def checked(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+def checked(place: Place) -> Place:
     """One that compares the specification with the machine all the time."""
-    monkeypatch.setattr(writing, "CHECK", 0.05)
+    place.specified = place.begun(specification_check=0.05)
     return place
 
 
 def own(uuid: str) -> tuple[str, str]:
-    return f"{toolkit.KIND}={uuid}", ""
+    return f"{KIND}={uuid}", ""
 
 
 async def test_cards_are_ill_until_nvidia_ctk_has_named_them(place: Place) -> None:
@@ -220,7 +229,7 @@ async def test_a_control_node_that_came_later_has_it_written_anew(checked: Place
 async def test_a_flaw_that_writing_does_not_mend_is_not_written_again_and_again(checked: Place) -> None:
     nowhere = [{"hostPath": "/nowhere", "containerPath": "/nowhere"}]
     async with checked.kept(names=[A, B, M], mounts=nowhere):
-        await asyncio.sleep(0.3)
+        await checked.checked_again()
     assert len(checked.calls) == 1
 
 
@@ -286,9 +295,9 @@ async def test_it_is_told_clearly_that_nobody_names_a_card(
     ],
 )
 async def test_what_goes_wrong_with_nvidia_ctk_is_the_card_s_reason(
-    place: Place, what: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, what: dict[str, object], words: str
 ) -> None:
-    monkeypatch.setattr(toolkit, "PATIENCE", 0.5)
+    place.specified = place.begun(nvidia_ctk=0.5)
     place.install(**what)
     async with place.watched():
         await place.until(lambda: words in place.look()[B][1])
@@ -303,8 +312,8 @@ async def test_nvidia_ctk_ends_with_devhost(place: Place) -> None:
 
 
 async def test_an_output_that_is_no_specification_leaves_the_old_one(place: Place) -> None:
-    kit = toolkit.Toolkit(place.root, place.options)
-    kit.write(specification(toolkit.KIND, [A]), [A], [A])
+    kit = GpuSpecification(place.root, place.options)
+    kit.write(specification(KIND, [A]), [A], [A])
     for text in ("", "[]", "{}", specification(THEIRS, [A, B])):
         with pytest.raises(BackendError, match="wrote no CDI specification"):
             kit.write(text, [A], [A])
@@ -313,22 +322,22 @@ async def test_an_output_that_is_no_specification_leaves_the_old_one(place: Plac
 
 def test_a_directory_that_cannot_be_written_to_is_named(place: Place) -> None:
     place.own.write_text("a file")
-    kit = toolkit.Toolkit(place.root, place.options)
+    kit = GpuSpecification(place.root, place.options)
     with pytest.raises(BackendError, match=f"cannot write {place.written}: "):
-        kit.write(specification(toolkit.KIND, [A]), [A], [A])
+        kit.write(specification(KIND, [A]), [A], [A])
 
 
 async def test_the_file_goes_with_the_last_card_when_no_container_has_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place,
 ) -> None:
-    monkeypatch.setattr(writing, "CHECK", 0.02)
+    place.specified = place.begun(specification_check=0.02)
     place.install()
     async with place.watched():
         await place.until(place.written.exists)
         place.held = frozenset({f"device:gpu/{A}"})
         place.cards.cards = []
         place.look()
-        await asyncio.sleep(0.2)
+        await place.checked_again()
         assert place.written.exists()
         place.held = frozenset()
         await place.until(lambda: not place.written.exists())
@@ -426,17 +435,16 @@ async def test_a_channel_that_appears_later_is_named_then(asking: Place) -> None
 
 
 async def test_files_of_options_that_are_off_go_when_no_container_has_a_gpu(
-    asking: Place, monkeypatch: pytest.MonkeyPatch
+    asking: Place,
 ) -> None:
-    monkeypatch.setattr(writing, "CHECK", 0.02)
     asking.install(modes=EXTRAS)
     async with asking.watched():
         await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
     asking.options = replace(asking.options, gds_enabled=False)
     asking.held = frozenset({f"device:gpu/{A}"})
-    asking.specified = asking.begun()
+    asking.specified = asking.begun(specification_check=0.02)
     async with asking.watched():
-        await asyncio.sleep(0.2)
+        await asking.checked_again()
         assert extra(asking, "gds").exists()
         asking.held = frozenset()
         await asking.until(lambda: not extra(asking, "gds").exists())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import struct
 import threading
 from pathlib import Path
@@ -11,8 +10,10 @@ from pathlib import Path
 import gpu_amd
 import gpu_intel
 import pytest
-from devhost_gpu import drm
-from devhost_gpu.drm import Asking
+from devhost_gpu import Gpu, drm
+from devhost_gpu.drm import ThreadedCalls
+from devhost_gpu.environment import Environment
+from gpu_setup import gpu_with
 
 from devhost.backend import Event
 from devhost.testing.fixtures import BackendFixture, by_id
@@ -37,21 +38,18 @@ def test_the_request_has_the_number_that_the_kernel_gave_it() -> None:
         (errno.ENOTTY, ""),
     ],
 )
-def test_only_some_refusals_are_about_the_card(
-    monkeypatch: pytest.MonkeyPatch, number: int, word: str
-) -> None:
+def test_only_some_refusals_are_about_the_card(number: int, word: str) -> None:
     def refuse(*_: object) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr(fcntl, "ioctl", refuse)
-    assert drm.refusal("/dev/null", "xe").startswith(word)
-    assert bool(drm.refusal("/dev/null", "xe")) is bool(word)
+    found = drm.refusal("/dev/null", "xe", refuse)
+    assert found.startswith(word)
+    assert bool(found) is bool(word)
 
 
-def test_i915_is_asked_for_more_than_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i915_is_asked_for_more_than_its_version() -> None:
     asked = []
-    monkeypatch.setattr(fcntl, "ioctl", lambda _, number, *rest: asked.append(number))
-    assert drm.refusal("/dev/null", "i915") == ""
+    assert drm.refusal("/dev/null", "i915", lambda _, number, *rest: asked.append(number)) == ""
     assert asked == [drm.VERSION, drm.I915_THROTTLE]
 
 
@@ -69,27 +67,34 @@ def test_one_that_hangs_keeps_nobody_waiting_and_is_not_asked_twice() -> None:
         never.wait(30)
         return "late"
 
-    asking = Asking()
-    assert asking.ask({"hung": hang, "quick": lambda: "here"}, 0.05) == {"quick": "here"}
-    assert asking.ask({"hung": hang}, 0.05) == {}
+    calls_ = ThreadedCalls()
+    assert calls_.run({"hung": hang, "quick": lambda: "here"}, 0.05) == {"quick": "here"}
+    assert calls_.run({"hung": hang}, 0.05) == {}
     assert len(calls) == 1
     never.set()
-    assert asking.ask({"hung": hang}, 20) == {"hung": "late"}
+    assert calls_.run({"hung": hang}, 20) == {"hung": "late"}
 
 
 @pytest.fixture
-def wedged(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Names of render nodes that are wedged; the tree counts as a running machine's."""
-    names: set[str] = set()
-    monkeypatch.setattr(drm, "is_live", lambda _: True)
-    monkeypatch.setattr(drm, "refusal", lambda node, _: "is wedged" if Path(node).name in names else "")
-    return names
+def wedged() -> set[str]:
+    """Names of render nodes that are wedged."""
+    return set()
+
+
+@pytest.fixture
+def live(wedged: set[str]) -> type[Gpu]:
+    """The backend on a tree that counts as a running machine."""
+
+    def ask(node: str, driver: str) -> str:
+        return "is wedged" if Path(node).name in wedged else ""
+
+    return gpu_with(Environment(is_live=lambda root: True, ask_driver=ask))
 
 
 def test_a_wedged_card_is_found_by_a_probe_and_heals(
-    tmp_path: Path, looking: BackendFixture, wedged: set[str]
+    tmp_path: Path, looking: BackendFixture, wedged: set[str], live: type[Gpu]
 ) -> None:
-    backend = looking(gpu_intel.arc(tmp_path))
+    backend = looking(gpu_intel.arc(tmp_path), kind=live)
     devices = backend.discover()
     wedged.add("renderD129")
     assert {name: health.reason for name, health in backend.probe(devices).items()} == {ARC: "it is wedged"}
@@ -98,9 +103,9 @@ def test_a_wedged_card_is_found_by_a_probe_and_heals(
 
 
 def test_a_card_whose_driver_cries_for_help_is_asked_at_once_and_until_it_is_well(
-    tmp_path: Path, looking: BackendFixture, wedged: set[str]
+    tmp_path: Path, looking: BackendFixture, wedged: set[str], live: type[Gpu]
 ) -> None:
-    backend = looking(gpu_intel.arc(tmp_path))
+    backend = looking(gpu_intel.arc(tmp_path), kind=live)
     assert by_id(backend)[ARC].health.healthy
     wedged.add("renderD129")
     assert by_id(backend)[ARC].health.healthy, "nobody has said anything yet"
@@ -113,9 +118,9 @@ def test_a_card_whose_driver_cries_for_help_is_asked_at_once_and_until_it_is_wel
 
 
 def test_a_wedged_gpu_takes_its_partitions_with_it(
-    tmp_path: Path, looking: BackendFixture, wedged: set[str]
+    tmp_path: Path, looking: BackendFixture, wedged: set[str], live: type[Gpu]
 ) -> None:
-    backend = looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2))
+    backend = looking(gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2), kind=live)
     devices = by_id(backend)
     wedged.add("renderD128")
     path = "/sys/devices/pci0000:0a/0000:0a:01.1/0000:0c:00.0"
@@ -124,10 +129,10 @@ def test_a_wedged_gpu_takes_its_partitions_with_it(
 
 
 def test_a_card_that_sleeps_is_not_woken_up(
-    tmp_path: Path, looking: BackendFixture, wedged: set[str]
+    tmp_path: Path, looking: BackendFixture, wedged: set[str], live: type[Gpu]
 ) -> None:
     tree = gpu_intel.arc(tmp_path)
     tree.file(f"{ARC_PATH}/power/runtime_status", "suspended")
     wedged.add("renderD129")
-    backend = looking(tree)
+    backend = looking(tree, kind=live)
     assert backend.probe(backend.discover()) == {}

@@ -11,6 +11,8 @@ import gpu_amd
 import grpc
 import pytest
 from devhost_gpu.amd import health as exporter
+from devhost_gpu.environment import Environment
+from gpu_setup import gpu_with
 
 from devhost.testing.fixtures import BackendFixture
 
@@ -42,15 +44,17 @@ def serving(socket: Path, answer: bytes) -> Iterator[None]:
             server.stop(None).wait(10)
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
     """A socket whose path is short enough below a test's directory."""
-    monkeypatch.setattr(exporter, "SOCKET", "/s")
     return tmp_path / "s"
 
 
+NEAR = gpu_with(Environment(exporter_socket="/s"))
+
+
 def test_what_it_says_counts_and_recovers(tmp_path: Path, looking: BackendFixture, short: Path) -> None:
-    backend = looking(gpu_amd.mi210(tmp_path))
+    backend = looking(gpu_amd.mi210(tmp_path), kind=NEAR)
     devices = backend.discover()
     ill = state("0000:63:00.0", "UNHEALTHY") + state("0000:43:00.0", "healthy") + state("0000:e3:00.0", "?")
     with serving(short, ill):
@@ -61,14 +65,14 @@ def test_what_it_says_counts_and_recovers(tmp_path: Path, looking: BackendFixtur
         assert backend.probe(devices) == {}
 
 
-def test_without_an_exporter_nobody_is_asked(tmp_path: Path) -> None:
-    assert exporter.verdicts(tmp_path) == {}
+def test_without_an_exporter_nobody_is_asked(short: Path) -> None:
+    assert exporter.exporter_verdicts(short, 5.0) == {}
 
 
 def test_one_that_answers_nonsense_or_not_at_all_is_told_of_once_and_harms_no_card(
     tmp_path: Path, looking: BackendFixture, short: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend = looking(gpu_amd.mi210(tmp_path))
+    backend = looking(gpu_amd.mi210(tmp_path), kind=NEAR)
     devices = backend.discover()
     with serving(short, b"\x0a\x7f"):
         assert backend.probe(devices) == backend.probe(devices) == {}
@@ -81,7 +85,7 @@ def test_one_that_answers_nonsense_or_not_at_all_is_told_of_once_and_harms_no_ca
 def test_no_answer_is_too_odd(tmp_path: Path, short: Path, answer: bytes) -> None:
     with serving(short, answer):
         try:
-            assert exporter.verdicts(tmp_path) == {}
+            assert exporter.exporter_verdicts(short, 5.0) == {}
         except exporter.NoAnswerError as error:
             assert "\n" not in str(error)
 
@@ -89,4 +93,4 @@ def test_no_answer_is_too_odd(tmp_path: Path, short: Path, answer: bytes) -> Non
 def test_unknown_fields_are_passed_over(tmp_path: Path, short: Path) -> None:
     answer = bytes((9 << 3, 5)) + bytes((8 << 3 | 5, 1, 2, 3, 4)) + state("0000:63:00.0", "healthy")
     with serving(short, answer):
-        assert exporter.verdicts(tmp_path) == {"0000:63:00.0": "healthy"}
+        assert exporter.exporter_verdicts(short, 5.0) == {"0000:63:00.0": "healthy"}

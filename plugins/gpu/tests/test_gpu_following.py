@@ -7,12 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
+import gpu_others
 import pytest
-from devhost_gpu import vendor as following
-from devhost_gpu.discovery import Adapter
-from devhost_gpu.vendor import Card, Following
+from devhost_gpu.discovery import OTHER, Adapter
+from devhost_gpu.environment import Timings
+from devhost_gpu.vendor import Card, ContainerRequest, MergedEvents
+from gpu_setup import gpu_with
 
-from devhost.backend import Event, Health
+from devhost.backend import Edits, Event, Health
 from devhost.testing.fixtures import BackendFixture
 
 
@@ -27,6 +29,9 @@ class Quiet:
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         return {}
+
+    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+        return Edits()
 
     def close(self) -> None:
         pass
@@ -53,9 +58,7 @@ class Heard(Quiet):
             self.has_ended = True
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "NEW_VENDORS", 0.01)
+SOON = Timings(new_vendor=0.01)
 
 
 async def heard(stream: AsyncIterator[Event], count: int) -> list[str]:
@@ -65,25 +68,25 @@ async def heard(stream: AsyncIterator[Event], count: int) -> list[str]:
 
 
 async def test_every_vendor_is_heard() -> None:
-    joined = Following()
-    joined.begin({"amd": Heard("a", "b"), "nvidia": Heard("c"), "intel": Quiet()})
+    joined = MergedEvents(SOON)
+    joined.update({"amd": Heard("a", "b"), "nvidia": Heard("c"), "intel": Quiet()})
     stream = joined.events()
     assert await heard(stream, 3) == ["a", "b", "c"]
 
 
 async def test_a_vendor_whose_first_card_appears_later_is_heard_too() -> None:
-    joined = Following()
-    joined.begin({"amd": Heard("a")})
+    joined = MergedEvents(SOON)
+    joined.update({"amd": Heard("a")})
     stream = joined.events()
     assert await heard(stream, 1) == ["a"]
-    joined.begin({"amd": Heard("never"), "nvidia": Heard("c")})
+    joined.update({"amd": Heard("never"), "nvidia": Heard("c")})
     assert await heard(stream, 1) == ["c"]
 
 
 async def test_one_that_fails_ends_the_stream_and_leaves_nothing_running() -> None:
     well = Heard("a")
-    joined = Following()
-    joined.begin({"amd": well, "nvidia": Heard(fails=True)})
+    joined = MergedEvents(SOON)
+    joined.update({"amd": well, "nvidia": Heard(fails=True)})
     with pytest.raises(RuntimeError, match="the library is gone"):
         await heard(joined.events(), 5)
     assert well.has_ended
@@ -91,8 +94,8 @@ async def test_one_that_fails_ends_the_stream_and_leaves_nothing_running() -> No
 
 async def test_one_that_nobody_takes_events_of_is_ended_too() -> None:
     full = Heard(*(["a"] * 500))
-    joined = Following()
-    joined.begin({"amd": full})
+    joined = MergedEvents(SOON)
+    joined.update({"amd": full})
     stream = joined.events()
     assert await heard(stream, 1) == ["a"]
     assert isinstance(stream, AsyncGenerator)
@@ -102,8 +105,8 @@ async def test_one_that_nobody_takes_events_of_is_ended_too() -> None:
 
 async def test_a_stream_that_is_closed_leaves_nothing_running() -> None:
     well = Heard("a")
-    joined = Following()
-    joined.begin({"amd": well})
+    joined = MergedEvents(SOON)
+    joined.update({"amd": well})
 
     async def follow() -> None:
         async for _ in joined.events():
@@ -121,9 +124,9 @@ async def test_a_stream_that_is_closed_leaves_nothing_running() -> None:
 async def test_whoever_stops_listening_to_the_backend_has_ended_every_source(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
-    backend = looking(tmp_path)
-    family = Heard("drm")
-    backend._following.begin({"amd": family})
+    vendor = Heard("drm")
+    backend = looking(gpu_others.virtual_machine(tmp_path), kind=gpu_with(vendors={OTHER: lambda *_: vendor}))
+    backend.discover()
     async with aclosing(backend.watch()) as events:
         assert (await anext(events)).subsystem == "drm"
-    assert family.has_ended
+    assert vendor.has_ended

@@ -8,7 +8,7 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
-from devhost_gpu.options import GpuOptions, GpuUse
+from devhost_gpu.options import GpuOptions, GpuResourceOptions
 
 from devhost.backend import AllocationError, Device, Edits, Mount
 from devhost.testing.fixtures import BackendFixture, by_id
@@ -48,7 +48,7 @@ def test_an_entry_that_asks_for_firmware_gets_its_nodes_where_they_exist(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     backend = looking(gpu_intel.arc(tmp_path))
-    got = nodes(backend.allocate([by_id(backend)[ARC]], GpuUse(firmware=True)))
+    got = nodes(backend.allocate([by_id(backend)[ARC]], GpuResourceOptions(firmware=True)))
     assert got == {"/dev/dri/card1": True, "/dev/dri/renderD129": True, "/dev/mei1": False}
 
 

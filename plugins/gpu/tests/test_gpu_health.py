@@ -139,12 +139,13 @@ def test_a_missing_node_is_named(tmp_path: Path, looking: BackendFixture, node: 
     assert by_id(looking(tree))[MI210].health.reason == f"/dev/{node} does not exist"
 
 
-def test_a_hot_card_is_unhealthy_where_a_limit_is_set(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_card_is_unhealthy_from_the_temperature_limit_on(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi210(tmp_path)
-    tree.hwmon(f"/sys/devices/pci0000:60/0000:60:03.1/0000:61:00.0/0000:62:00.0/{MI210}", 0, mem=101)
-    assert reasons(looking(tree)) == {}
-    told = reasons(looking(tree, GpuOptions(temperature_limit=100)))
-    assert told == {MI210: "mem is at 101 °C, the limit is 100 °C"}
+    tree.hwmon(f"/sys/devices/pci0000:60/0000:60:03.1/0000:61:00.0/0000:62:00.0/{MI210}", 0, mem=100)
+    assert reasons(looking(tree)) == {}, "there is no limit by default"
+    assert reasons(looking(tree, GpuOptions(temperature_limit=101))) == {}
+    found = reasons(looking(tree, GpuOptions(temperature_limit=100)))
+    assert found == {MI210: "mem is at 100 °C, the limit is 100 °C"}
 
 
 def test_limits_are_not_negative() -> None:

@@ -10,11 +10,14 @@ import gpu_amd
 import gpu_intel
 import gpu_others
 import pytest
-from devhost_gpu import drm as other
+from devhost_gpu import Gpu
 from devhost_gpu.amd import cards as amd
 from devhost_gpu.amd import kfd
-from devhost_gpu.discovery import Adapter
+from devhost_gpu.backend import MAKERS
+from devhost_gpu.discovery import OTHER, Adapter
+from devhost_gpu.drm import Other
 from devhost_gpu.vendor import Card
+from gpu_setup import gpu_timed, gpu_with
 from gpu_tree import DISPLAY
 
 from devhost.backend import AllocationError, Event
@@ -118,11 +121,10 @@ def test_links_follow_a_changed_topology(tmp_path: Path, looking: BackendFixture
 
 
 async def test_a_changed_topology_is_noticed_without_a_uevent(
-    tmp_path: Path, looking: BackendFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
-    monkeypatch.setattr(amd, "WATCH_PERIOD", 0.01)
     tree = gpu_amd.mi300x(tmp_path, count=1)
-    backend = looking(tree)
+    backend = looking(tree, kind=gpu_timed(topology_check=0.01))
     backend.discover()
     events = backend.watch()
     waiting = asyncio.ensure_future(anext(aiter(events)))
@@ -147,36 +149,47 @@ def test_what_hangs_on_a_virtual_function_comes_and_goes_with_it(
     assert not devices["0000:b4:00.0"].withheld
 
 
+class Failing(Other):
+    """Code of a vendor that fails while it has an error."""
+
+    error: Exception | None = None
+
+    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
+        if self.error:
+            raise self.error
+        return super().scan(adapters)
+
+
+FAILING = gpu_with(vendors={**MAKERS, OTHER: Failing})
+
+
+def fail(backend: Gpu, error: Exception | None) -> None:
+    vendor = backend.vendors[OTHER]
+    assert isinstance(vendor, Failing)
+    vendor.error = error
+
+
 def test_code_of_one_vendor_that_fails_keeps_its_cards_as_ill_and_touches_no_other(
-    tmp_path: Path, looking: BackendFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_others.virtual_machine(tmp_path)
     tree.drm(tree.function("0000:0a:00.0", gpu_intel.FLEX_170, "i915", pci_class=DISPLAY))
-    backend = looking(tree)
+    backend = looking(tree, kind=FAILING)
     before = by_id(backend)
-
-    def fails(self: object, adapters: Sequence[Adapter]) -> list[Card]:
-        raise RuntimeError("no sense in it")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(other.Other, "scan", fails)
-        devices = by_id(backend)
+    fail(backend, RuntimeError("no sense in it"))
+    devices = by_id(backend)
     assert devices.keys() == before.keys()
     assert devices["0000:0a:00.0"] == before["0000:0a:00.0"]
     assert devices["vgem"].health.reason == (
         "asking for the cards of other failed: RuntimeError: no sense in it"
     )
+    fail(backend, None)
     assert by_id(backend) == before
 
 
-def test_where_nothing_works_the_backend_says_so(
-    tmp_path: Path, looking: BackendFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = looking(gpu_others.virtual_machine(tmp_path))
-
-    def fails(self: object, adapters: Sequence[Adapter]) -> list[Card]:
-        raise OSError(5, "Input/output error", "/sys/class/drm")
-
-    monkeypatch.setattr(other.Other, "scan", fails)
+def test_where_nothing_works_the_backend_says_so(tmp_path: Path, looking: BackendFixture) -> None:
+    backend = looking(gpu_others.virtual_machine(tmp_path), kind=FAILING)
+    backend.discover()
+    fail(backend, OSError(5, "Input/output error", "/sys/class/drm"))
     with pytest.raises(OSError, match="Input/output error"):
         backend.discover()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from devhost_gpu.nvml import keeper
+from devhost_gpu.environment import Environment
 from devhost_gpu.options import GpuOptions
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
@@ -64,7 +64,7 @@ def test_an_instance_has_its_own_nodes_and_is_a_part_of_its_gpu(nvidia: NvidiaMa
     assert found[uuid].attributes["parent"] == parent
     assert found[uuid].part_of == {f"pci:{A}"}
     assert found[uuid].claims == {f"mig:{uuid}", "node:/dev/nvidia-caps/nvidia-cap4"}
-    card = desk.backend._cards[uuid]
+    card = desk.backend.cards[uuid]
     assert card.facts.nodes == (  # type: ignore[attr-defined]
         "/dev/nvidia0",
         "/dev/nvidia-caps/nvidia-cap3",
@@ -101,7 +101,7 @@ def test_another_partition_is_seen_at_the_next_look(nvidia: NvidiaMachine, at: O
 
 async def test_another_partition_is_told_of(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.gpu(A)
-    desk = at(nvidia)
+    desk = at(nvidia, compare=0.1)
     desk.look()
     async with desk.watched() as rung:
         nvidia.mig(A, 1, 0)
@@ -171,23 +171,19 @@ def test_without_the_library_gpus_are_known_by_what_the_driver_says(nvidia: Nvid
     assert found[B].withheld == reason
 
 
-def test_without_the_binding_it_is_told_what_to_install(
-    nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_binding_it_is_told_what_to_install(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
-    monkeypatch.setattr("devhost_gpu.nvml.keeper.binding", str)
-    assert at(nvidia).reasons() == {
+    assert at(nvidia, environment=Environment(find_binding=lambda: "")).reasons() == {
         uuid: "nvidia-ml-py is not installed: pip install nvidia-ml-py",
     }
 
 
 def test_a_library_of_another_version_is_told_and_gpus_return_with_the_right_one(
-    nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+    nvidia: NvidiaMachine, at: Open
 ) -> None:
-    monkeypatch.setattr(keeper, "FIRST_DELAY", 0.0)
     uuid = nvidia.gpu(A)
     mismatch = nvidia.nvml.fault("nvmlInit_v2", error=18)
-    desk = at(nvidia)
+    desk = at(nvidia, first_delay=0.0)
     assert "mismatch" in desk.reasons()[uuid]
     nvidia.nvml.mend(mismatch)
     desk.until(lambda: not desk.reasons())

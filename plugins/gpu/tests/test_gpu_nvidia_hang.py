@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 import pytest
-from devhost_gpu.nvidia import gpus as family
-from devhost_gpu.nvidia import health as nvidia_care
-from devhost_gpu.nvidia import health as nvidia_health
-from devhost_gpu.nvidia.health import Care, XidRule
-from devhost_gpu.nvml import keeper, session
-from devhost_gpu.nvml.reports import Check
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
-
-if TYPE_CHECKING:
-    from devhost_gpu.nvml.keeper import Keeper
 
 FIRST, MIDDLE, LAST = DGX[0], DGX[3], DGX[7]
 Open = Callable[..., NvidiaDesk]
@@ -31,7 +22,7 @@ def test_a_gpu_that_hangs_from_the_start_hides_nobody(
 ) -> None:
     uuid = station.uuids[address]
     hang = station.nvml.fault(call, uuid, hang=600)
-    desk = at(station)
+    desk = at(station, **QUICK)
     desk.until(lambda: [*desk.reasons()] == [uuid, station.uuids[DGX[6]], station.uuids[DGX[7]]])
     assert "NVML has not answered" in desk.reasons()[uuid]
     assert len(desk.look()) == 8 + 7 + 3
@@ -45,69 +36,59 @@ def test_a_split_gpu_that_hangs_from_the_start_returns_with_its_instances(
     station: NvidiaMachine, at: Open
 ) -> None:
     hang = station.nvml.fault("nvmlDeviceGetMigMode", station.uuids[LAST], hang=600)
-    desk = at(station)
+    desk = at(station, **QUICK)
     desk.until(lambda: len(desk.look()) == 8 + 7)
     assert desk.look()[station.uuids[DGX[0]]].health
     station.nvml.mend(hang)
     desk.until(lambda: len(desk.look()) == 8 + 7 + 3)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call hangs after three seconds, not twenty."""
-    monkeypatch.setattr(session, "LIMIT", 3.0)
-    monkeypatch.setattr(keeper, "FIRST_DELAY", 0.0)
-    monkeypatch.setattr(keeper, "ALONE", 0.2)
+QUICK: Any = {"overtake": 0.1, "silence": 0.3}
+"""Answers are given soon although one GPU does not answer."""
+
+IMPATIENT: Any = QUICK | {"hung": 1.0, "first_delay": 0.0, "alone": 0.2}
+"""A call hangs after one second, not twenty."""
 
 
 def ill(desk: NvidiaDesk) -> set[str]:
-    """Who is Unhealthy, when everybody was looked after."""
+    """The Unhealthy devices, after a scan and a check for hung calls."""
     desk.look()
-    desk.nvidia._keeper.hurry()
+    desk.nvidia.client.kill_if_hung()
     return {name for name, device in desk.look().items() if not device.health}
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_gpu_that_hangs_later_is_asked_no_more_and_the_others_stay(
-    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+    station: NvidiaMachine, at: Open
 ) -> None:
-    monkeypatch.setattr(family, "PATIENCE", 0.2)
-    desk = at(station)
+    desk = at(station, answer=0.2, **IMPATIENT)
     before = desk.look()
     uuid = station.uuids[FIRST]
     hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
     desk.until(lambda: ill(desk) == {uuid})
     assert "NVML hung" in desk.reasons()[uuid]
-    assert FIRST not in desk.nvidia._keeper.footing.addresses
-    desk.until(lambda: ill(desk) == {uuid} and not desk.nvidia._trouble)
+    assert FIRST not in desk.nvidia.client.scope.addresses
+    desk.until(lambda: ill(desk) == {uuid} and not desk.nvidia.problem)
     assert desk.look().keys() == before.keys()
     station.nvml.mend(hang)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_two_gpus_that_hang_hide_nobody_and_are_found_one_after_the_other(
     station: NvidiaMachine, at: Open
 ) -> None:
     hung = {station.uuids[FIRST], station.uuids[MIDDLE]}
     for uuid in hung:
         station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
-    desk = at(station)
+    desk = at(station, **IMPATIENT)
     desk.until(lambda: ill(desk) == hung)
-    desk.until(lambda: ill(desk) == hung and desk.nvidia._care.away)
-    desk.until(lambda: ill(desk) == hung and desk.nvidia._care.away == {FIRST, MIDDLE})
+    desk.until(lambda: ill(desk) == hung and desk.nvidia.health.released)
+    desk.until(lambda: ill(desk) == hung and desk.nvidia.health.released == {FIRST, MIDDLE})
     assert all("NVML hung" in desk.reasons()[uuid] for uuid in hung)
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_it_is_asked_alone_and_returns_once_it_answers(
-    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(family, "TICK", 0.05)
-    monkeypatch.setattr(nvidia_care, "ALONE_EVERY", 0.2)
-    monkeypatch.setattr(nvidia_health, "HOLD", 0.2)
+async def test_it_is_asked_alone_and_returns_once_it_answers(station: NvidiaMachine, at: Open) -> None:
     uuid = station.uuids[MIDDLE]
     hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
-    desk = at(station)
+    desk = at(station, check=0.05, alone_every=0.2, hold=0.2, **IMPATIENT)
     desk.look()
     async with desk.watched(), asyncio.timeout(PATIENCE):
         while "NVML hung" not in str(await asyncio.to_thread(desk.reasons)):  # noqa: ASYNC110 - nobody tells
@@ -119,11 +100,13 @@ async def test_it_is_asked_alone_and_returns_once_it_answers(
 
 async def test_events_of_the_others_are_heard_while_one_hangs(station: NvidiaMachine, at: Open) -> None:
     """Also where the call that hangs is the one that compares MIG instances now and then."""
-    desk = at(station)
+    desk = at(station, compare=0.2, **QUICK)
     desk.look()
     hang = station.nvml.fault("nvmlDeviceGetMigMode", station.uuids[FIRST], hang=600)
     other = station.uuids[MIDDLE]
-    desk.until(lambda: desk.nvidia._keeper._session and desk.nvidia._keeper._session._at == FIRST)
+    process = desk.nvidia.client.process
+    assert process
+    desk.until(lambda: process.waiting_for == FIRST)
     async with desk.watched() as rung, asyncio.timeout(PATIENCE):
         while other not in await asyncio.to_thread(desk.reasons):
             station.nvml.event(other, 79)
@@ -133,24 +116,14 @@ async def test_events_of_the_others_are_heard_while_one_hangs(station: NvidiaMac
 
 
 def test_an_answer_that_comes_late_is_not_lost(station: NvidiaMachine, at: Open) -> None:
-    desk = at(station)
+    desk = at(station, **QUICK)
     desk.look()
-    made = desk.nvidia._keeper._session
+    made = desk.nvidia.client.process
     assert made
     hang = station.nvml.fault("nvmlDeviceGetRetiredPagesPendingStatus", station.uuids[MIDDLE], hang=600)
     assert made.ask("probe", DGX, PATIENCE).content.keys() == {*DGX} - {MIDDLE}
     station.nvml.mend(hang)
     desk.until(lambda: MIDDLE in made.ask("probe", DGX, PATIENCE).content)
-
-
-def test_a_late_check_says_nothing_of_what_happened_after_it_began() -> None:
-    care = Care(cast("Keeper", None), XidRule(), lambda: 100.0, lambda: None, {"xid"})
-    care.take({FIRST: Check("GPU-1", recovery=0)}, 90.0)
-    care.hear({"event": "xid", "gpu": FIRST, "data": 94})
-    care.take({FIRST: Check("GPU-1", recovery=0, age=8.0)}, 115.0)
-    assert care.reason_at(FIRST)
-    care.take({FIRST: Check("GPU-1", recovery=0, age=2.0)}, 115.0)
-    assert not care.reason_at(FIRST)
 
 
 def test_what_cannot_be_read_of_one_gpu_concerns_no_other(station: NvidiaMachine, at: Open) -> None:

@@ -7,9 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from devhost_gpu.nvidia import gpus as family
-from devhost_gpu.nvidia import health as nvidia_care
-from devhost_gpu.nvidia import health as nvidia_health
 from devhost_gpu.options import GpuOptions
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
@@ -44,12 +41,9 @@ def test_a_gpu_that_was_lost_before_the_start_is_known_by_what_the_driver_says(
 
 
 async def test_an_xid_makes_its_gpu_ill_at_once_and_a_reset_makes_it_well(
-    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+    station: NvidiaMachine, at: Open
 ) -> None:
-    monkeypatch.setattr(family, "TICK", 0.05)
-    monkeypatch.setattr(nvidia_care, "ALONE_EVERY", 0.0)
-    monkeypatch.setattr(nvidia_health, "HOLD", 0.2)
-    desk = at(station)
+    desk = at(station, check=0.05, alone_every=0.0, hold=0.2)
     desk.look()
     uuid = station.uuids[A]
     async with desk.watched() as rung:
@@ -73,7 +67,7 @@ async def test_an_xid_of_one_instance_leaves_its_siblings_alone(station: NvidiaM
     desk = at(station)
     before = desk.look()
     uuid = station.uuids[DGX[6]]
-    [one] = [name for name, card in desk.backend._cards.items() if getattr(card.facts, "index", "") == "6:2"]
+    [one] = [name for name, card in desk.backend.cards.items() if getattr(card.facts, "index", "") == "6:2"]
     async with desk.watched() as rung:
         station.nvml.event(uuid, 94, gi=9, ci=0)
         await asyncio.wait_for(rung.wait(), PATIENCE)

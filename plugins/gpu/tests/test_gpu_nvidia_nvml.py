@@ -7,11 +7,8 @@ import os
 import signal
 from collections.abc import Callable
 
-import pytest
-from devhost_gpu.nvidia import gpus as family
-from devhost_gpu.nvidia import health as nvidia_care
-from devhost_gpu.nvidia import health as nvidia_health
-from devhost_gpu.nvml import keeper, session
+from devhost_gpu.environment import Environment
+from devhost_gpu.nvml import client
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, NvidiaDesk
 
@@ -25,28 +22,23 @@ Open = Callable[..., NvidiaDesk]
 
 
 def test_while_nvml_hangs_nobody_waits_and_devices_stay_until_it_is_too_long(
-    nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+    nvidia: NvidiaMachine, at: Open
 ) -> None:
-    monkeypatch.setattr(family, "PATIENCE", 0.2)
-    monkeypatch.setattr(nvidia_care, "PATIENCE", 0.2)
     uuid = nvidia.gpu(A)
-    desk = at(nvidia)
+    desk = at(nvidia, answer=0.2, stale=2.0)
     desk.look()
     hang = nvidia.nvml.fault("*", hang=60)
     assert desk.reasons() == {}
     assert desk.probe() == {}
-    monkeypatch.setattr(family, "STALE", 0.0)
+    desk.until(desk.reasons)
     assert "does not answer" in desk.reasons()[uuid]
     nvidia.nvml.mend(hang)
     desk.until(lambda: not desk.reasons())
 
 
-async def test_a_process_that_is_killed_is_replaced(
-    nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(family, "TICK", 0.05)
+async def test_a_process_that_is_killed_is_replaced(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.gpu(A)
-    desk = at(nvidia)
+    desk = at(nvidia, check=0.05, first_delay=0.1)
     async with desk.watched() as rung:
         desk.look()
         first = desk.pid
@@ -58,19 +50,25 @@ async def test_a_process_that_is_killed_is_replaced(
         assert desk.reasons() == {}
 
 
-def test_processes_that_cannot_be_ended_do_not_pile_up(
-    nvidia: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper, "FIRST_DELAY", 0.0)
-    monkeypatch.setattr(session.Session, "is_gone", False)  # as if the kernel held it
+def test_processes_that_cannot_be_ended_do_not_pile_up(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.gpu(A)
-    desk = at(nvidia)
-    for _ in range(10):
+    unkillable = Environment(kill=lambda process: None)
+    desk = at(nvidia, environment=unkillable, first_delay=0.0, grace=0.1)
+    pids = set()
+    for _ in range(2 * client.MOST_STRAYS):
         desk.look()
-        desk.nvidia._keeper.close()
-        desk.nvidia._keeper.reopen()
-    assert len(desk.nvidia._keeper._left) == keeper.MOST_STRAYS
-    assert "still hang in the kernel" in desk.nvidia._keeper.problem
+        if desk.pid:
+            pids.add(desk.pid)
+            os.kill(desk.pid, signal.SIGSTOP)  # as a call into the kernel holds it
+        desk.nvidia.client.close()
+        desk.nvidia.client.reopen()
+    try:
+        assert len(pids) == client.MOST_STRAYS
+        assert {process.pid for process in desk.nvidia.client.processes} == pids
+        assert "still hang in the kernel" in desk.nvidia.client.problem
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
 
 
 # Letting go
@@ -83,7 +81,7 @@ async def test_a_backend_that_was_closed_opens_nothing_until_it_is_watched_again
     desk = at(nvidia)
     desk.look()
     async with desk.watched(), asyncio.timeout(PATIENCE):
-        while desk.nvidia._loop is None:  # noqa: ASYNC110 - until somebody listens
+        while not desk.nvidia.is_watched:  # noqa: ASYNC110 - until somebody listens
             await asyncio.sleep(0)
     assert not desk.pid
     desk.look()
@@ -176,13 +174,10 @@ def test_another_gpu_at_the_same_place_inherits_no_illness(nvidia: NvidiaMachine
 
 
 async def test_a_gpu_that_is_drained_is_let_go_and_returns_when_it_is_not(
-    station: NvidiaMachine, at: Open, monkeypatch: pytest.MonkeyPatch
+    station: NvidiaMachine, at: Open
 ) -> None:
-    monkeypatch.setattr(family, "TICK", 0.05)
-    monkeypatch.setattr(nvidia_care, "ALONE_EVERY", 0.2)
-    monkeypatch.setattr(nvidia_health, "HOLD", 0.2)
     uuid = station.uuids[DGX[6]]
-    desk = at(station)
+    desk = at(station, check=0.05, alone_every=0.2, hold=0.2, compare=0.1)
     before = desk.look()
     async with desk.watched() as rung, asyncio.timeout(PATIENCE):
         station.drain(DGX[6])
@@ -192,7 +187,7 @@ async def test_a_gpu_that_is_drained_is_let_go_and_returns_when_it_is_not(
         assert ill == {uuid, *(name for name, one in before.items() if one.attributes.get("parent") == uuid)}
         assert after[uuid].health.reason == "it is being drained (nvidia-smi drain)"
         await asyncio.to_thread(desk.look)
-        assert DGX[6] not in desk.nvidia._keeper.footing.addresses, "so that it can be removed"
+        assert DGX[6] not in desk.nvidia.client.scope.addresses, "so that it can be removed"
         station.drain(DGX[6], on=False)
         while await asyncio.to_thread(desk.look) != before:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)

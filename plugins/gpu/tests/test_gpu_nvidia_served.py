@@ -8,10 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from devhost_gpu.nvidia import gpus as family
-from devhost_gpu.nvidia import health as nvidia_care
-from devhost_gpu.nvidia import health as nvidia_health
 from gpu_nvidia import DGX, NvidiaMachine, dgx
+from gpu_setup import gpu_timed
 
 from devhost.testing.node import Node
 
@@ -36,7 +34,10 @@ class Dgx(Node):
     """A DGX with devhost and a kubelet on it."""
 
     def __init__(self, place: Path, machine: NvidiaMachine) -> None:
-        super().__init__(place, root=machine.root)
+        kind = gpu_timed(
+            check=0.1, hold=1.0, alone_every=0.2, first_answer=4.0, overtake=0.1, silence=0.3, compare=0.2
+        )
+        super().__init__(place, kind, root=machine.root)
         self.machine = machine
         machine.tree.device("virtual/misc/fuse", "misc", "fuse", "10:229")
         self.configure(CONFIG)
@@ -59,16 +60,13 @@ class Dgx(Node):
 async def node(tmp_path: Path, nvml_library: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Dgx]:
     machine = dgx(tmp_path / "root", nvml_library)
     monkeypatch.setenv("NVML_STUB", os.fspath(machine.nvml.file))
-    monkeypatch.setattr(family, "TICK", 0.1)
     async with Dgx(tmp_path, machine) as made:
         yield made
 
 
 async def test_one_gpu_off_the_bus_leaves_the_others_and_returns_after_its_reset(
-    node: Dgx, monkeypatch: pytest.MonkeyPatch
+    node: Dgx,
 ) -> None:
-    monkeypatch.setattr(nvidia_health, "HOLD", 1.0)
-    monkeypatch.setattr(nvidia_care, "ALONE_EVERY", 0.2)
     lost = node.machine.uuids[DGX[0]]
     async with node.served():
         await node.settled(6)
@@ -98,9 +96,8 @@ async def test_nvml_that_hangs_keeps_nobody_waiting(node: Dgx) -> None:
 
 
 async def test_a_driver_that_hangs_from_the_start_hides_nobody_else(
-    node: Dgx, monkeypatch: pytest.MonkeyPatch
+    node: Dgx,
 ) -> None:
-    monkeypatch.setattr(family, "FIRST_PATIENCE", 0.3)
     hang = node.machine.nvml.fault("nvmlInit_v2", hang=60)
     async with node.served():
         await node.offers({FUSE: 1})

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from devhost_gpu.environment import DEFAULT
 from devhost_gpu.nvidia.cards import NvidiaFacts, profile
-from devhost_gpu.nvidia.health import APPLICATION_ERRORS, BLIND_HOLD, HOLD, Cases, XidRule, wrong
+from devhost_gpu.nvidia.health import APPLICATION_ERRORS, Incidents, XidRule, fault
 from devhost_gpu.nvidia.health import xid_reason as reason
-from devhost_gpu.nvml.reports import Check, Instance, Shape, Trouble, inventory
+from devhost_gpu.nvml.reports import Check, Instance, NvmlError, Shape, inventory
 from devhost_gpu.options import GpuOptions
 
 from devhost.backend import OptionError
 
 A, B = "0000:07:00.0", "0000:0f:00.0"
 WELL = Check("GPU-1", recovery=0)
-LOST = Trouble(15, "GPU is lost")
+LOST = NvmlError(15, "GPU is lost")
 
 
 def instance(name: str, memory: int = 0, shape: Shape | None = None) -> Instance:
@@ -90,8 +91,8 @@ def test_what_is_no_xid_is_refused(options: dict[str, tuple[int, ...]]) -> None:
     ("found", "words"),
     [
         (LOST, "fallen off the bus"),
-        (Trouble(16, "x"), "needs a reset"),
-        (Trouble(999, "Unknown Error"), "NVML: Unknown Error"),
+        (NvmlError(16, "x"), "needs a reset"),
+        (NvmlError(999, "Unknown Error"), "NVML: Unknown Error"),
         (Check("", recovery=1), "needs a reset, says its driver"),
         (Check("", recovery=2), "rebooted"),
         (Check("", recovery=99), "recovery action 99"),
@@ -100,97 +101,97 @@ def test_what_is_no_xid_is_refused(options: dict[str, tuple[int, ...]]) -> None:
         (Check("", retirement_pending=True), "retired"),
     ],
 )
-def test_what_a_check_finds_wrong_is_told_in_words(found: Check | Trouble, words: str) -> None:
-    assert words in wrong(found)
+def test_what_a_check_finds_fault_is_told_in_words(found: Check | NvmlError, words: str) -> None:
+    assert words in fault(found)
 
 
 @pytest.mark.parametrize("found", [WELL, Check(""), Check("", remap_pending=True)])
-def test_what_is_worked_around_is_not_wrong(found: Check) -> None:
-    assert wrong(found) == ""
+def test_what_is_worked_around_is_not_fault(found: Check) -> None:
+    assert fault(found) == ""
 
 
 def test_an_xid_holds_until_a_check_some_while_later_finds_nothing() -> None:
-    cases = Cases()
-    cases.checked(A, WELL, 0)
-    cases.happened(A, reason(79), 100)
-    assert cases.reason(A) == reason(79)
-    cases.checked(A, WELL, 100 + HOLD - 1)
-    assert cases.reason(A)
-    cases.checked(A, WELL, 100 + HOLD)
-    assert not cases.reason(A)
-    assert not cases.ill
+    incidents = Incidents()
+    incidents.add_check(A, WELL, 0)
+    incidents.add_event(A, reason(79), 100)
+    assert incidents.reason(A) == reason(79)
+    incidents.add_check(A, WELL, 100 + DEFAULT.hold - 1)
+    assert incidents.reason(A)
+    incidents.add_check(A, WELL, 100 + DEFAULT.hold)
+    assert not incidents.reason(A)
+    assert not incidents.unhealthy
 
 
 def test_a_check_that_fails_begins_the_wait_anew() -> None:
-    cases = Cases()
-    cases.checked(A, WELL, 0)
-    cases.happened(A, reason(79), 100)
-    cases.checked(A, LOST, 200)
-    cases.checked(A, WELL, 200 + HOLD - 1)
-    assert cases.reason(A) == f"{reason(79)}; {wrong(LOST)}"
-    cases.checked(A, WELL, 200 + HOLD)
-    assert not cases.reason(A)
+    incidents = Incidents()
+    incidents.add_check(A, WELL, 0)
+    incidents.add_event(A, reason(79), 100)
+    incidents.add_check(A, LOST, 200)
+    incidents.add_check(A, WELL, 200 + DEFAULT.hold - 1)
+    assert incidents.reason(A) == f"{reason(79)}; {fault(LOST)}"
+    incidents.add_check(A, WELL, 200 + DEFAULT.hold)
+    assert not incidents.reason(A)
 
 
 def test_time_alone_heals_nothing() -> None:
-    cases = Cases()
-    cases.happened(A, reason(48), 0)
-    assert cases.reason(A)
-    assert cases.ill == {A}
+    incidents = Incidents()
+    incidents.add_event(A, reason(48), 0)
+    assert incidents.reason(A)
+    assert incidents.unhealthy == {A}
 
 
 def test_a_gpu_that_cannot_tell_whether_it_needs_a_reset_waits_for_longer() -> None:
-    cases = Cases()
-    cases.happened(A, reason(48), 0)
-    cases.checked(A, Check("GPU-1"), BLIND_HOLD - 1)
-    assert cases.reason(A)
-    cases.checked(A, Check("GPU-1"), BLIND_HOLD)
-    assert not cases.reason(A)
+    incidents = Incidents()
+    incidents.add_event(A, reason(48), 0)
+    incidents.add_check(A, Check("GPU-1"), DEFAULT.blind_hold - 1)
+    assert incidents.reason(A)
+    incidents.add_check(A, Check("GPU-1"), DEFAULT.blind_hold)
+    assert not incidents.reason(A)
 
 
 def test_a_gpu_whose_driver_was_loaded_anew_need_not() -> None:
-    cases = Cases()
-    cases.happened(A, reason(48), 0, needs_reset=True)
-    cases.began_anew(A)
-    assert not cases.to_let_go
-    cases.checked(A, Check("GPU-1"), HOLD)
-    assert not cases.reason(A)
+    incidents = Incidents()
+    incidents.add_event(A, reason(48), 0, needs_reset=True)
+    incidents.was_reset(A)
+    assert not incidents.to_release
+    incidents.add_check(A, Check("GPU-1"), DEFAULT.hold)
+    assert not incidents.reason(A)
 
 
 def test_what_concerns_one_instance_leaves_its_siblings_alone() -> None:
-    cases = Cases()
-    cases.happened(A, "x", 0, (7, 0))
-    cases.happened(A, "y", 0, (8, None))
-    assert (cases.reason(A), cases.reason(A, 7, 0), cases.reason(A, 7, 1)) == ("", "x", "")
-    assert (cases.reason(A, 8, 0), cases.reason(A, 8, 1), cases.reason(A, 9, 0)) == ("y", "y", "")
-    cases.happened(A, "z", 0)
-    assert [cases.reason(A), cases.reason(A, 9, 0), cases.reason(A, 7, 0)] == ["z", "z", "z; x"]
-    assert not cases.reason(B)
+    incidents = Incidents()
+    incidents.add_event(A, "x", 0, (7, 0))
+    incidents.add_event(A, "y", 0, (8, None))
+    assert (incidents.reason(A), incidents.reason(A, 7, 0), incidents.reason(A, 7, 1)) == ("", "x", "")
+    assert (incidents.reason(A, 8, 0), incidents.reason(A, 8, 1), incidents.reason(A, 9, 0)) == ("y", "y", "")
+    incidents.add_event(A, "z", 0)
+    assert [incidents.reason(A), incidents.reason(A, 9, 0), incidents.reason(A, 7, 0)] == ["z", "z", "z; x"]
+    assert not incidents.reason(B)
 
 
 def test_only_a_gpu_that_must_be_reset_is_let_go() -> None:
-    cases = Cases()
-    cases.happened(A, reason(63), 0)
-    cases.checked(B, LOST, 0)
-    assert cases.to_let_go == {B}
-    cases.happened(A, reason(79), 0, needs_reset=True)
-    assert cases.to_let_go == {A, B}
-    cases.checked(A, WELL, HOLD)
-    assert cases.to_let_go == {B}
+    incidents = Incidents()
+    incidents.add_event(A, reason(63), 0)
+    incidents.add_check(B, LOST, 0)
+    assert incidents.to_release == {B}
+    incidents.add_event(A, reason(79), 0, needs_reset=True)
+    assert incidents.to_release == {A, B}
+    incidents.add_check(A, WELL, DEFAULT.hold)
+    assert incidents.to_release == {B}
 
 
 def test_a_storm_of_errors_takes_no_room() -> None:
-    cases = Cases()
+    incidents = Incidents()
     for xid in range(1, 10_000):
-        cases.happened(A, reason(xid), xid)
-    assert len(cases.reason(A)) < 300
+        incidents.add_event(A, reason(xid), xid)
+    assert len(incidents.reason(A)) < 300
 
 
 def test_gpus_that_are_gone_are_forgotten() -> None:
-    cases = Cases()
-    cases.happened(A, "x", 0)
-    cases.forget({B})
-    assert not cases.ill
+    incidents = Incidents()
+    incidents.add_event(A, "x", 0)
+    incidents.keep_only({B})
+    assert not incidents.unhealthy
 
 
 def test_an_answer_without_anything_optional_can_be_read() -> None:

@@ -14,10 +14,10 @@ from queue import Empty, Queue
 from typing import Any
 
 import pytest
-from devhost_gpu.nvml import session as sessions
-from devhost_gpu.nvml.keeper import binding, find_library
-from devhost_gpu.nvml.reports import Check, Gpu, Trouble, checks, inventory, links
-from devhost_gpu.nvml.session import Ended, Message, Refused, Session, Unanswered, program
+from devhost_gpu.environment import Timings
+from devhost_gpu.nvml.client import binding, find_library
+from devhost_gpu.nvml.process import Ended, Message, NvmlProcess, Refused, Unanswered, program
+from devhost_gpu.nvml.reports import Check, Gpu, NvmlError, checks, inventory, links
 from gpu_nvidia import DGX, NvidiaMachine
 
 A, B = DGX[:2]
@@ -25,13 +25,14 @@ PATIENCE = 60.0
 
 
 class Desk:
-    """A session on a machine, and what it hears."""
+    """A process on a machine, and its events."""
 
-    def __init__(self, machine: NvidiaMachine) -> None:
+    def __init__(self, machine: NvidiaMachine, **seconds: float) -> None:
         self.heard: Queue[Message] = Queue()
         found = find_library(machine.root, "/")
         assert found is not None
-        self.session = Session(program(binding(), found), self.heard.put)
+        timings = Timings(**seconds)
+        self.process = NvmlProcess(program(binding(), found, timings), self.heard.put, timings)
 
     def await_event(self, kind: str) -> Message:
         """The next event of a kind; earlier others are dropped."""
@@ -45,23 +46,23 @@ class Desk:
                 return message
         pytest.fail(f"no event {kind}")
 
-    def gpus(self, *addresses: str) -> dict[str, Gpu | Trouble]:
-        return dict(inventory(self.session.ask("inventory", addresses, PATIENCE).content).gpus)
+    def gpus(self, *addresses: str) -> dict[str, Gpu | NvmlError]:
+        return dict(inventory(self.process.ask("inventory", addresses, PATIENCE).content).gpus)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[NvidiaMachine], Desk]]:
+def start() -> Iterator[Callable[..., Desk]]:
     desks: list[Desk] = []
 
-    def make(machine: NvidiaMachine) -> Desk:
-        desks.append(Desk(machine))
+    def make(machine: NvidiaMachine, **seconds: float) -> Desk:
+        desks.append(Desk(machine, **seconds))
         return desks[-1]
 
     yield make
     for desk in desks:
-        desk.session.end()
-        desk.session.kill()
-        assert desk.session.wait_gone(PATIENCE)
+        desk.process.end()
+        desk.process.kill()
+        assert desk.process.wait_gone(PATIENCE)
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
@@ -77,37 +78,33 @@ def gpu(desk: Desk, address: str) -> Gpu:
     return found
 
 
-def test_a_dgx_is_told_of_with_all_its_parts(
-    station: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
-) -> None:
+def test_a_dgx_is_told_of_with_all_its_parts(station: NvidiaMachine, start: Callable[..., Desk]) -> None:
     desk = start(station)
-    found = inventory(desk.session.ask("inventory", DGX, PATIENCE).content)
+    found = inventory(desk.process.ask("inventory", DGX, PATIENCE).content)
     assert (found.driver, found.cuda) == ("570.124.06", "12.8")
     gpus = [found.gpus[address] for address in DGX]
     assert all(isinstance(one, Gpu) for one in gpus)
     split = [one for one in gpus if isinstance(one, Gpu) and one.mig]
     assert [len(one.instances) for one in split] == [7, 3]
-    joined = links(desk.session.ask("links", DGX, PATIENCE).content)
+    joined = links(desk.process.ask("links", DGX, PATIENCE).content)
     assert {joined.between(a, b) for a in DGX for b in DGX if a != b} == {12}
 
 
-def test_a_lost_gpu_is_its_own_trouble_only(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
-) -> None:
+def test_a_lost_gpu_is_its_own_trouble_only(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
     nvidia.gpu(A)
     nvidia.gpu(B)
     nvidia.lose(A)
     desk = start(nvidia)
     found = desk.gpus(A, B)
-    assert found[A] == Trouble(15, "GPU is lost")
+    assert found[A] == NvmlError(15, "GPU is lost")
     assert isinstance(found[B], Gpu)
-    answers = checks(desk.session.ask("probe", [A, B], PATIENCE).content)
-    assert isinstance(answers[A], Trouble)
+    answers = checks(desk.process.ask("probe", [A, B], PATIENCE).content)
+    assert isinstance(answers[A], NvmlError)
     assert isinstance(answers[B], Check)
 
 
 def test_a_gpu_that_shares_the_systems_memory_has_none_of_its_own(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     uuid = nvidia.gpu(A)
     del nvidia.nvml.gpus[uuid]["memory"]
@@ -116,7 +113,7 @@ def test_a_gpu_that_shares_the_systems_memory_has_none_of_its_own(
 
 
 def test_functions_that_an_older_driver_lacks_leave_facts_out(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
     for call in ("nvmlDeviceGetArchitecture", "nvmlDeviceGetMigMode", "nvmlDeviceGetRemappedRows"):
@@ -124,13 +121,13 @@ def test_functions_that_an_older_driver_lacks_leave_facts_out(
     desk = start(nvidia)
     found = gpu(desk, A)
     assert (found.architecture, found.mig, found.name) == ("", False, "NVIDIA A100-SXM4-80GB")
-    answer = checks(desk.session.ask("probe", [A], PATIENCE).content)[A]
+    answer = checks(desk.process.ask("probe", [A], PATIENCE).content)[A]
     assert isinstance(answer, Check)
     assert not answer.remap_pending
 
 
 def test_an_xid_is_heard_with_its_gpu_and_its_instance(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     uuid = nvidia.gpu(A)
     desk = start(nvidia)
@@ -142,11 +139,11 @@ def test_an_xid_is_heard_with_its_gpu_and_its_instance(
 
 
 def test_other_instances_are_told_of_without_an_event_of_the_drivers(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
     nvidia.mig(A, 1, 0)
-    desk = start(nvidia)
+    desk = start(nvidia, compare=0.1)
     desk.gpus(A)
     nvidia.mig(A, 2, 0)
     desk.await_event("mig")
@@ -156,7 +153,7 @@ def test_other_instances_are_told_of_without_an_event_of_the_drivers(
     desk.await_event("mig")
 
 
-def test_unbinding_is_heard(nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]) -> None:
+def test_unbinding_is_heard(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
     nvidia.gpu(A)
     desk = start(nvidia)
     desk.gpus(A)
@@ -175,7 +172,7 @@ def _hears_system_events(desk: Desk, machine: NvidiaMachine) -> bool:
 
 
 def test_a_question_that_waits_is_not_put_twice_and_its_late_answer_is_an_event(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
     desk = start(nvidia)
@@ -183,39 +180,38 @@ def test_a_question_that_waits_is_not_put_twice_and_its_late_answer_is_an_event(
     hang = nvidia.nvml.fault("nvmlDeviceGetName", hang=60)
     for _ in range(3):
         with pytest.raises(Unanswered, match="does not answer"):
-            desk.session.ask("inventory", [A], 0.05)
+            desk.process.ask("inventory", [A], 0.05)
     # nobody waits for anything else meanwhile
     with pytest.raises(Unanswered):
-        desk.session.ask("probe", [A], 60.0)
+        desk.process.ask("probe", [A], 60.0)
     nvidia.nvml.mend(hang)
     desk.await_event("late")
     assert isinstance(desk.gpus(A)[A], Gpu)
 
 
 def test_a_call_that_hangs_ends_the_process_and_is_laid_to_its_gpu(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk], monkeypatch: pytest.MonkeyPatch
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
     uuid = nvidia.gpu(B)
-    desk = start(nvidia)
+    desk = start(nvidia, hung=1.0, overtake=0.1, silence=0.5)
     desk.gpus(A, B)
     nvidia.nvml.fault("nvmlDeviceGetName", uuid, hang=60)
     assert desk.gpus(A, B).keys() == {A}
-    monkeypatch.setattr(sessions, "LIMIT", 0.3)
 
     def is_over() -> bool:
-        desk.session.hurry()
-        return desk.session.is_over
+        desk.process.kill_if_hung()
+        return desk.process.is_over
 
     wait_until(is_over)
-    assert desk.session.wait_gone(PATIENCE)
-    assert desk.session.hung_at == B
+    assert desk.process.wait_gone(PATIENCE)
+    assert desk.process.hung_gpu == B
     with pytest.raises(Ended, match="did not answer within"):
-        desk.session.ask("inventory", [A, B], 0.05)
+        desk.process.ask("inventory", [A, B], 0.05)
 
 
 def test_a_driver_that_is_not_loaded_is_refused_and_may_come_later(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
     nvidia.nvml.loaded = False
@@ -229,7 +225,7 @@ def test_a_driver_that_is_not_loaded_is_refused_and_may_come_later(
 
 
 def test_a_library_that_does_not_fit_the_driver_is_told_in_its_words(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
     nvidia.nvml.fault("nvmlInit_v2", error=18)
@@ -237,9 +233,7 @@ def test_a_library_that_does_not_fit_the_driver_is_told_in_its_words(
         start(nvidia).gpus(A)
 
 
-def test_a_library_that_cannot_be_loaded_is_told(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
-) -> None:
+def test_a_library_that_cannot_be_loaded_is_told(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
     file = nvidia.root / "usr/lib64/libnvidia-ml.so.1"
     file.unlink()
     file.write_text("no library")
@@ -248,40 +242,36 @@ def test_a_library_that_cannot_be_loaded_is_told(
 
 
 def test_a_process_that_is_killed_from_outside_is_told(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
     desk = start(nvidia)
     desk.gpus(A)
-    os.kill(desk.session.process.pid, signal.SIGKILL)
+    os.kill(desk.process.pid, signal.SIGKILL)
     desk.await_event("ended")
-    with pytest.raises(Ended, match="signal 9"):
+    with pytest.raises(Ended, match="SIGKILL"):
         desk.gpus(A)
 
 
-def test_ending_lets_the_driver_go(nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]) -> None:
+def test_ending_lets_the_driver_go(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
     nvidia.gpu(A)
     desk = start(nvidia)
     desk.gpus(A)
-    assert holds(desk.session.process.pid, nvidia)
-    desk.session.end()
-    desk.session.end()
-    assert desk.session.wait_gone(PATIENCE)
-    assert desk.session.process.returncode == 0
+    assert holds(desk.process.pid, nvidia)
+    desk.process.end()
+    desk.process.end()
+    assert desk.process.wait_gone(PATIENCE)
+    assert not desk.process.failure
 
 
-def test_ending_kills_a_process_that_hangs(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "GOODBYE", 0.2)
+def test_ending_kills_a_process_that_hangs(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
     nvidia.gpu(A)
-    desk = start(nvidia)
+    desk = start(nvidia, grace=0.2)
     desk.gpus(A)
     # no thread of it runs, as where the driver holds it in the kernel: it cannot notice the end by itself
-    os.kill(desk.session.process.pid, signal.SIGSTOP)
-    desk.session.end()
-    assert desk.session.wait_gone(PATIENCE)
-    assert desk.session.process.returncode == -signal.SIGKILL
+    os.kill(desk.process.pid, signal.SIGSTOP)
+    desk.process.end()
+    assert desk.process.wait_gone(PATIENCE)
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -294,7 +284,8 @@ def test_it_ends_with_whoever_started_it(nvidia: NvidiaMachine, hangs: bool) -> 
     assert found
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        child = subprocess.Popen(program(binding(), found), stdin=theirs.fileno(), stdout=theirs.fileno())
+        command = program(binding(), found, Timings(exit_grace=0.2))
+        child = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno())
         theirs.close()
         ours.sendall(b'{"id": 1, "do": "inventory", "gpus": []}\n')
         if not hangs:
@@ -309,20 +300,22 @@ def test_devhost_does_not_end_before_a_process_that_hangs(nvidia: NvidiaMachine)
     found = find_library(nvidia.root, "/")
     assert found
     code = (
-        "from devhost_gpu.nvml.session import Session, Unanswered, program\n"
-        f"session = Session(program({binding()!r}, {found!r}), lambda message: None)\n"
-        f"try: session.ask('inventory', [{A!r}], 0.3)\n"
-        "except Unanswered: session.end()\n"
-        "print(session.process.pid)"
+        "from devhost_gpu.environment import Timings\n"
+        "from devhost_gpu.nvml.process import NvmlProcess, Unanswered, program\n"
+        f"command = program({binding()!r}, {found!r})\n"
+        "process = NvmlProcess(command, lambda message: None, Timings(grace=0.3))\n"
+        f"try: process.ask('inventory', [{A!r}], 0.3)\n"
+        "except Unanswered: process.end()\n"
+        "print(process.pid)"
     )
     pid = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert not Path(f"/proc/{int(pid)}").exists()
 
 
-def test_it_takes_little_memory(station: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]) -> None:
+def test_it_takes_little_memory(station: NvidiaMachine, start: Callable[..., Desk]) -> None:
     desk = start(station)
     desk.gpus(*DGX)
-    status = Path(f"/proc/{desk.session.process.pid}/status").read_text()
+    status = Path(f"/proc/{desk.process.pid}/status").read_text()
     kilobytes = int(status.split("VmRSS:")[1].split()[0])
     assert kilobytes <= 20 * 1024, "devhost itself takes some 48 MB, and 64 MB are for both"
 
@@ -335,7 +328,7 @@ def holds(pid: int, machine: NvidiaMachine) -> bool:
 
 def test_the_binding_is_found_without_importing_it() -> None:
     code = (
-        "import sys; from devhost_gpu.nvml.keeper import binding; "
+        "import sys; from devhost_gpu.nvml.client import binding; "
         "assert binding(); assert 'pynvml' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -353,12 +346,12 @@ def test_the_library_is_looked_for_below_the_drivers_root(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("call", ["nvmlEventSetWait_v2", "nvmlSystemEventSetWait"])
 def test_events_that_a_driver_does_not_have_are_waited_for_once(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk], call: str
+    nvidia: NvidiaMachine, start: Callable[..., Desk], call: str
 ) -> None:
     """Else each refusal would make devhost look again, for ever."""
     uuid = nvidia.gpu(A)
     nvidia.nvml.fault(call, error=13)
-    desk = start(nvidia)
+    desk = start(nvidia, compare=0.1)
     desk.gpus(A)
     nvidia.mig(A, 1, 0)
     heard = set()
@@ -371,11 +364,11 @@ def test_events_that_a_driver_does_not_have_are_waited_for_once(
 
 
 def test_troubles_with_events_are_told_less_and_less_often(
-    nvidia: NvidiaMachine, start: Callable[[NvidiaMachine], Desk]
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     uuid = nvidia.gpu(A)
     fault = nvidia.nvml.fault("nvmlEventSetWait_v2", error=999)
-    desk = start(nvidia)
+    desk = start(nvidia, event_wait=0.1)
     desk.gpus(A)
     assert desk.await_event("trouble")["error"]["code"] == 999
     assert desk.await_event("trouble")

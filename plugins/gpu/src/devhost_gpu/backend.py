@@ -1,4 +1,4 @@
-"""The backend: finds adapters, gives them to their vendors' code, and answers the core."""
+"""The backend that the core calls: it finds adapters, and joins the answers of the vendors' code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from devhost.backend import (
 from devhost.backend.errors import one_line
 from devhost.backend.sysfs import Sysfs
 
-from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, Adapters, by_vendor
-from .driverless import Recall, missing
-from .drm import Suspects
-from .nvidia.allocation import Servers, uses
-from .options import NO_OPTIONS, GpuOptions, GpuUse
-from .vendor import ATTRIBUTES, CanLink, Card, ContainerRequest, Family, Following
+from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_vendor
+from .driverless import LastAttributes, missing_drivers
+from .drm import WedgedCards
+from .environment import STANDARD, Environment
+from .options import NO_OPTIONS, GpuOptions, GpuResourceOptions, mps_entries
+from .vendor import ATTRIBUTES, CanLink, Card, ContainerRequest, MergedEvents, VendorBackend
 
 if TYPE_CHECKING:
-    from fractions import Fraction
+    from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
+
+    from .nvidia.allocation import MpsServers
 
 
 class Gpu(Backend):
@@ -38,72 +40,95 @@ class Gpu(Backend):
 
     name = "gpu"
     Options = GpuOptions
-    ResourceOptions = GpuUse
+    ResourceOptions = GpuResourceOptions
     takes_shares = True
     attributes = ATTRIBUTES
     subsystems = ("drm", "pci", "kfd")
     discover_deadline = 20.0  # a vendor's library may take long to start
 
-    def __init__(self, options: GpuOptions, context: Context) -> None:
+    def __init__(
+        self,
+        options: GpuOptions,
+        context: Context,
+        environment: Environment = STANDARD,
+        vendors: Mapping[str, Maker] | None = None,
+    ) -> None:
         super().__init__(options, context)
+        self._environment = environment
+        self._makers = MAKERS if vendors is None else vendors
         self._sysfs = Sysfs(context.root)
-        self._adapters = Adapters(self._sysfs)
-        self._failed: dict[str, str] = {}
-        self._unasked: dict[str, str] = {}
+        self._adapters = AdapterScanner(self._sysfs)
+        self._scan_failures: dict[str, str] = {}
+        self._probe_failures: dict[str, str] = {}
         # Replaced whole, never changed: probe(), allocate() and links() read them on other threads.
-        self._families: Mapping[str, Family] = {}
+        self._vendors: Mapping[str, VendorBackend] = {}
         self._cards: Mapping[str, Card] = {}
         self._missing: Sequence[MissingDriver] = ()
-        self._following = Following()
-        self._servers = Servers(context)
-        self._suspects = Suspects(context.root)
-        self._recall = Recall()
+        self._events = MergedEvents(environment.timings)
+        self._mps: MpsServers | None = None
+        self._wedged = WedgedCards(context.root, environment)
+        self._last_attributes = LastAttributes()
+
+    @property
+    def vendors(self) -> Mapping[str, VendorBackend]:
+        """The code of each vendor with a card so far."""
+        return self._vendors
+
+    @property
+    def cards(self) -> Mapping[str, Card]:
+        """The cards of the last scan, by id."""
+        return self._cards
 
     def notice(self, event: Event) -> None:
-        """Hears an event; each vendor's code knows what it concerns."""
-        self._suspects.notice(event)
-        for family in self._families.values():
-            family.notice(event)
+        """Takes an event; each vendor's code knows what it concerns."""
+        self._wedged.notice(event)
+        for vendor in self._vendors.values():
+            vendor.notice(event)
 
     def discover(self) -> list[Device]:
-        """Every card there is, also those that are ill or withheld.
+        """Every card there is, also unhealthy and withheld ones.
 
         Raises:
             OSError: sysfs cannot be listed.
         """
-        groups = by_vendor(self._adapters.look(), self._sysfs)
+        groups = by_vendor(self._adapters.scan(), self._sysfs)
         found: dict[str, Card] = {}
         failures: list[Exception] = []
-        vendors = [*self._families, *(groups.keys() - self._families.keys())]
-        for vendor in sorted(vendors):
+        names = [*self._vendors, *(groups.keys() - self._vendors.keys())]
+        for name in sorted(names):
             try:
-                cards = self._scan(vendor, groups.get(vendor, ()))
-                if self._failed.pop(vendor, ""):
-                    self.context.log.info("the cards of %s can be listed again", vendor)
+                cards = self._scan(name, groups.get(name, ()))
+                if self._scan_failures.pop(name, ""):
+                    self.context.log.info("the cards of %s can be listed again", name)
             except Exception as error:  # noqa: BLE001 - a vendor's code fails for its own cards only
                 failures.append(error)
-                cards = self._left(vendor, error)
+                cards = self._last_cards(name, error)
             found.update((card.id, card) for card in cards)
-        if failures and len(failures) == len(vendors):
+        if failures and len(failures) == len(names):
             raise failures[0]
-        adapters = [one for vendor, own in groups.items() if vendor != NVIDIA for one in own]
-        self._cards = self._without_wedged(self._recall.complete(found, adapters), adapters)
-        self._missing = [*missing(self._sysfs, groups)]
-        self._servers.look()
-        return [self._servers.judged(card).device for card in self._cards.values()]
+        adapters = [one for name, own in groups.items() if name != NVIDIA for one in own]
+        self._cards = self._with_wedged(self._last_attributes.complete(found, adapters), adapters)
+        self._missing = [*missing_drivers(self._sysfs, groups)]
+        if (mps := self._mps) is None:
+            return [card.device for card in self._cards.values()]
+        mps.refresh()
+        return [mps.apply(card).device for card in self._cards.values()]
 
     def missing_drivers(self) -> Sequence[MissingDriver]:
-        """The GPUs that their vendor's driver does not drive, as of the last look."""
+        """The GPUs without a driver of their vendor, as of the last scan."""
         return self._missing
 
     def allocate(
-        self, devices: Sequence[Device], use: GpuUse = NO_OPTIONS, shares: Mapping[str, Fraction] = {}
+        self,
+        devices: Sequence[Device],
+        use: GpuResourceOptions = NO_OPTIONS,
+        shares: Mapping[str, Fraction] = {},
     ) -> Edits:
         """What a container needs to use these cards.
 
         Args:
             use: what the entry of the resource says.
-            shares: how much of each card the container asks for, by id; all of one that is not in it.
+            shares: how much of each card the container requests, by id; all of a card that is missing here.
 
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
@@ -113,28 +138,28 @@ class Gpu(Backend):
             card = self._card(device)
             own.setdefault(card.vendor, []).append(card)
         asked = ContainerRequest(self.options, self._sysfs, use, shares)
-        return Edits.merge(self._families[vendor].edits(cards, asked) for vendor, cards in own.items())
+        return Edits.merge(self._vendors[vendor].edits(cards, asked) for vendor, cards in own.items())
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        """Which cards are ill, asked of each vendor's code."""
+        """The unhealthy cards, as each vendor's code reports them."""
         cards = self._cards
         wanted = [cards[device.id] for device in devices if device.id in cards]
         verdicts: dict[str, Health] = {}
-        for vendor, family in self._families.items():
-            own = [card for card in wanted if card.vendor == vendor]
+        for name, vendor in self._vendors.items():
+            own = [card for card in wanted if card.vendor == name]
             if not own:
                 continue
             try:
-                verdicts.update(family.probe(own))
+                verdicts.update(vendor.probe(own))
             except Exception as error:  # noqa: BLE001 - as in discover()
-                reason = _failure(vendor, error)
-                if self._unasked.get(vendor) != reason:
-                    self._unasked[vendor] = reason
+                reason = _failure(name, error)
+                if self._probe_failures.get(name) != reason:
+                    self._probe_failures[name] = reason
                     self.context.log.warning("%s", reason)
                 verdicts.update((card.id, unhealthy(reason)) for card in own)
             else:
-                if self._unasked.pop(vendor, ""):
-                    self.context.log.info("the health of the cards of %s can be asked for again", vendor)
+                if self._probe_failures.pop(name, ""):
+                    self.context.log.info("the health of the cards of %s can be asked for again", name)
         return verdicts
 
     def links(self, a: Device, b: Device) -> int:
@@ -142,47 +167,52 @@ class Gpu(Backend):
         first, second = self._cards.get(a.id), self._cards.get(b.id)
         if first is None or second is None or first.vendor != second.vendor:
             return 0
-        family = self._families.get(first.vendor)
-        return family.links(first, second) if isinstance(family, CanLink) else 0
+        vendor = self._vendors.get(first.vendor)
+        return vendor.links(first, second) if isinstance(vendor, CanLink) else 0
 
     def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]:
         """Labels for the node, with the names that the vendors' own labellers use."""
         from .labels import labels as node_labels
 
-        shared = {use.resource for use in uses(self.context.entries)}
+        shared = {use.resource for use in mps_entries(self.context.entries)}
         return node_labels(devices, offered, self._cards, self._sysfs, shared)
 
     async def watch(self) -> AsyncGenerator[Event, None]:
-        """What the vendors' code hears beside uevents."""
-        async with aclosing(self._following.events()) as events:  # so that it lets go at once
+        """Events of the vendors' code beside uevents."""
+        async with aclosing(self._events.events()) as events:  # so that it ends at once
             async for event in events:
                 yield event
 
     def close(self) -> None:
-        """Lets go of the hardware, also where nobody came to listen to events."""
-        for family in self._families.values():
-            family.close()
+        """Releases the hardware, also if :meth:`watch` never ran."""
+        for vendor in self._vendors.values():
+            vendor.close()
 
-    def _scan(self, vendor: str, adapters: Sequence[Adapter]) -> Sequence[Card]:
-        family = self._families.get(vendor) or _make(vendor, self.options, self.context)
-        if family is None:
-            return ()
-        if vendor not in self._families:
-            self._families = {**self._families, vendor: family}
-            self._following.begin({**self._families, "mps": self._servers})
-        return family.scan(adapters)
+    def _scan(self, name: str, adapters: Sequence[Adapter]) -> Sequence[Card]:
+        vendor = self._vendors.get(name)
+        if vendor is None:
+            if (maker := self._makers.get(name)) is None:
+                return ()
+            vendor = maker(self.options, self.context, self._environment)
+            self._vendors = {**self._vendors, name: vendor}
+            if name == NVIDIA:
+                from .nvidia.allocation import MpsServers
 
-    def _without_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:
-        """The cards, with those Unhealthy whose driver has cried for help and does not answer."""
-        lacks = self._suspects.lacking(adapters)
-        if not lacks:
+                self._mps = MpsServers(self.context, self._environment.timings)
+            self._events.update({**self._vendors, **({"mps": self._mps} if self._mps else {})})
+        return vendor.scan(adapters)
+
+    def _with_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:
+        """The cards; those whose driver has reported a reset and does not answer are Unhealthy."""
+        problems = self._wedged.problems(adapters)
+        if not problems:
             return cards
         wedged = {
-            name: lacks.get(str(card.device.attributes.get("pciBusID", name)), "")
+            name: problems.get(str(card.device.attributes.get("pciBusID", name)), "")
             for name, card in cards.items()
         }
         return {
-            name: _ill(card, wedged[name]) if wedged[name] and card.device.health else card
+            name: _with_health(card, wedged[name]) if wedged[name] and card.device.health else card
             for name, card in cards.items()
         }
 
@@ -191,16 +221,16 @@ class Gpu(Backend):
             raise AllocationError(f"{device.id} is gone")
         return card
 
-    def _left(self, vendor: str, error: Exception) -> list[Card]:
-        """The cards a vendor had when its code last worked, Unhealthy now."""
+    def _last_cards(self, vendor: str, error: Exception) -> list[Card]:
+        """The cards of a vendor when its code last worked, now Unhealthy."""
         reason = _failure(vendor, error)
-        if self._failed.get(vendor) != reason:
-            self._failed[vendor] = reason
+        if self._scan_failures.get(vendor) != reason:
+            self._scan_failures[vendor] = reason
             self.context.log.error("%s", reason)
-        return [_ill(card, reason) for card in self._cards.values() if card.vendor == vendor]
+        return [_with_health(card, reason) for card in self._cards.values() if card.vendor == vendor]
 
 
-def _ill(card: Card, reason: str) -> Card:
+def _with_health(card: Card, reason: str) -> Card:
     return replace(card, device=replace(card.device, health=unhealthy(reason)))
 
 
@@ -208,45 +238,37 @@ def _failure(vendor: str, error: Exception) -> str:
     return f"asking for the cards of {vendor} failed: {one_line(error)}"
 
 
-def _make(vendor: str, options: GpuOptions, context: Context) -> Family | None:
-    """The code for a vendor; ``None`` where there is none."""
-    maker = _MAKERS.get(vendor)
-    return maker(options, context) if maker else None
-
-
-def _amd(options: GpuOptions, context: Context) -> Family:
+def _amd(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
     from .amd.cards import Amd
 
-    return Amd(options, context)
+    return Amd(options, context, environment)
 
 
-def _intel(options: GpuOptions, context: Context) -> Family:
+def _intel(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
     from .intel import Intel
 
-    return Intel(options, context)
+    return Intel(options, context, environment)
 
 
-def _nvidia(options: GpuOptions, context: Context) -> Family:
+def _nvidia(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
     from .nvidia.gpus import Nvidia
 
-    family = Nvidia(options, context)
+    vendor = Nvidia(options, context, environment)
     if "cdi" not in options.strategies:
-        return family
-    from .nvidia.cdi import Specified
+        return vendor
+    from .nvidia.cdi import NamedByCdi
 
-    return Specified(family, options, context)
+    return NamedByCdi(vendor, options, context, environment.timings)
 
 
-def _other(options: GpuOptions, context: Context) -> Family:
+def _other(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
     from .drm import Other
 
-    return Other(options, context)
+    return Other(options, context, environment)
 
 
-_MAKERS: Mapping[str, Callable[[GpuOptions, Context], Family]] = {
-    AMD: _amd,
-    INTEL: _intel,
-    NVIDIA: _nvidia,
-    OTHER: _other,
-}
-"""How each vendor's code is made."""
+Maker = Callable[[GpuOptions, Context, Environment], VendorBackend]
+"""Makes the code of a vendor."""
+
+MAKERS: Mapping[str, Maker] = {AMD: _amd, INTEL: _intel, NVIDIA: _nvidia, OTHER: _other}
+"""The code of each vendor, which is imported with the vendor's first card."""

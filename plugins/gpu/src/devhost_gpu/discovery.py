@@ -21,18 +21,18 @@ DISPLAY = "03"
 """PCI base class of display controllers (PCI Code and ID Assignment Specification)."""
 
 ACCELERATOR = "1200"
-"""PCI class of processing accelerators, which AMD's Instinct from MI300 on are."""
+"""PCI class of processing accelerators, such as AMD's Instinct since MI300."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One adapter. Strings are empty where sysfs says nothing; ids are lower-case hex digits without ``0x``.
+    """One adapter. Strings are empty where sysfs has no value; ids are lower-case hex digits without ``0x``.
 
-    ``id`` is the PCI address, or of what is not on PCI the name of its directory. ``path`` is its directory
-    below ``/sys/devices``, ``address`` its PCI address, ``driver`` what drives its DRM device.
+    ``id`` is the PCI address, or the name of its directory if it is not on PCI. ``path`` is its directory
+    below ``/sys/devices``, ``address`` its PCI address, ``driver`` the driver of its DRM device.
     ``physical_function`` is the address of the function that it is a virtual one of, ``num_vfs`` how many
     virtual functions it has itself. ``card`` and ``render`` are names of DRM devices: ``card0``,
-    ``renderD128``. ``inode`` tells it from one that was there before under the same name.
+    ``renderD128``. ``inode`` distinguishes it from an earlier one under the same name.
     """
 
     id: str
@@ -87,7 +87,7 @@ AMDGPU = "/sys/module/amdgpu/drivers/pci:amdgpu"
 PLATFORM = f"{DEVICES}platform"
 
 AMD_PARTITION = re.compile(r"amdgpu_xcp[_.]\d{1,5}")
-"""What the directories of AMD's partitions are called (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c); with a
+"""Names of the directories of AMD's partitions (drivers/gpu/drm/amd/amdxcp/amdgpu_xcp_drv.c); with a
 dot by the first drivers that made them."""
 
 NODE = re.compile(r"(card|renderD)\d{1,5}")
@@ -95,11 +95,11 @@ NODE = re.compile(r"(card|renderD)\d{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class RecordedDevice:
     """A device whose files are at ``path``.
 
     ``address`` is its PCI address, empty if it has none or that is not recorded; ``nodes`` are the names of
-    its DRM devices. ``vendor`` and ``driver`` are what its place tells, where its files do not.
+    its DRM devices. ``vendor`` and ``driver`` follow from its place, where its files lack them.
     """
 
     path: str
@@ -109,20 +109,20 @@ class Copy:
     driver: str = ""
 
 
-def of_amdgpu(sysfs: Sysfs) -> Iterator[Copy]:
+def of_amdgpu(sysfs: Sysfs) -> Iterator[RecordedDevice]:
     """The functions bound to AMD's driver, and the partitions."""
     for name in sysfs.names(AMDGPU):
         if BDF.fullmatch(name):
             path = sysfs.device(f"{AMDGPU}/{name}") or f"{AMDGPU}/{name}"
-            yield Copy(path, name, nodes_of(sysfs, path), "1002", "amdgpu")
+            yield RecordedDevice(path, name, nodes_of(sysfs, path), "1002", "amdgpu")
     for name in sysfs.names(PLATFORM):
         path = f"{PLATFORM}/{name}"
         if AMD_PARTITION.fullmatch(name) and (nodes := nodes_of(sysfs, path)):
-            yield Copy(path, "", nodes)
+            yield RecordedDevice(path, "", nodes)
 
 
-def of_drm_class(sysfs: Sysfs, names: Iterable[str]) -> Iterator[Copy]:
-    """The devices of these entries of the class, which are no links to any."""
+def of_drm_class(sysfs: Sysfs, names: Iterable[str]) -> Iterator[RecordedDevice]:
+    """The devices of entries of the class that are not links to a device."""
     seen: set[str] = set()
     for name in names:
         path = f"{DRM_CLASS}/{name}/device"
@@ -133,7 +133,7 @@ def of_drm_class(sysfs: Sysfs, names: Iterable[str]) -> Iterator[Copy]:
             address = sysfs.uevent(path).get("PCI_SLOT_NAME", "")
         nodes = nodes_of(sysfs, path) or (name,)
         seen.update(nodes)
-        yield Copy(path, address if BDF.fullmatch(address) else "", nodes)
+        yield RecordedDevice(path, address if BDF.fullmatch(address) else "", nodes)
 
 
 def nodes_of(sysfs: Sysfs, path: str) -> tuple[str, ...]:
@@ -149,14 +149,14 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9._:@+-]|^[^A-Za-z0-9]+")
 _VIRTIO = re.compile(r"virtio\d+")
 
 
-class Adapters:
-    """Looks at the tree below the root of ``sysfs``. Used by one thread."""
+class AdapterScanner:
+    """Finds the adapters below the root of ``sysfs``. Used by one thread."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
-        self._dull: dict[str, int] = {}
+        self._not_displays: dict[str, int] = {}
 
-    def look(self) -> list[Adapter]:
+    def scan(self) -> list[Adapter]:
         """Every adapter there is: PCI functions by their addresses, then others by their names.
 
         Raises:
@@ -165,15 +165,17 @@ class Adapters:
         drm, strays = self._drm_devices()
         listed = self._sysfs.identities(PCI_BUS)
         found: dict[str, Adapter] = {}
-        self._dull = {name: inode for name, inode in self._dull.items() if listed.get(name) == inode}
+        self._not_displays = {
+            name: inode for name, inode in self._not_displays.items() if listed.get(name) == inode
+        }
         for name, inode in listed.items():
-            if not BDF.fullmatch(name) or name in self._dull:
+            if not BDF.fullmatch(name) or name in self._not_displays:
                 continue
             path = self._sysfs.device(f"{PCI_BUS}/{name}") or self._copy_of(f"{PCI_BUS}/{name}")
             if path and self._is_display(path):
                 found[name] = self._pci(path, inode, drm.pop(path, ()))
             elif path and path not in drm:
-                self._dull[name] = inode
+                self._not_displays[name] = inode
         plain = Counter(_named_by(path) for path in drm)
         for path, nodes in drm.items():
             if path.rpartition("/")[2] in listed:
@@ -181,7 +183,8 @@ class Adapters:
             else:
                 adapter = self._plain(path, nodes)
             if not adapter.address and (plain[adapter.id] > 1 or adapter.id in found):
-                # two buses may give one name: what they hang on tells them apart, as no number of a node does
+                # two buses may use one name: the name of the parent distinguishes them, as no number of a
+                # node does
                 above = _named_by(path.rpartition("/")[0])
                 adapter = replace(adapter, id=f"{above}-{adapter.id}"[:MAX_DEVICE_ID])
             found[adapter.id] = adapter
@@ -196,9 +199,9 @@ class Adapters:
         return sorted(found.values(), key=_order)
 
     def _drm_devices(self) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-        """The names of DRM devices by what they hang on, and of those that lead nowhere.
+        """The names of DRM devices by their parent device, and those without one.
 
-        A virtio GPU on PCI hangs on the PCI function.
+        The parent of a virtio GPU on PCI is the PCI function.
         """
         strays: list[str] = []
         found: dict[str, tuple[str, ...]] = {}
@@ -212,15 +215,15 @@ class Adapters:
             owner = path.removesuffix(f"/drm/{name}")
             above, _, last = owner.rpartition("/")
             if _VIRTIO.fullmatch(last) and BDF.fullmatch(above.rpartition("/")[2]):
-                owner = above  # until Linux 6.0 it hangs on the virtio device
+                owner = above  # until Linux 6.0 its parent is the virtio device
             found[owner] = (*found.get(owner, ()), name)
         return found, strays
 
     def _copy_of(self, path: str) -> str:
-        """The path itself where a recording has a directory there, and no link to one."""
+        """The path itself where a recording has a directory instead of a link to one."""
         return path if self._sysfs.exists(f"{path}/class") else ""
 
-    def _copied(self, copy: Copy) -> Adapter:
+    def _copied(self, copy: RecordedDevice) -> Adapter:
         if not copy.address and copy.path.startswith(DEVICES):
             return self._plain(copy.path, copy.nodes)
         adapter = self._pci(copy.path, 0, copy.nodes)
@@ -271,7 +274,7 @@ class Adapters:
 
     def _driver(self, path: str, nodes: tuple[str, ...]) -> str:
         driver = self._sysfs.target(f"{path}/driver")
-        if nodes and not driver:  # a recording may have left out the link, and somebody made the nodes
+        if nodes and not driver:  # a recording may lack the link, and nodes have a driver
             driver = self._sysfs.uevent(path).get("DRIVER", "")
         if driver == "virtio-pci":
             for name in self._sysfs.names(path):
@@ -309,13 +312,13 @@ def _first(nodes: tuple[str, ...], prefix: str) -> str:
 
 
 NVIDIA_DRIVER = "/proc/driver/nvidia"
-"""There while NVIDIA's driver is loaded."""
+"""Exists while NVIDIA's driver is loaded."""
 
 _PCI_VENDORS = {"1002": AMD, "10de": NVIDIA, "8086": INTEL}
 
 
 def vendor_of(adapter: Adapter) -> str:
-    """Whose code knows an adapter; empty for one that is of no interest."""
+    """The vendor whose code handles an adapter; empty for an adapter of no interest."""
     if AMD_PARTITION.fullmatch(adapter.id):
         return AMD
     vendor = _PCI_VENDORS.get(adapter.vendor, OTHER)
@@ -326,7 +329,7 @@ def vendor_of(adapter: Adapter) -> str:
 
 
 def by_vendor(adapters: Iterable[Adapter], sysfs: Sysfs) -> dict[str, list[Adapter]]:
-    """The adapters of each vendor that is here; NVIDIA is here too where only its driver is."""
+    """The adapters of each vendor on this machine, which includes NVIDIA if only its driver is loaded."""
     found: dict[str, list[Adapter]] = {}
     if sysfs.exists(NVIDIA_DRIVER):
         found[NVIDIA] = []

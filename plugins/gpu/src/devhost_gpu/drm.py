@@ -1,7 +1,7 @@
 """Cards that need only their DRM nodes, and the health checks that any DRM driver answers.
 
-:class:`Plain` is what Intel cards and those of other vendors have in common. :func:`standing` is health as
-sysfs and ``/dev`` show it; :class:`Conditions` asks the drivers and reads temperatures.
+:class:`DrmVendor` is what Intel cards and those of other vendors have in common. :func:`driver_state` is
+health as sysfs and ``/dev`` show it; :class:`DrmHealth` asks the drivers and reads temperatures.
 """
 
 from __future__ import annotations
@@ -31,44 +31,45 @@ from devhost.backend import (
     Health,
     unhealthy,
 )
-from devhost.backend.sysfs import Sysfs, is_live
+from devhost.backend.sysfs import Sysfs
 
 from .discovery import OTHER, Adapter
+from .environment import STANDARD, Environment
 from .options import GpuOptions
 from .vendor import GPU, VF, Card, ContainerRequest, device, of_adapter
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Whether an adapter can be used: its health, and why it is not offered at all (else empty)."""
+class DriverState:
+    """Whether an adapter can be used: its health, and why it is withheld, empty if it is not."""
 
     health: Health = HEALTHY
     withheld: str = ""
 
 
-def standing(
+def driver_state(
     sysfs: Sysfs, adapter: Adapter, drivers: Collection[str] = (), nodes: Collection[str] | None = None
-) -> Standing:
-    """How an adapter stands.
+) -> DriverState:
+    """The state of an adapter as sysfs and ``/dev`` show it.
 
-    One that another program than its driver has is withheld; one without a driver, or whose driver has given
-    up, stays in its resource as Unhealthy.
+    An adapter that is bound to the driver of another program is withheld. One without a driver, or whose
+    driver has failed, stays in its resource as Unhealthy.
 
     Args:
         sysfs: the machine.
         adapter: the adapter.
-        drivers: the drivers that make a GPU of it; empty: any that makes DRM nodes.
+        drivers: the drivers with which it is a GPU; empty: any that creates DRM nodes.
         nodes: the paths of device nodes that are needed; ``None``: its own.
     """
     if adapter.num_vfs:
         are = "is" if adapter.num_vfs == 1 else "are"
         plural = "s" * (adapter.num_vfs > 1)
         text = f"it has {adapter.num_vfs} virtual function{plural}, which {are} offered instead"
-        return Standing(_health(sysfs, adapter, adapter.nodes), text)
+        return DriverState(_health(sysfs, adapter, adapter.nodes), text)
     if adapter.driver and drivers and adapter.driver not in drivers:
         text = f"it is bound to {adapter.driver}, which makes no GPU of it for containers"
-        return Standing(unhealthy(f"it is bound to {adapter.driver}"), text)
-    return Standing(_health(sysfs, adapter, adapter.nodes if nodes is None else nodes))
+        return DriverState(unhealthy(f"it is bound to {adapter.driver}"), text)
+    return DriverState(_health(sysfs, adapter, adapter.nodes if nodes is None else nodes))
 
 
 def _health(sysfs: Sysfs, adapter: Adapter, nodes: Collection[str]) -> Health:
@@ -82,51 +83,46 @@ def _health(sysfs: Sysfs, adapter: Adapter, nodes: Collection[str]) -> Health:
     return HEALTHY
 
 
-DEADLINE = 4.0
-"""Seconds all cards together have to answer."""
-
-
 @dataclass(slots=True)
-class _Question:
+class _Call:
     thread: threading.Thread
     answer: str | None = None
 
 
-class Asking:
-    """Asks questions that may never be answered. Used by one thread.
+class ThreadedCalls:
+    """Makes calls that may never return, each on a thread of its own. Used by one thread.
 
-    A card that has not answered is not asked again before it has: a hung driver gets one thread, not one a
-    minute.
+    A call that has not returned is not made again: a hung driver gets one thread, not one a minute.
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, _Question] = {}
+        self._open: dict[str, _Call] = {}
 
-    def ask(self, questions: Mapping[str, Callable[[], str]], deadline: float = DEADLINE) -> dict[str, str]:
-        """What each question was answered with, by name; who gave no answer in time is missing.
+    def run(self, functions: Mapping[str, Callable[[], str]], deadline: float) -> dict[str, str]:
+        """The result of each function by its name; those that did not return in time are missing.
 
         Args:
-            questions: calls by the name of what they ask; they do not raise.
+            functions: by name; they do not raise.
             deadline: seconds for all of them.
         """
-        asked = {name: self._open.get(name) or self._begin(name, call) for name, call in questions.items()}
+        calls = {name: self._open.get(name) or self._start(name, one) for name, one in functions.items()}
         end = time.monotonic() + deadline
         answers = {}
-        for name, question in asked.items():
-            question.thread.join(max(0.0, end - time.monotonic()))
-            if question.answer is not None:
-                answers[name] = question.answer
+        for name, call in calls.items():
+            call.thread.join(max(0.0, end - time.monotonic()))
+            if call.answer is not None:
+                answers[name] = call.answer
                 del self._open[name]
         return answers
 
-    def _begin(self, name: str, call: Callable[[], str]) -> _Question:
+    def _start(self, name: str, function: Callable[[], str]) -> _Call:
         def run() -> None:
-            question.answer = call()
+            call.answer = function()
 
-        question = _Question(threading.Thread(target=run, name=f"gpu-ask-{name}", daemon=True))
-        self._open[name] = question
-        question.thread.start()
-        return question
+        call = _Call(threading.Thread(target=run, name=f"gpu-ask-{name}", daemon=True))
+        self._open[name] = call
+        call.thread.start()
+        return call
 
 
 # Whether a driver answers is found out by asking for its version: the plainest request, which needs no rights
@@ -151,60 +147,61 @@ _DEAD = {
     errno.ENODEV: "is gone, though its node is still there",
     errno.ENXIO: "is gone, though its node is still there",
 }
-"""What refusals mean. Any other one is about us: a permission, a limit."""
+"""What errors mean. Any other is about this process: a permission, a limit."""
 
 
-class Answers:
-    """Asks the cards of one machine. A recorded tree has nodes that nobody stands behind: they are well."""
+class DriverCheck:
+    """Asks the drivers of cards. Nodes of a recorded tree have no driver: their cards are healthy."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, environment: Environment = STANDARD) -> None:
         self._sysfs = Sysfs(root)
-        self._is_live = is_live(root)
-        self._asking = Asking()
+        self._is_live = environment.is_live(root)
+        self._ask = environment.ask_driver or refusal
+        self._calls = ThreadedCalls()
 
-    def lacking(self, adapters: Mapping[str, Adapter], deadline: float = DEADLINE) -> dict[str, str]:
-        """Why each of these adapters cannot work, as far as that can be asked; who can is not named.
+    def problems(self, adapters: Mapping[str, Adapter], deadline: float) -> dict[str, str]:
+        """Why adapters cannot work, as far as their drivers can be asked; those that work are missing.
 
         Args:
             adapters: by any name for them.
             deadline: seconds that all of them together have to answer.
         """
-        lacks = {
+        found = {
             name: "its PCI function answers no more: it has failed, or lost its link"
             for name, adapter in adapters.items()
             if adapter.address and self._sysfs.is_dead(adapter.path)
         }
         if not self._is_live:
-            return lacks
-        questions = {
-            name: partial(refusal, f"{self._sysfs.prefix}{adapter.render_node}", adapter.driver)
+            return found
+        functions = {
+            name: partial(self._ask, f"{self._sysfs.prefix}{adapter.render_node}", adapter.driver)
             for name, adapter in adapters.items()
-            if name not in lacks and adapter.render and self._is_awake(adapter)
+            if name not in found and adapter.render and self._is_awake(adapter)
         }
-        answers = self._asking.ask(questions, deadline)
-        for name in questions:
+        answers = self._calls.run(functions, deadline)
+        for name in functions:
             if name not in answers:
-                lacks[name] = "its driver does not answer"
+                found[name] = "its driver does not answer"
             elif answers[name]:
-                lacks[name] = f"it {answers[name]}"
-        return lacks
+                found[name] = f"it {answers[name]}"
+        return found
 
     def _is_awake(self, adapter: Adapter) -> bool:
-        """Whether asking wakes nothing up (sysfs-devices-power, ``runtime_status``)."""
+        """Whether asking does not wake it up (sysfs-devices-power, ``runtime_status``)."""
         return self._sysfs.text(f"{adapter.path}/power/runtime_status") not in ("suspended", "suspending")
 
 
-def refusal(node: str, driver: str) -> str:
-    """What a driver's refusal to answer means; empty if it answered, or that means nothing."""
+def refusal(node: str, driver: str, ioctl: Callable[..., object] = fcntl.ioctl) -> str:
+    """What a driver's error means for the card; empty if it answered, or the error is not about the card."""
     try:
         descriptor = os.open(node, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         return _DEAD.get(error.errno or 0, "")
     try:
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-            fcntl.ioctl(descriptor, VERSION, bytearray(_LONGS.size))
+            ioctl(descriptor, VERSION, bytearray(_LONGS.size))
             if driver == "i915":
-                fcntl.ioctl(descriptor, I915_THROTTLE)
+                ioctl(descriptor, I915_THROTTLE)
     except OSError as error:
         return _DEAD.get(error.errno or 0, "")
     finally:
@@ -217,7 +214,7 @@ _INPUT = re.compile(r"(temp\d{1,3})_input")
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """What one sensor says; ``label`` is the driver's word for its place, else the sensor's own name."""
+    """A temperature; ``label`` is the driver's name for its place, else the sensor's own name."""
 
     label: str
     celsius: int
@@ -237,17 +234,19 @@ def hottest(sysfs: Sysfs, path: str) -> Sensor | None:
     return max(found, key=lambda sensor: sensor.celsius, default=None)
 
 
-class Conditions:
-    """Asks cards how they are. Used by one thread."""
+class DrmHealth:
+    """The health of cards by what any DRM driver offers. Used by one thread."""
 
-    def __init__(self, root: Path, options: GpuOptions) -> None:
+    def __init__(self, root: Path, options: GpuOptions, environment: Environment = STANDARD) -> None:
         self._sysfs = Sysfs(root)
         self._limit = options.temperature_limit
-        self._answers = Answers(root)
+        self._drivers = DriverCheck(root, environment)
+        self._deadline = environment.timings.driver_answers
 
-    def of(self, adapters: Mapping[str, Adapter]) -> dict[str, Health]:
-        """What is wrong with each of these adapters, by any name for them; who is well is not named."""
-        verdicts = {name: unhealthy(reason) for name, reason in self._answers.lacking(adapters).items()}
+    def check(self, adapters: Mapping[str, Adapter]) -> dict[str, Health]:
+        """The faults of these adapters, by any name for them; healthy ones are missing."""
+        problems = self._drivers.problems(adapters, self._deadline)
+        verdicts = {name: unhealthy(reason) for name, reason in problems.items()}
         for name in adapters.keys() - verdicts.keys() if self._limit else ():
             sensor = hottest(self._sysfs, adapters[name].path)
             if sensor and sensor.celsius >= self._limit:
@@ -260,33 +259,31 @@ class Conditions:
 # (Documentation/gpu/drm-uapi.rst, "Device Wedging"), as it does when a display is plugged in. The event's
 # text does not reach us, so the driver is asked, and again at each scan for as long as it is wedged.
 
-SUSPECTS_DEADLINE = 1.0
-"""Seconds that suspects have to answer: a look waits for them, a probe has more."""
 
+class WedgedCards:
+    """Remembers which cards may be wedged, and asks their drivers. Used by one thread."""
 
-class Suspects:
-    """Remembers who is suspected. Used by one thread."""
-
-    def __init__(self, root: Path) -> None:
-        self._answers = Answers(root)
+    def __init__(self, root: Path, environment: Environment = STANDARD) -> None:
+        self._drivers = DriverCheck(root, environment)
+        self._deadline = environment.timings.wedged_answers
         self._paths: set[str] = set()
 
     def notice(self, event: Event) -> None:
-        """Hears an event."""
+        """Takes an event."""
         owner, _, name = event.sys_path.rpartition("/drm/")
         if event.subsystem == "drm" and event.action == "change" and owner and "/" not in name:
             self._paths.add(owner)
 
-    def lacking(self, adapters: Iterable[Adapter]) -> dict[str, str]:
-        """Why each of these adapters that are suspected does not work, by its id."""
+    def problems(self, adapters: Iterable[Adapter]) -> dict[str, str]:
+        """Why adapters that may be wedged do not work, by their ids."""
         asked = {adapter.id: adapter for adapter in adapters if adapter.path in self._paths}
-        lacks = self._answers.lacking(asked, SUSPECTS_DEADLINE) if asked else {}
-        self._paths = {asked[name].path for name in lacks}
-        return lacks
+        found = self._drivers.problems(asked, self._deadline) if asked else {}
+        self._paths = {asked[name].path for name in found}
+        return found
 
 
 @dataclass(frozen=True, slots=True)
-class PlainFacts:
+class DrmFacts:
     """What allocation needs of a card."""
 
     adapter: Adapter
@@ -297,24 +294,24 @@ class PlainFacts:
         return self.adapter.nodes
 
 
-class Plain:
-    """A family of such cards. Subclass it, name the vendor, and say what there is beyond that."""
+class DrmVendor:
+    """The code for such cards. Subclasses name the vendor and add what it has beyond that."""
 
     vendor: ClassVar[str]
-    """The word for it in the attribute ``vendor``."""
+    """The value of the attribute ``vendor``."""
 
     drivers: ClassVar[Collection[str]] = ()
-    """What makes a GPU of a function; empty: any driver that makes DRM nodes."""
+    """The drivers with which a function is a GPU; empty: any driver that creates DRM nodes."""
 
-    def __init__(self, options: GpuOptions, context: Context) -> None:
+    def __init__(self, options: GpuOptions, context: Context, environment: Environment = STANDARD) -> None:
         self.sysfs = Sysfs(context.root)
-        self._conditions = Conditions(context.root, options)
+        self._health = DrmHealth(context.root, options, environment)
 
-    def facts(self, adapter: Adapter) -> PlainFacts:
-        """What allocation needs of it."""
-        return PlainFacts(adapter)
+    def facts(self, adapter: Adapter) -> DrmFacts:
+        """The facts of a card."""
+        return DrmFacts(adapter)
 
-    def more(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
+    def extra_attributes(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
         """Attributes beyond those that every card has."""
         return {}
 
@@ -323,36 +320,36 @@ class Plain:
         return [self._card(index, adapter) for index, adapter in enumerate(adapters)]
 
     def notice(self, event: Event) -> None:
-        """Nothing is remembered that an event could change."""
+        """No event changes anything that is kept."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """Whether their driver answers, and how hot they are."""
-        adapters = {card.id: card.facts.adapter for card in cards if isinstance(card.facts, PlainFacts)}
-        return self._conditions.of(adapters)
+        adapters = {card.id: card.facts.adapter for card in cards if isinstance(card.facts, DrmFacts)}
+        return self._health.check(adapters)
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """Its DRM nodes."""
-        return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, PlainFacts))
+        return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, DrmFacts))
 
     def close(self) -> None:
         """Nothing is held."""
 
     def _card(self, index: int, adapter: Adapter) -> Card:
-        state = standing(self.sysfs, adapter, self.drivers)
+        state = driver_state(self.sysfs, adapter, self.drivers)
         attributes = {
             **of_adapter(adapter),
             "vendor": self.vendor,
             "kind": VF if adapter.is_virtual else GPU,
             "index": index,
             "parent": adapter.physical_function,
-            **self.more(adapter),
+            **self.extra_attributes(adapter),
         }
         made = device(adapter, attributes, state.health, withheld=state.withheld)
         return Card(made, self.vendor, self.facts(adapter))
 
 
-class Other(Plain):
-    """The cards of no vendor that has code of its own."""
+class Other(DrmVendor):
+    """The cards of all other vendors: GPUs of virtual machines and of SoCs, graphics of a BMC."""
 
     vendor = OTHER
 

@@ -1,4 +1,7 @@
-"""Intel's GPUs: integrated, Arc, Flex and Max, by i915 and xe, with their virtual functions."""
+"""Intel GPUs: integrated, Arc, Flex and Max, by i915 and xe, with their virtual functions.
+
+What makes them unhealthy is the same as for every DRM card (:mod:`.drm`).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from dataclasses import dataclass
 from devhost.backend import AttributeValue, DeviceNode, Edits, Mount
 
 from .discovery import INTEL, Adapter
-from .drm import Plain, PlainFacts, drm_nodes
+from .drm import DrmFacts, DrmVendor, drm_nodes
 from .vendor import Card, ContainerRequest
 
 DRIVERS = frozenset({"i915", "xe"})
-"""What makes a GPU of an Intel function. Bound to something else (``vfio-pci``) it is none of ours."""
+"""The drivers with which an Intel function is a GPU. With another one (``vfio-pci``) it is withheld."""
 
 BY_PATH = "/dev/dri/by-path"
 """Where udev keeps names of DRM nodes by PCI address (its rule ``60-drm.rules``)."""
@@ -25,7 +28,7 @@ _GT = re.compile(r"gt\d{1,2}")
 
 
 @dataclass(frozen=True, slots=True)
-class IntelFacts(PlainFacts):
+class IntelFacts(DrmFacts):
     """What allocation needs of a card.
 
     ``mei`` are nodes of the management engine interface of a discrete card, which only tools that update
@@ -35,28 +38,26 @@ class IntelFacts(PlainFacts):
     mei: tuple[str, ...] = ()
 
 
-class Intel(Plain):
+class Intel(DrmVendor):
     """Intel's cards."""
 
     vendor = INTEL
     drivers = DRIVERS
 
     def facts(self, adapter: Adapter) -> IntelFacts:
-        """What allocation needs of it."""
+        """The facts of a card."""
         return IntelFacts(adapter, self._mei(adapter))
 
-    def more(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
-        """Its memory, where a driver tells."""
+    def extra_attributes(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
+        """Its memory, where a driver reports it."""
         return {"memory": self._memory(adapter)}
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """The DRM nodes, by both their names; those of the firmware interface where the entry asks for them.
 
-        Who has those can load firmware and read the telemetry of all that runs on the card, so Intel's plugin
-        gives them with its monitoring resource alone.
+        With those a container can load firmware and read the telemetry of all that runs on the card, so
+        Intel's plugin gives them with its monitoring resource alone.
         """
-        from .intel import IntelFacts
-
         facts = [card.facts for card in cards if isinstance(card.facts, IntelFacts)]
         firmware = [DeviceNode(node, required=False) for own in facts for node in own.mei]
         names: list[str] = []
@@ -71,13 +72,15 @@ class Intel(Plain):
             ]
         mounts = tuple(Mount(name, name, required=False) for name in names)
         nodes = drm_nodes((own.adapter.id, own.nodes) for own in facts)
-        return Edits.merge([nodes, Edits(tuple(firmware) if request.use.firmware else (), mounts)])
+        return Edits.merge(
+            [nodes, Edits(tuple(firmware) if request.resource_options.firmware else (), mounts)]
+        )
 
     def _memory(self, adapter: Adapter) -> int | None:
-        """Own memory in MiB, the sum of its tiles, where a driver tells.
+        """Own memory in MiB, the sum of its tiles, where a driver reports it.
 
-        Intel's i915 for data centers says how much each tile has, and early versions of xe say it for each
-        tile. The mainline kernel's tell it to programs only, not in sysfs.
+        Intel's i915 for data centers and early versions of xe have the size of each tile in sysfs. The
+        mainline kernel's drivers report it to programs only.
         """
         card = f"{adapter.path}/drm/{adapter.card}"
         each = self.sysfs.integer(f"{card}/lmem_total_bytes") if adapter.card else None

@@ -20,7 +20,6 @@ from devhost.backend.sysfs import Sysfs
 
 from .amd.kfd import Node
 from .discovery import AMD, INTEL, NVIDIA
-from .nvidia.cards import NvidiaFacts
 from .nvml.reports import Shape
 from .vendor import GPU, MIG, PARTITION, Card
 
@@ -260,7 +259,7 @@ def _profile(migs: Sequence[Device], shares: _Shares, resource: str, shapes: Map
 
 
 MACHINE = "/sys/class/dmi/id/product_name"
-"""What the machine's vendor calls it (SMBIOS)."""
+"""The machine's model name (SMBIOS)."""
 
 _INTEL_SERIES = {
     "56c0": ("Flex_Series", "Flex_170"),
@@ -387,7 +386,9 @@ def _underscored(product: str) -> str:
 
 
 def _shapes(cards: Mapping[str, Card]) -> dict[str, Shape]:
-    """What MIG instances consist of, by id."""
+    """The parts of MIG instances, by id."""
+    from .nvidia.cards import NvidiaFacts  # only where there are such cards
+
     facts = {name: card.facts for name, card in cards.items()}
     return {name: one.shape for name, one in facts.items() if isinstance(one, NvidiaFacts) and one.shape}
 

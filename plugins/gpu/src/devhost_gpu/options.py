@@ -14,10 +14,10 @@ Strategy = Literal["envvar", "volume-mounts", "device-specs", "cdi"]
 """How a container gets NVIDIA's GPUs; the names are those of NVIDIA's device plugin."""
 
 HealthCheck = Literal["xid", "ecc", "recovery", "remap", "drain"]
-"""What is looked for in an NVIDIA GPU that can be used otherwise."""
+"""Signs that make an NVIDIA GPU Unhealthy although it can be used."""
 
 FOR_RUNTIME = frozenset({"envvar", "volume-mounts"})
-"""Strategies that tell NVIDIA's container runtime what to do."""
+"""Strategies that work through NVIDIA's container runtime."""
 
 MOST_CHANNELS = 2048
 """IMEX channels that a driver makes unless told otherwise (its parameter ``NVreg_ImexChannelCount``)."""
@@ -131,8 +131,8 @@ class GpuOptions:
         return frozenset((wanted,) if isinstance(wanted, str) else wanted)
 
     @property
-    def tells_runtime(self) -> bool:
-        """Whether NVIDIA's container runtime is told anything."""
+    def uses_runtime(self) -> bool:
+        """Whether any strategy works through NVIDIA's container runtime."""
         return bool(self.strategies & FOR_RUNTIME)
 
     @property
@@ -241,7 +241,7 @@ class Mps:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuResourceOptions:
     """The keys of an entry under ``resources``."""
 
     firmware: bool = option(
@@ -257,7 +257,7 @@ class GpuUse:
     resource: str = field(default="", init=False, metadata={"meaning": "The name of the entry."})
 
     def named(self, resource: str) -> Self:
-        """The same, knowing what the entry is called: NVIDIA's daemon names directories after resources.
+        """The same with the name of the entry: NVIDIA's daemon names directories after resources.
 
         Raises:
             OptionError: the name is a template, and MPS is wanted.
@@ -274,14 +274,19 @@ class GpuUse:
 
     @property
     def uses(self) -> Collection[str]:
-        """What of it a card can be unusable for (``Device.unusable_for``)."""
+        """The uses that a card can be unusable for (``Device.unusable_for``)."""
         return (self.mps_use,) if self.mps else ()
 
     @property
     def mps_use(self) -> str:
-        """What the MPS server of this resource is called there."""
+        """The name of the MPS server of this resource there."""
         return f"mps:{self.resource}"
 
 
-NO_OPTIONS = GpuUse()
-"""What an entry says that has none of the keys."""
+NO_OPTIONS = GpuResourceOptions()
+"""The options of an entry without any of the keys."""
+
+
+def mps_entries(entries: Collection[object]) -> list[GpuResourceOptions]:
+    """The entries that name an MPS server."""
+    return [entry for entry in entries if isinstance(entry, GpuResourceOptions) and entry.mps]

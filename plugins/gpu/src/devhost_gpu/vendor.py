@@ -1,7 +1,7 @@
 """What the vendors' modules have in common: cards, their attributes and claims, and what a vendor implements.
 
-A vendor's code is a class with the methods of :class:`Family`, in a module that is imported when the machine
-has such a card. It may also implement :class:`CanLink` and :class:`CanWatch`.
+A vendor's code is a class with the methods of :class:`VendorBackend`, in a module that is imported when the
+machine has such a card. It may also implement :class:`CanLink` and :class:`CanWatch`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Hea
 from devhost.backend.sysfs import Sysfs
 
 from .discovery import VENDORS, Adapter
-from .options import NO_OPTIONS, GpuOptions, GpuUse
+from .environment import DEFAULT, Timings
+from .options import NO_OPTIONS, GpuOptions, GpuResourceOptions
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
@@ -29,8 +30,8 @@ KINDS = GPU, MIG, PARTITION, VF = "gpu", "mig", "partition", "vf"
 class Card:
     """One thing that a container can get: a GPU, or a part of one.
 
-    ``device`` is what the core hears of it; ``facts`` a frozen value of the vendor's own with what
-    allocation needs beside the attributes (``AmdFacts``, ``IntelFacts``, …).
+    ``device`` is what the core gets. ``facts`` is a frozen value of the vendor's code with what allocation
+    needs beside the attributes (``AmdFacts``, ``IntelFacts``, …).
     """
 
     device: Device
@@ -45,31 +46,32 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What decides beside the cards what a container gets.
+    """What decides, beside the cards, what a container gets.
 
-    ``use`` is what the entry says, ``shares`` how much of each card the container asks for, by id.
+    ``resource_options`` are those of the entry. ``shares`` is how much of each card the container requests,
+    by id.
     """
 
     options: GpuOptions
     sysfs: Sysfs
-    use: GpuUse = NO_OPTIONS
+    resource_options: GpuResourceOptions = NO_OPTIONS
     shares: Mapping[str, Fraction] = field(default_factory=dict)
 
 
-class Family(Protocol):
+class VendorBackend(Protocol):
     """The cards of one vendor. ``probe`` is called on another thread than the rest."""
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        """Every card there is now, given all of the vendor's adapters that exist (none: all have gone).
+        """Every card there is now, given all of the vendor's adapters that exist (none: all are gone).
 
-        One bad card never hides another: it is given as an Unhealthy or withheld device with its reason.
+        A broken card never hides another: it becomes an Unhealthy or withheld device with its reason.
         """
 
     def notice(self, event: Event) -> None:
-        """Hears each event before the ``scan`` it causes."""
+        """Takes each event before the ``scan`` that it causes."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
-        """Health by id, for checks too dear for each ``scan``; a card it does not name is well."""
+        """Health by id, for checks too expensive for each ``scan``; cards it does not name are healthy."""
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """What one container needs to use these cards.
@@ -79,17 +81,23 @@ class Family(Protocol):
         """
 
     def close(self) -> None:
-        """Lets go of whatever it holds."""
+        """Releases what it holds."""
 
 
 @runtime_checkable
 class CanLink(Protocol):
-    def links(self, a: Card, b: Card) -> int: ...
+    """A vendor whose cards can be joined beyond PCIe and NUMA."""
+
+    def links(self, a: Card, b: Card) -> int:
+        """How closely two cards are joined; 0 is not at all."""
 
 
 @runtime_checkable
 class CanWatch(Protocol):
-    def watch(self) -> AsyncIterator[Event]: ...
+    """A vendor with events that cause no uevent."""
+
+    def watch(self) -> AsyncIterator[Event]:
+        """The events. Called when the first card was found."""
 
 
 def device(
@@ -115,7 +123,7 @@ def device(
 
 
 def own_claims(adapter: Adapter) -> frozenset[str]:
-    """What an adapter uses up: its PCI function, and its DRM nodes, which a group of udev could name too."""
+    """What an adapter occupies: its PCI function, and its DRM nodes, which udev could offer too."""
     claims = {f"node:{node}" for node in adapter.nodes}
     if adapter.address:
         claims.add(f"pci:{adapter.address}")
@@ -123,7 +131,7 @@ def own_claims(adapter: Adapter) -> frozenset[str]:
 
 
 def parents(adapter: Adapter) -> frozenset[str]:
-    """What an adapter is a part of: a virtual function, of its physical one."""
+    """What an adapter is a part of: for a virtual function, its physical one."""
     return frozenset((f"pci:{adapter.physical_function}",) if adapter.physical_function else ())
 
 
@@ -157,13 +165,13 @@ ATTRIBUTES = {
     "firmware": Attribute(str, "version of the card's video BIOS", "113-D67301-063"),
     "serial": Attribute(str, "serial number of the board", "692229001234"),
 }
-"""The declaration of the backend's attributes."""
+"""The attributes that a configuration can select by."""
 
 _PCI_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 
 
 def of_adapter(adapter: Adapter) -> dict[str, AttributeValue | None]:
-    """What sysfs tells of any adapter; what it does not tell is empty or ``None``."""
+    """The attributes that sysfs has for any adapter; missing ones are empty or ``None``."""
     root = _PCI_ROOT.search(adapter.path) if adapter.address else None
     return {
         "driver": adapter.driver,
@@ -179,55 +187,52 @@ def of_adapter(adapter: Adapter) -> dict[str, AttributeValue | None]:
     }
 
 
-NEW_VENDORS = 5.0
-"""Seconds until the code of a vendor whose first card has just appeared is listened to."""
+class MergedEvents:
+    """The events of several sources as one stream. A source that fails ends it; the core starts it again."""
 
-
-class Following:
-    """Hears every vendor's ``watch``; one that fails ends the stream, which the core begins again."""
-
-    def __init__(self) -> None:
+    def __init__(self, timings: Timings = DEFAULT) -> None:
+        self._timings = timings
         self._sources: Mapping[str, object] = {}
 
-    def begin(self, sources: Mapping[str, object]) -> None:
-        """Takes note of the vendors there are now. May be called from any thread."""
+    def update(self, sources: Mapping[str, object]) -> None:
+        """Takes the sources there are now. May be called from any thread."""
         self._sources = sources
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Events of all vendors, also of those that appear later."""
+        """Events of all sources, also of those that appear later."""
         queue: asyncio.Queue[Event] = asyncio.Queue(maxsize=100)
-        heard: dict[str, asyncio.Future[None]] = {}
+        listening: dict[str, asyncio.Future[None]] = {}
         try:
             while True:
-                for vendor, family in self._sources.items():
-                    if isinstance(family, CanWatch) and vendor not in heard:
-                        heard[vendor] = asyncio.ensure_future(_pass_on(family, queue))
-                for task in heard.values():
+                for name, source in self._sources.items():
+                    if isinstance(source, CanWatch) and name not in listening:
+                        listening[name] = asyncio.ensure_future(_pass_on(source, queue))
+                for task in listening.values():
                     if task.done():
                         task.result()
                         return
-                if (event := await _next(queue)) is not None:
+                if (event := await _next(queue, self._timings.new_vendor)) is not None:
                     yield event
         finally:
-            for task in heard.values():
+            for task in listening.values():
                 task.cancel()
-            await asyncio.gather(*heard.values(), return_exceptions=True)
+            await asyncio.gather(*listening.values(), return_exceptions=True)
 
 
-async def _pass_on(family: CanWatch, queue: asyncio.Queue[Event]) -> None:
-    events = family.watch()
+async def _pass_on(source: CanWatch, queue: asyncio.Queue[Event]) -> None:
+    events = source.watch()
     try:
         async for event in events:
             await queue.put(event)
     finally:
-        # at once, and not when the generator is collected: what it ends with lets go of the hardware
+        # at once, and not when the generator is collected: its end releases the hardware
         if isinstance(events, AsyncGenerator):
             await events.aclose()
 
 
-async def _next(queue: asyncio.Queue[Event]) -> Event | None:
+async def _next(queue: asyncio.Queue[Event], patience: float) -> Event | None:
     try:
-        async with asyncio.timeout(NEW_VENDORS):
+        async with asyncio.timeout(patience):
             return await queue.get()
     except TimeoutError:
         return None

@@ -7,12 +7,15 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from devhost_gpu import Gpu
+from devhost_gpu.environment import STANDARD, Environment, Timings
 from devhost_gpu.nvidia.gpus import Nvidia
 from devhost_gpu.options import GpuOptions
 from gpu_nvidia import NvidiaMachine
+from gpu_setup import gpu_with
 
 from devhost.backend import Device
 from devhost.testing.fixtures import BackendFixture
@@ -22,11 +25,18 @@ PATIENCE = 60.0
 
 
 class NvidiaDesk:
-    """A backend that has just started."""
+    """A backend that has just started, with these durations."""
 
-    def __init__(self, machine: NvidiaMachine, options: GpuOptions | None = None) -> None:
+    def __init__(
+        self,
+        machine: NvidiaMachine,
+        options: GpuOptions | None = None,
+        environment: Environment = STANDARD,
+        **seconds: float,
+    ) -> None:
         self.machine = machine
-        self._looking = BackendFixture(Gpu)
+        kind = gpu_with(replace(environment, timings=Timings(**seconds)))
+        self._looking = BackendFixture[Gpu](kind)
         self.backend = self._looking(machine.root, options)
 
     def look(self) -> dict[str, Device]:
@@ -34,9 +44,11 @@ class NvidiaDesk:
         return {device.id: device for device in self.backend.discover()}
 
     def reasons(self) -> dict[str, str]:
-        """Why devices cannot be used; the others are left out."""
-        told = ((name, device.withheld or device.health.reason) for name, device in self.look().items())
-        return {name: reason for name, reason in told if reason}
+        """Why devices cannot be used; usable ones are missing."""
+        all_reasons = (
+            (name, device.withheld or device.health.reason) for name, device in self.look().items()
+        )
+        return {name: reason for name, reason in all_reasons if reason}
 
     def probe(self) -> dict[str, str]:
         """What a probe finds wrong, by id."""
@@ -45,23 +57,21 @@ class NvidiaDesk:
 
     @property
     def nvidia(self) -> Nvidia:
-        """The code for NVIDIA's cards; there from the first look on."""
-        family = self.backend._families["nvidia"]
-        assert isinstance(family, Nvidia)
-        return family
+        """The code for NVIDIA's cards; exists from the first scan on."""
+        vendor = self.backend.vendors["nvidia"]
+        assert isinstance(vendor, Nvidia)
+        return vendor
 
     @property
     def pid(self) -> int:
         """The process that uses NVML; 0 if there is none."""
-        session = self.nvidia._keeper._session
-        return session.process.pid if session else 0
+        process = self.nvidia.client.process
+        return process.pid if process else 0
 
     def is_open(self) -> bool:
         """Whether any process of this backend's has the driver open."""
         marker = os.fspath(self.machine.nvml.open_marker)
-        keeper = self.nvidia._keeper
-        sessions = (keeper._session, *keeper._left, *keeper._alone.values())
-        for pid in [one.process.pid for one in sessions if one and not one.is_gone]:
+        for pid in [process.pid for process in self.nvidia.client.processes]:
             with suppress(OSError):
                 if any(os.path.realpath(entry) == marker for entry in Path(f"/proc/{pid}/fd").iterdir()):
                     return True
@@ -76,7 +86,7 @@ class NvidiaDesk:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[asyncio.Event]:
-        """Listens to the backend; the event is set whenever it asks for a look."""
+        """Listens to the backend; the event is set whenever it asks for a scan."""
         rung = asyncio.Event()
 
         async def listen() -> None:
@@ -93,10 +103,9 @@ class NvidiaDesk:
 
     def close(self) -> None:
         """Ends what it began."""
-        for family in self.backend._families.values():
-            family.close()
-        for keeper in [one._keeper for one in self.backend._families.values() if isinstance(one, Nvidia)]:
-            for session in (*keeper._left, *keeper._alone.values()):
-                session.kill()
-                session.wait_gone(PATIENCE)
+        self.backend.close()
+        for vendor in self.backend.vendors.values():
+            for process in vendor.client.processes if isinstance(vendor, Nvidia) else ():
+                process.kill()
+                process.wait_gone(PATIENCE)
         self._looking.close()

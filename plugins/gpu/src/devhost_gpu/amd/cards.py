@@ -15,22 +15,19 @@ from dataclasses import dataclass, replace
 from devhost.backend import HEALTHY, AttributeValue, Context, Edits, Event, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import AMD, Adapter
-from devhost_gpu.drm import Standing, drm_nodes, standing
+from devhost_gpu.drm import DriverState, driver_state, drm_nodes
+from devhost_gpu.environment import STANDARD, Environment
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import GPU, PARTITION, VF, Card, ContainerRequest, device, of_adapter, parents
 
 from . import kfd
-from .health import Illness
+from .health import AmdHealth
 
 DRIVERS = frozenset({"amdgpu", "radeon"})
-"""What makes a GPU of an AMD function. Bound to something else (``vfio-pci``) it is none of ours."""
-
-WATCH_PERIOD = 5.0
-"""Seconds between looks at the number of the compute topology's generation: its changes make no uevent."""
+"""The drivers with which an AMD function is a GPU. With another one (``vfio-pci``) it is withheld."""
 
 SAME_CHIP, NEIGHBOUR = 10_000, 100
-"""What :meth:`Amd.links` says of two partitions of one GPU, and for each link of XGMI that joins two GPUs
-directly."""
+"""The result of :meth:`Amd.links` for two partitions of one GPU, and for each XGMI link between two GPUs."""
 
 _WHOLE = "SPX"
 """The compute partition mode in which a GPU is one (Documentation/gpu/amdgpu, "Compute Partitioning")."""
@@ -39,7 +36,7 @@ _MODE = re.compile(r"(?!UNKNOWN)[A-Z]{2,8}\d{0,2}")
 _LABEL = re.compile(r"[\x20-\x7e]{1,80}")
 _NOTHING = frozenset({"", "N/A", "unknown"})
 _HEADLESS = ("0302", "0380", "1200")
-"""PCI classes of cards that are there to compute: those have a node in the topology, or cannot be used."""
+"""PCI classes of compute cards: those have a node in the topology, or cannot be used."""
 
 
 _CANNOT_COMPUTE = "it is not in the compute topology (/sys/class/kfd): see the kernel's log"
@@ -72,14 +69,15 @@ class AmdFacts:
 class Amd:
     """AMD's cards."""
 
-    def __init__(self, options: GpuOptions, context: Context) -> None:
+    def __init__(self, options: GpuOptions, context: Context, environment: Environment = STANDARD) -> None:
         self._sysfs = Sysfs(context.root)
         self._context = context
-        self._illness = Illness(context, options)
-        self._joints: tuple[str, dict[int, Mapping[int, kfd.Joint]]] = ("", {})
+        self._topology_check = environment.timings.topology_check
+        self._health = AmdHealth(context, options, environment)
+        self._links: tuple[str, dict[int, Mapping[int, kfd.XgmiLink]]] = ("", {})
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        """GPUs, or their partitions where they have such."""
+        """GPUs, or their partitions where they have some."""
         topology = kfd.read(self._sysfs)
         wholes = {adapter.id: adapter for adapter in adapters if adapter.address}
         members: dict[str, list[Adapter]] = {name: [whole] for name, whole in wholes.items()}
@@ -99,12 +97,12 @@ class Amd:
         return cards
 
     def notice(self, event: Event) -> None:
-        """Nothing is remembered that an event could change."""
+        """No event changes anything that is kept."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """Errors that the cards counted, what the exporter says, and whether the driver answers."""
         wholes = {card.id: card.facts.whole for card in cards if isinstance(card.facts, AmdFacts)}
-        return self._illness.of(wholes)
+        return self._health.check(wholes)
 
     def links(self, a: Card, b: Card) -> int:
         """How closely two cards are joined by XGMI; two partitions of one GPU are closer than any others."""
@@ -114,14 +112,14 @@ class Amd:
             return SAME_CHIP
         if a.facts.node is None or b.facts.node is None:
             return 0
-        joint = self._joints_of(a.facts.node.number).get(b.facts.node.number)
-        return NEIGHBOUR * joint.links // joint.hops if joint else 0
+        link = self._links_of(a.facts.node.number).get(b.facts.node.number)
+        return NEIGHBOUR * link.links // link.hops if link else 0
 
     async def watch(self) -> AsyncIterator[Event]:
         """Changes of the compute topology: other partitions, a GPU that was lost or reset."""
         before = await self._context.run_blocking(kfd.generation, self._sysfs)
         while True:
-            await asyncio.sleep(WATCH_PERIOD)
+            await asyncio.sleep(self._topology_check)
             now = await self._context.run_blocking(kfd.generation, self._sysfs)
             if now != before:
                 before = now
@@ -134,14 +132,14 @@ class Amd:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _joints_of(self, node: int) -> Mapping[int, kfd.Joint]:
-        """What is joined with a node; read once for each state of the topology."""
+    def _links_of(self, node: int) -> Mapping[int, kfd.XgmiLink]:
+        """The links of a node; read once for each state of the topology."""
         now = kfd.generation(self._sysfs)
-        if self._joints[0] != now:
-            self._joints = (now, {})
-        known = self._joints[1]
+        if self._links[0] != now:
+            self._links = (now, {})
+        known = self._links[1]
         if node not in known:
-            known[node] = kfd.joints(self._sysfs, node)
+            known[node] = kfd.xgmi_links(self._sysfs, node)
         return known[node]
 
     def _card(
@@ -149,7 +147,7 @@ class Amd:
     ) -> Card:
         node = topology.nodes.get(adapter.render)
         is_part = not adapter.address or facts.is_partitioned
-        state = self._standing(adapter, whole, topology, node, is_part=is_part)
+        state = self._card_state(adapter, whole, topology, node, is_part=is_part)
         memory = node.memory if node else None
         attributes = of_adapter(whole) | {
             "vendor": AMD,
@@ -174,7 +172,7 @@ class Amd:
         )
         return Card(made, AMD, own)
 
-    def _standing(
+    def _card_state(
         self,
         adapter: Adapter,
         whole: Adapter,
@@ -182,17 +180,17 @@ class Amd:
         node: kfd.Node | None,
         *,
         is_part: bool,
-    ) -> Standing:
-        state = standing(self._sysfs, whole, DRIVERS, adapter.nodes)
+    ) -> DriverState:
+        state = driver_state(self._sysfs, whole, DRIVERS, adapter.nodes)
         if state.withheld or not state.health:
             return state
         if node is None and topology.is_hidden:
-            return Standing(unhealthy(_HIDDEN) if is_part else HEALTHY)
+            return DriverState(unhealthy(_HIDDEN) if is_part else HEALTHY)
         if node is None and whole.pci_class.startswith(_HEADLESS):
-            return Standing(unhealthy(_CANNOT_COMPUTE))
+            return DriverState(unhealthy(_CANNOT_COMPUTE))
         if node is not None and not self._sysfs.exists("/dev/kfd"):
-            return Standing(unhealthy("/dev/kfd does not exist"))
-        return Standing(HEALTHY)
+            return DriverState(unhealthy("/dev/kfd does not exist"))
+        return DriverState(HEALTHY)
 
     def _whole_facts(self, whole: Adapter) -> _Whole:
         path = whole.path
@@ -223,7 +221,7 @@ class Amd:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """What a GPU's own files say, which holds for each of its partitions; ``memory`` is that of one."""
+    """The content of a GPU's own files, which applies to each partition; ``memory`` is that of one."""
 
     is_partitioned: bool
     memory: int | None

@@ -9,7 +9,8 @@ from pathlib import Path
 from devhost.backend import Context, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import Adapter
-from devhost_gpu.drm import Conditions
+from devhost_gpu.drm import DrmHealth
+from devhost_gpu.environment import STANDARD, Environment
 from devhost_gpu.options import GpuOptions
 
 _COUNTS = re.compile(r"(\w{1,16})_err_count")
@@ -31,13 +32,7 @@ def uncorrectable(sysfs: Sysfs, path: str) -> dict[str, int]:
 # ``metricssvc.MetricsService`` over its socket, with an empty request. Two fields of the answer matter, so it
 # is decoded by hand.
 
-SOCKET = "/var/lib/amd-metrics-exporter/amdgpu_device_metrics_exporter_grpc.socket"
-"""Where the exporter listens."""
-
 METHOD = "/metricssvc.MetricsService/List"
-
-DEADLINE = 5.0
-"""Seconds the exporter has to answer."""
 
 _STATE, _HEALTH, _DEVICE = 1, 3, 5
 """Numbers of the fields: ``GPUStateResponse.GPUState``, ``GPUState.Health``, ``GPUState.Device``."""
@@ -47,25 +42,28 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class NoAnswerError(Exception):
-    """The exporter is there and says nothing that can be used; the text says why."""
+    """The exporter runs and gives no usable answer; the text says why."""
 
 
-def verdicts(root: Path) -> dict[str, str]:
-    """What it says of each card, ``healthy`` or another word, by PCI address or name of the partition.
+def exporter_verdicts(socket: Path, deadline: float) -> dict[str, str]:
+    """The exporter's verdict on each card (``healthy`` or another word), by PCI address or partition.
 
     Empty where there is no exporter.
+
+    Args:
+        socket: where it listens.
+        deadline: seconds that it has to answer.
 
     Raises:
         NoAnswerError: there is one, and it does not answer in time, or not as it should.
     """
-    socket = root / SOCKET.lstrip("/")
     if not socket.is_socket():
         return {}
     import grpc
 
     try:
         with grpc.insecure_channel(f"unix:{socket}", options=(("grpc.enable_http_proxy", 0),)) as channel:
-            answer = channel.unary_unary(METHOD, _as_it_is, _as_it_is)(b"", timeout=DEADLINE)
+            answer = channel.unary_unary(METHOD, _as_it_is, _as_it_is)(b"", timeout=deadline)
     except grpc.RpcError as error:
         status = getattr(error, "code", lambda: None)()
         raise NoAnswerError(f"it answered {getattr(status, 'name', type(error).__name__)}") from error
@@ -122,34 +120,36 @@ def _varint(data: bytes) -> tuple[int, bytes]:
     raise ValueError("it ends within a number")
 
 
-class Illness:
-    """Asks AMD's cards how they are. Used by one thread."""
+class AmdHealth:
+    """The health of AMD's cards. Used by one thread."""
 
-    def __init__(self, context: Context, options: GpuOptions) -> None:
-        self._context = context
+    def __init__(self, context: Context, options: GpuOptions, environment: Environment = STANDARD) -> None:
+        self._log = context.log
         self._sysfs = Sysfs(context.root)
-        self._conditions = Conditions(context.root, options)
+        self._drm = DrmHealth(context.root, options, environment)
         self._limit = options.uncorrectable_errors
+        self._exporter = context.root / environment.exporter_socket.lstrip("/")
+        self._deadline = environment.timings.exporter_answers
         self._complaint = ""
 
-    def of(self, wholes: Mapping[str, Adapter]) -> dict[str, Health]:
-        """What is wrong with cards, by their ids; who is well is not named.
+    def check(self, wholes: Mapping[str, Adapter]) -> dict[str, Health]:
+        """The faults of cards, by their ids; healthy ones are missing.
 
         Args:
-            wholes: the GPU that each card is, or is a partition of: what ails it ails all of its partitions.
+            wholes: the GPU that each card is, or is a partition of: its faults concern all its partitions.
         """
         verdicts: dict[str, Health] = {}
-        for name, word in self._told().items():
+        for name, word in self._exporter_verdicts().items():
             if name in wholes and word == "unhealthy":
                 verdicts[name] = unhealthy("the device metrics exporter says that it is unhealthy")
         gpus = {whole.id: whole for whole in wholes.values()}
-        errors = {name: self._counted(whole.path) for name, whole in gpus.items()}
-        ill = {name: unhealthy(reason) for name, reason in errors.items() if reason}
-        ill |= self._conditions.of(gpus)
-        verdicts.update((name, ill[whole.id]) for name, whole in wholes.items() if whole.id in ill)
+        errors = {name: self._error_counts(whole.path) for name, whole in gpus.items()}
+        faulty = {name: unhealthy(reason) for name, reason in errors.items() if reason}
+        faulty |= self._drm.check(gpus)
+        verdicts.update((name, faulty[whole.id]) for name, whole in wholes.items() if whole.id in faulty)
         return verdicts
 
-    def _counted(self, path: str) -> str:
+    def _error_counts(self, path: str) -> str:
         if not self._limit:
             return ""
         errors = uncorrectable(self._sysfs, path)
@@ -158,15 +158,15 @@ class Illness:
         text = ", ".join(f"{count} of {block}" for block, count in sorted(errors.items()))
         return f"uncorrectable errors since its driver was loaded: {text}"
 
-    def _told(self) -> Mapping[str, str]:
+    def _exporter_verdicts(self) -> Mapping[str, str]:
         try:
-            told = verdicts(self._context.root)
+            verdicts = exporter_verdicts(self._exporter, self._deadline)
             complaint = ""
         except NoAnswerError as error:
-            told, complaint = {}, str(error)
+            verdicts, complaint = {}, str(error)
         if complaint and complaint != self._complaint:
-            self._context.log.warning("asking the device metrics exporter failed: %s", complaint)
+            self._log.warning("asking the device metrics exporter failed: %s", complaint)
         elif self._complaint and not complaint:
-            self._context.log.info("the device metrics exporter answers again")
+            self._log.info("the device metrics exporter answers again")
         self._complaint = complaint
-        return told
+        return verdicts

@@ -23,7 +23,7 @@ HOP = 15
 
 ACROSS = 41
 """Weight between partitions of two GPUs: a hop, and the way to it inside of either (kfd_crat.c,
-``kfd_fill_gpu_xgmi_link_to_gpu``). For partitions the driver tells neither hops nor bandwidth."""
+``kfd_fill_gpu_xgmi_link_to_gpu``). The driver reports neither hops nor bandwidth of partitions."""
 
 _FRAME_BUFFER = (1, 2)
 """Kinds of memory bank that are a GPU's own (``HSA_MEM_HEAP_TYPE_FB_PUBLIC``, ``…_FB_PRIVATE``)."""
@@ -38,7 +38,7 @@ class Node:
     ``addresses`` are those that the GPU can have on PCI, the likeliest first: early drivers put the number of
     a partition where that of the PCI function is. ``render`` is the name of its own DRM node,
     ``architecture`` the compiler's name for it (``gfx90a``), ``memory`` its own memory in MiB, ``simds`` and
-    ``compute_units`` how many it has of these; 0 where that is not told.
+    ``compute_units`` how many it has of these; 0 where that is unknown.
     """
 
     number: int
@@ -51,8 +51,8 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """How XGMI joins two nodes: over how many hops, and by how many links side by side."""
+class XgmiLink:
+    """How XGMI joins two nodes: over how many hops, and by how many parallel links."""
 
     hops: int
     links: int = 1
@@ -84,26 +84,26 @@ def read(sysfs: Sysfs) -> Topology:
 
 
 def generation(sysfs: Sysfs) -> str:
-    """A number that is another one after each change of the topology; empty without KFD."""
+    """A number that changes with the topology; empty without KFD."""
     return sysfs.text(f"{TOPOLOGY}/generation_id")
 
 
-def joints(sysfs: Sysfs, number: int) -> dict[int, Joint]:
+def xgmi_links(sysfs: Sysfs, number: int) -> dict[int, XgmiLink]:
     """How a node is joined with others over XGMI, by their numbers."""
-    found: dict[int, Joint] = {}
+    found: dict[int, XgmiLink] = {}
     for kind in ("io_links", "p2p_links"):
         for name in sysfs.names(f"{TOPOLOGY}/nodes/{number}/{kind}"):
             link = _properties(sysfs, f"{TOPOLOGY}/nodes/{number}/{kind}/{name}/properties")
             if link.get("type") == XGMI and "node_to" in link:
-                found.setdefault(link["node_to"], _joint(link))
+                found.setdefault(link["node_to"], _xgmi_link(link))
     return found
 
 
-def _joint(link: Mapping[str, int]) -> Joint:
+def _xgmi_link(link: Mapping[str, int]) -> XgmiLink:
     weight = link.get("weight", HOP)
     # the least bandwidth is that of one link, the most that of all (amdgpu_xgmi.c, amdgpu_xgmi_get_bandwidth)
     least, most = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)
-    return Joint(
+    return XgmiLink(
         hops=1 if weight == ACROSS else max(1, weight // HOP),
         links=max(1, most // least) if least else 1,
     )

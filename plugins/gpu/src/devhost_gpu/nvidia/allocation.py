@@ -7,14 +7,15 @@ runtimes set up for it need no change; ``device-specs`` with a driver directory 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from devhost.backend import AllocationError, Context, DeviceNode, Edits, Event, Mount
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import NVIDIA
-from devhost_gpu.options import GpuOptions, GpuUse
+from devhost_gpu.environment import DEFAULT, Timings
+from devhost_gpu.options import GpuOptions, GpuResourceOptions, mps_entries
 from devhost_gpu.vendor import Card, ContainerRequest
 
 from .cards import NvidiaFacts
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""What NVIDIA's container runtime reads the GPUs from that it is to put into a container."""
+"""The variable from which NVIDIA's container runtime reads the GPUs of a container."""
 
 VOLUMES = "/var/run/nvidia-container-devices"
-"""As a value of that variable: the runtime shall look at what is mounted in this directory instead."""
+"""As a value of that variable: the runtime reads the GPUs from the mounts in this directory instead."""
 
 CONTROL = {"nvidiactl": True, "nvidia-uvm": True, "nvidia-uvm-tools": False, "nvidia-modeset": False}
 """Nodes below ``/dev`` that every container needs, and whether CUDA cannot start without."""
 
 CHANNEL = "/dev/nvidia-caps-imex-channels/channel"
-"""What the node of an IMEX channel is called before its number."""
+"""The path of an IMEX channel's node without its number."""
 
 IN_CONTAINER = "/usr/local/nvidia"
 """Where a container sees the driver's directory: images made for CUDA have its ``lib64`` in their path."""
@@ -45,14 +46,14 @@ def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
     """What the strategies say, and how to reach the MPS server of the resource.
 
     Raises:
-        AllocationError: of one it is not known what a strategy needs to know.
+        AllocationError: something that a strategy needs is not known of a card.
     """
     own = [card.facts for card in cards if isinstance(card.facts, NvidiaFacts)]
     ordered = in_order(cards)
     return Edits.merge(
         [
             strategy_edits(own, request.options, request.sysfs.exists),
-            mps_edits(request.use, ordered, request.shares),
+            mps_edits(request.resource_options, ordered, request.shares),
         ]
     )
 
@@ -66,7 +67,7 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
         exists: whether the host has a path.
 
     Raises:
-        AllocationError: of one it is not known what the strategy needs to know.
+        AllocationError: something that a strategy needs is not known of a card.
     """
     ordered = sorted({card.uuid: card for card in cards}.values(), key=_order)
     parts: list[Edits] = []
@@ -75,8 +76,8 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
     if "volume-mounts" in options.strategies:
         mounts = tuple(Mount("/dev/null", f"{VOLUMES}/{_id(card, options)}") for card in ordered)
         parts.append(Edits(mounts=mounts, env={VISIBLE: VOLUMES}))
-    if options.tells_runtime or "cdi" in options.strategies:
-        parts.append(Edits(env=dict.fromkeys(_extras(options), "enabled")))
+    if options.uses_runtime or "cdi" in options.strategies:
+        parts.append(Edits(env=dict.fromkeys(_runtime_variables(options), "enabled")))
     root = dev_root(options, exists)
     parts.append(_channels(options, root, exists))
     if "device-specs" in options.strategies:
@@ -86,8 +87,8 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
         nodes += [_node(root, f"/dev/{name}", required=needed and alone) for name, needed in CONTROL.items()]
         parts.append(Edits(tuple(nodes), _driver(options)))
     if "cdi" in options.strategies:
-        names = [_specified(card) for card in ordered]
-        names += [name for card in ordered for name in card.cdi_extras]
+        names = [_cdi_name(card) for card in ordered]
+        names += [name for card in ordered for name in card.cdi_additional]
         parts.append(Edits(cdi_devices=tuple(names)))
     return Edits.merge(parts)
 
@@ -100,12 +101,12 @@ def in_order(cards: Sequence[Card]) -> list[Card]:
 
 
 def _order(card: NvidiaFacts) -> tuple[list[int], str]:
-    """NVIDIA's own order, so that the same cards are always told the same way."""
+    """NVIDIA's own order, so that the same cards always give the same answer."""
     return [int(part) for part in card.index.split(":") if part], card.uuid
 
 
 def _id(card: NvidiaFacts, options: GpuOptions) -> str:
-    """What the runtime is told a card by."""
+    """The name by which the runtime knows a card."""
     if options.device_ID_strategy == "index":
         if not card.index:
             raise AllocationError(f"{card.uuid or card.address}: its number is not known")
@@ -115,8 +116,8 @@ def _id(card: NvidiaFacts, options: GpuOptions) -> str:
     return card.uuid
 
 
-def _extras(options: GpuOptions) -> Iterator[str]:
-    """Variables that ask the runtime for what goes with GPUs."""
+def _runtime_variables(options: GpuOptions) -> Iterator[str]:
+    """Variables that request additional devices of the runtime."""
     if options.gds_enabled:
         yield "NVIDIA_GDS"
     if options.mofed_enabled:
@@ -126,7 +127,7 @@ def _extras(options: GpuOptions) -> Iterator[str]:
 
 
 def _paths(card: NvidiaFacts) -> Sequence[str]:
-    """The GPU's node; of a MIG instance also those that give access to it and nothing beside it."""
+    """The GPU's node; for a MIG instance also the nodes that give access to that instance alone."""
     if card.minor is None:
         raise AllocationError(
             f"{card.uuid or card.address}: the driver does not say which /dev/nvidia… it is"
@@ -142,7 +143,7 @@ def _node(root: str, path: str, *, required: bool = True) -> DeviceNode:
 
 
 def dev_root(options: GpuOptions, exists: Callable[[str], bool]) -> str:
-    """What stands before ``/dev/nvidia…`` on the host; empty where nothing does."""
+    """The prefix of ``/dev/nvidia…`` on the host; empty where there is none."""
     if options.dev_root:
         return options.dev_root.rstrip("/")
     root = options.driver_root.rstrip("/")
@@ -174,7 +175,7 @@ def _driver(options: GpuOptions) -> tuple[Mount, ...]:
     )
 
 
-def _specified(card: NvidiaFacts) -> str:
+def _cdi_name(card: NvidiaFacts) -> str:
     if not card.cdi:
         raise AllocationError(f"{card.uuid or card.address}: no CDI specification names it")
     return card.cdi
@@ -189,7 +190,7 @@ def _specified(card: NvidiaFacts) -> str:
 DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-"""What a client reads of its server, and of its own limits (NVIDIA's MPS documentation)."""
+"""The variables with a client's server and its limits (NVIDIA's MPS documentation)."""
 
 USUAL = "/tmp/nvidia-mps"
 """The directory of pipes that CUDA takes without a variable."""
@@ -200,12 +201,9 @@ SHM = "/dev/shm"
 MPS_CONTROL = "control"
 """The control daemon's socket in the directory of pipes: it exists while the daemon runs."""
 
-MPS_TICK = 2.0
-"""Seconds between two looks for sockets that came or went."""
 
-
-def mps_edits(use: GpuUse, cards: Sequence[Card], shares: Mapping[str, Fraction]) -> Edits:
-    """What a container needs to be a client of the server; nothing where it has no whole GPU.
+def mps_edits(use: GpuResourceOptions, cards: Sequence[Card], shares: Mapping[str, Fraction]) -> Edits:
+    """What a container needs to use the MPS server; nothing where it has no whole GPU.
 
     Args:
         cards: NVIDIA's, in the order in which CUDA numbers them.
@@ -223,7 +221,7 @@ def mps_edits(use: GpuUse, cards: Sequence[Card], shares: Mapping[str, Fraction]
 
 
 def _mps_limits(cards: Sequence[Card], shares: Mapping[str, Fraction]) -> dict[str, str]:
-    """Of several cards the smallest share decides about threads; memory is limited on each by itself."""
+    """The limits of a client: the smallest share decides about threads; each card limits its own memory."""
     parts = [shares.get(card.id, 1) for card in cards]
     sizes = [card.device.attributes.get("memory") for card in cards]
     memory = ",".join(
@@ -235,14 +233,14 @@ def _mps_limits(cards: Sequence[Card], shares: Mapping[str, Fraction]) -> dict[s
     return threads | ({MEMORY: memory} if memory else {})
 
 
-def _mps_pipes(use: GpuUse) -> str:
+def _mps_pipes(use: GpuResourceOptions) -> str:
     """The directory of pipes on the host."""
     assert use.mps is not None
     root = use.mps.root.rstrip("/")
     return f"{root}/{use.resource}/pipe" if use.mps.root else use.mps.pipe_directory.rstrip("/")
 
 
-def _mps_pipes_in_container(use: GpuUse) -> str:
+def _mps_pipes_in_container(use: GpuResourceOptions) -> str:
     assert use.mps is not None
     return f"/mps/{use.resource}/pipe" if use.mps.root else use.mps.pipe_directory.rstrip("/")
 
@@ -251,45 +249,41 @@ def _is_whole(card: Card) -> bool:
     return card.vendor == NVIDIA and isinstance(card.facts, NvidiaFacts) and not card.facts.is_mig
 
 
-class Servers:
-    """Whether the servers run that the entries of the file name."""
+class MpsServers:
+    """Checks whether the MPS servers run that the configured entries name."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, timings: Timings = DEFAULT) -> None:
         self._context = context
+        self._timings = timings
         self._sysfs = Sysfs(context.root)
         # Replaced whole, never changed: the look sets it on another thread.
         self._shown: Mapping[str, str] = {}
 
-    def look(self) -> Mapping[str, str]:
-        """Why cards cannot be used through MPS, by what the uses are called; nothing for those that can."""
-        self._shown = self._silent()
+    def refresh(self) -> Mapping[str, str]:
+        """Reads which servers do not run: the reason, by the name of the use (``Device.unusable_for``)."""
+        self._shown = self._not_running()
         return self._shown
 
-    def judged(self, card: Card) -> Card:
-        """A card with what the last look found, where that concerns it."""
+    def apply(self, card: Card) -> Card:
+        """A card with the result of the last :meth:`refresh`, where that concerns it."""
         if not self._shown or not _is_whole(card):
             return card
         reasons = {**card.device.unusable_for, **self._shown}
         return replace(card, device=replace(card.device, unusable_for=reasons))
 
     async def watch(self) -> AsyncIterator[Event]:
-        """An event when a server has come or gone."""
+        """An event when a server has started or ended."""
         while True:
-            await asyncio.sleep(MPS_TICK)
-            named = uses(self._context.entries)
-            if named and await self._context.run_blocking(self._silent) != self._shown:
+            await asyncio.sleep(self._timings.mps_check)
+            named = mps_entries(self._context.entries)
+            if named and await self._context.run_blocking(self._not_running) != self._shown:
                 yield Event("nvidia", "change")
 
-    def _silent(self) -> dict[str, str]:
+    def _not_running(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for use in uses(self._context.entries):
+        for use in mps_entries(self._context.entries):
             if not self._sysfs.exists(socket := f"{_mps_pipes(use)}/{MPS_CONTROL}"):
                 found[use.mps_use] = (
                     f"the MPS server of {use.resource} is not running: {socket} does not exist"
                 )
         return found
-
-
-def uses(entries: Collection[object]) -> list[GpuUse]:
-    """Those of the entries that name an MPS server."""
-    return [entry for entry in entries if isinstance(entry, GpuUse) and entry.mps]

@@ -21,28 +21,28 @@ class NvidiaFacts:
     """A GPU, or a MIG instance of one.
 
     ``uuid``
-        ``GPU-…`` or ``MIG-…``; empty for a GPU that no driver of NVIDIA's has told of, which is withheld.
+        ``GPU-…`` or ``MIG-…``; empty for a GPU of which the driver has not reported it: it is withheld.
     ``gpu_uuid``
         That of the physical GPU: the same for a GPU, the parent's for a MIG instance.
     ``address``
         PCI address of the physical GPU, ``0000:3b:00.0``.
     ``index``
         The number in NVIDIA's own order as ``NVIDIA_VISIBLE_DEVICES`` takes it: ``0``, or ``0:1`` for a MIG
-        instance; empty where it is not known. It may be another after a reboot.
+        instance; empty where it is unknown. It may change at a reboot.
     ``minor``
-        The physical GPU's node is ``/dev/nvidia<minor>``; ``None`` where it is not known.
+        The physical GPU's node is ``/dev/nvidia<minor>``; ``None`` where it is unknown.
     ``instance``
         Of a MIG instance: the ids of its GPU instance and of its compute instance.
     ``capabilities``
         Of a MIG instance: the minors of the capability nodes that give access to these two,
-        ``/dev/nvidia-caps/nvidia-cap<minor>``. Empty where the driver does not say.
+        ``/dev/nvidia-caps/nvidia-cap<minor>``. Empty where the driver does not report them.
     ``shape``
-        Of a MIG instance, where NVML tells it.
+        Of a MIG instance, where NVML reports it.
     ``cdi``
-        What a CDI specification of the toolkit calls it, ``nvidia.com/gpu=GPU-…``; empty where none does,
-        or nobody has looked.
-    ``cdi_extras``
-        What goes with it there, by such names: ``…/gds=all``, ``…/imex-channel=0``.
+        Its qualified name in a CDI specification, ``nvidia.com/gpu=GPU-…``; empty where no specification
+        names it, or CDI is not used.
+    ``cdi_additional``
+        The qualified names of additional devices that a container gets with it: ``…/gds=all``.
     """
 
     uuid: str
@@ -54,7 +54,7 @@ class NvidiaFacts:
     capabilities: tuple[int, ...] = ()
     shape: Shape | None = None
     cdi: str = ""
-    cdi_extras: tuple[str, ...] = ()
+    cdi_additional: tuple[str, ...] = ()
 
     @property
     def is_mig(self) -> bool:
@@ -63,7 +63,7 @@ class NvidiaFacts:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The device nodes that are its alone, or its and its siblings'; not the driver's control nodes."""
+        """Its device nodes, also those that it shares with its siblings; not the driver's control nodes."""
         own = () if self.minor is None else (f"/dev/nvidia{self.minor}",)
         return (*own, *(f"{CAPABILITIES}/nvidia-cap{minor}" for minor in self.capabilities))
 
@@ -78,7 +78,7 @@ _MINOR = re.compile(r"DeviceFileMinor:\s*(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Information:
-    """What the driver tells of one GPU. ``uuid`` is empty for one that has not been woken up yet."""
+    """What the driver reports about one GPU. ``uuid`` is empty for one that has not been woken up yet."""
 
     uuid: str = ""
     minor: int | None = None
@@ -86,15 +86,15 @@ class Information:
     is_excluded: bool = False
 
 
-class Proc:
-    """Reads the driver's files. Nothing is remembered."""
+class DriverFiles:
+    """Reads what NVIDIA's driver reports under ``/proc/driver/nvidia``, with or without NVML."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the driver is loaded and nobody is about to unload it (module_state, ``initstate``)."""
+        """Whether the driver is loaded and is not being unloaded (module_state, ``initstate``)."""
         return self._sysfs.exists(PROC_DRIVER) and self._sysfs.text(f"{MODULE}/initstate") != "going"
 
     def version(self) -> str:
@@ -105,7 +105,7 @@ class Proc:
         return found[1] if found else ""
 
     def information(self, address: str) -> Information:
-        """What it tells of the GPU at a PCI address."""
+        """What it reports about the GPU at a PCI address."""
         fields = {}
         for line in self._sysfs.text(f"{PROC_DRIVER}/gpus/{address}/information").splitlines():
             key, _, value = line.partition(":")
@@ -121,7 +121,7 @@ class Proc:
     def capabilities(self, minor: int | None, gi: int, ci: int) -> tuple[int, ...]:
         """The minors of the nodes that give access to a GPU instance and one of its compute instances.
 
-        Empty where the driver does not tell both. (NVIDIA's MIG user guide, "Device Nodes and Capabilities".)
+        Empty where the driver does not report both (MIG user guide, "Device Nodes and Capabilities").
         """
         base = f"{PROC_DRIVER}/capabilities/gpu{minor}/mig/gi{gi}"
         found = [
@@ -135,7 +135,7 @@ _NAME = re.compile(r"\bMIG ((?:\d+c\.)?\d+g\.\d+gb(?:[+-][a-z.+-]*)?)")
 
 
 def profile(instance: Instance, gpu_memory: int | None) -> str:
-    """The profile of a MIG instance: by its name, else by its shape; empty where neither tells.
+    """The profile of a MIG instance: by its name, else by its shape; empty where neither has it.
 
     A compute instance that does not have all of its GPU instance's slices bears their number in front.
 
@@ -166,8 +166,8 @@ DRIVER = "nvidia"
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
-    """What is known of one GPU: ``gpu`` what NVML last told, ``information`` what the driver does.
+class GpuState:
+    """What is known of one GPU: ``gpu`` as NVML last reported it, ``information`` as the driver does.
 
     ``reason`` is why it, or all of them, cannot be used; empty if nothing speaks against it.
     """
@@ -181,7 +181,7 @@ class Knowledge:
 
     @property
     def uuid(self) -> str:
-        """Its UUID, if anything tells it."""
+        """Its UUID, if it is known."""
         return self.gpu.uuid if self.gpu else self.information.uuid
 
     @property
@@ -190,24 +190,24 @@ class Knowledge:
         return self.information.minor if self.gpu is None else self.gpu.minor
 
 
-def whole(known: Knowledge) -> Card:
+def gpu_card(state: GpuState) -> Card:
     """The card of a GPU as a whole."""
-    adapter, gpu = known.adapter, known.gpu
-    withheld = _why_withheld(known)
+    adapter, gpu = state.adapter, state.gpu
+    withheld = _why_withheld(state)
     facts = NvidiaFacts(
-        uuid=known.uuid,
-        gpu_uuid=known.uuid,
+        uuid=state.uuid,
+        gpu_uuid=state.uuid,
         address=adapter.address,
         index="" if gpu is None or gpu.index is None else str(gpu.index),
-        minor=known.minor,
+        minor=state.minor,
     )
     device = Device(
-        id=known.uuid or adapter.id,
+        id=state.uuid or adapter.id,
         attributes=_present(
             {
-                **_shared(known),
+                **_shared(state),
                 "kind": VF if adapter.is_virtual else GPU,
-                "uuid": known.uuid,
+                "uuid": state.uuid,
                 "index": gpu.index if gpu else None,
                 "memory": gpu.memory if gpu else None,
                 "renderNode": adapter.render_node,
@@ -218,31 +218,31 @@ def whole(known: Knowledge) -> Card:
         part_of=parents(adapter),
         numa_nodes=_numa(adapter),
         pcie_path=adapter.pcie_path,
-        health=_health(known.reason),
+        health=_health(state.reason),
         withheld=withheld,
     )
     return Card(device, NVIDIA, facts)
 
 
-def part(
-    known: Knowledge, instance: Instance, reason: str, capabilities: Callable[[int, int], tuple[int, ...]]
+def mig_card(
+    state: GpuState, instance: Instance, reason: str, capabilities: Callable[[int, int], tuple[int, ...]]
 ) -> Card:
     """The card of a MIG instance.
 
     Args:
-        known: its GPU.
-        instance: what NVML tells of it.
+        state: its GPU.
+        instance: what NVML reports about it.
         reason: why it cannot be used; empty if it can.
         capabilities: gives the minors of its capability nodes.
     """
-    adapter, gpu = known.adapter, known.gpu
+    adapter, gpu = state.adapter, state.gpu
     number = gpu.index if gpu else None
     facts = NvidiaFacts(
         uuid=instance.uuid,
-        gpu_uuid=known.uuid,
+        gpu_uuid=state.uuid,
         address=adapter.address,
         index="" if number is None else f"{number}:{instance.index}",
-        minor=known.minor,
+        minor=state.minor,
         instance=(instance.gi, instance.ci),
         capabilities=capabilities(instance.gi, instance.ci),
         shape=instance.shape,
@@ -252,13 +252,13 @@ def part(
         id=instance.uuid,
         attributes=_present(
             {
-                **_shared(known),
+                **_shared(state),
                 "kind": MIG,
                 "uuid": instance.uuid,
                 "index": instance.index,
                 "memory": instance.memory,
                 "profile": profile(instance, gpu.memory if gpu else None),
-                "parent": known.uuid,
+                "parent": state.uuid,
             }
         ),
         claims=frozenset({f"mig:{instance.uuid}", *own}),
@@ -270,25 +270,25 @@ def part(
     return Card(device, NVIDIA, facts)
 
 
-def _shared(known: Knowledge) -> dict[str, AttributeValue | None]:
+def _shared(state: GpuState) -> dict[str, AttributeValue | None]:
     """The attributes that a GPU and its instances have alike."""
-    gpu, found = known.gpu, of_adapter(known.adapter)
+    gpu, found = state.gpu, of_adapter(state.adapter)
     del found["renderNode"], found["cardNode"]  # they reach the whole GPU
     return {
         **found,
         "vendor": NVIDIA,
-        "product": gpu.name if gpu else known.information.model,
+        "product": gpu.name if gpu else state.information.model,
         "architecture": gpu.architecture if gpu else "",
         "computeCapability": gpu.capability if gpu else "",
-        "driverVersion": known.driver_version,
-        "cudaVersion": known.cuda_version,
+        "driverVersion": state.driver_version,
+        "cudaVersion": state.cuda_version,
         "firmware": gpu.firmware if gpu else "",
         "serial": gpu.serial if gpu else "",
     }
 
 
-def _why_withheld(known: Knowledge) -> str:
-    adapter, gpu = known.adapter, known.gpu
+def _why_withheld(state: GpuState) -> str:
+    adapter, gpu = state.adapter, state.gpu
     if adapter.num_vfs:
         plural = "s" * (adapter.num_vfs > 1)
         return f"it has {adapter.num_vfs} virtual function{plural}, which belong to virtual machines"
@@ -296,10 +296,10 @@ def _why_withheld(known: Knowledge) -> str:
         return "it is a virtual function, which belongs to a virtual machine"
     if adapter.driver and adapter.driver != DRIVER:
         return f"it is bound to {adapter.driver}, which makes no GPU of it for containers"
-    if known.information.is_excluded:
+    if state.information.is_excluded:
         return "its driver was told to leave it out (NVreg_ExcludedGpus)"
-    if not known.uuid:
-        return known.reason or "its driver has not told its UUID"
+    if not state.uuid:
+        return state.reason or "its driver has not told its UUID"
     if gpu is None:
         return ""
     if gpu.mig:

@@ -1,29 +1,30 @@
 """What makes an NVIDIA GPU unhealthy, and when it is healthy again.
 
 A sign (an Xid, a failed check) shows at once. Time alone heals nothing: an incident is closed only by a check
-that finds nothing wrong and that began a while after the last sign.
+that finds no fault and that began a while after the last sign.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from devhost.backend.errors import BackendError
+from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.nvml import reports
-from devhost_gpu.nvml.keeper import Keeper
-from devhost_gpu.nvml.reports import DRAINED, LOST, RESET_REQUIRED, Check, Trouble
-from devhost_gpu.nvml.session import Message
+from devhost_gpu.nvml.process import Message, Reply
+from devhost_gpu.nvml.reports import DRAINED, LOST, RESET_REQUIRED, Check, NvmlError
 
 from .cards import NvidiaFacts
 
 APPLICATION_ERRORS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a program can cause on a GPU that is well. It is the list of NVIDIA's own device plugin."""
+"""Xids that a program can cause on a healthy GPU: the list of NVIDIA's own device plugin."""
 
 RECOVERY_ACTION_CHANGED = 154
-"""Says that what NVIDIA recommends to do has changed, perhaps to nothing: a reason to look, not a fault."""
+"""Reports that NVIDIA's recommended action has changed, perhaps to none: a reason to check, not a fault."""
 
 WORDS = {
     46: "the GPU stopped processing",
@@ -46,10 +47,10 @@ WORDS = {
     143: "the GPU could not be initialised",
     149: "NVLink error",
 }
-"""The more frequent ones in words, after NVIDIA's catalogue of Xid errors."""
+"""The more frequent ones in words, from NVIDIA's catalogue of Xid errors."""
 
 NEEDS_RESET = frozenset({46, 48, 61, 62, 64, 69, 74, 79, 95, 110, 119, 120, 121, 140, 143, 149})
-"""After these a GPU usually works again only when it was reset, which needs it to be open nowhere."""
+"""After these a GPU usually works again only after a reset, for which no process may have it open."""
 
 
 class XidRule:
@@ -57,7 +58,7 @@ class XidRule:
 
     Args:
         ignored: those that do not, besides :data:`APPLICATION_ERRORS`; or ``"all"``.
-        heeded: those of either that do all the same.
+        heeded: those that do although they would be ignored.
     """
 
     def __init__(self, ignored: Literal["all"] | Collection[int] = (), heeded: Collection[int] = ()) -> None:
@@ -67,7 +68,7 @@ class XidRule:
         self._harmless = APPLICATION_ERRORS | {*extra} | {RECOVERY_ACTION_CHANGED}
 
     def matters(self, xid: int) -> bool:
-        """Whether this one does."""
+        """Whether this Xid makes a GPU Unhealthy."""
         return xid in self._heeded or not (self._ignores_all or xid in self._harmless)
 
 
@@ -77,14 +78,8 @@ def xid_reason(xid: int) -> str:
     return f"{words} (Xid {xid})" if words else f"the driver reported Xid {xid}"
 
 
-HOLD = 10.0
-"""Seconds after the last sign from which on a check can close a case."""
-
-BLIND_HOLD = 300.0
-"""The same after an event on a GPU that cannot tell whether it needs a reset (an older driver or GPU)."""
-
 MOST_REASONS = 3
-"""Of one case; what comes later adds nothing for whoever reads it."""
+"""Reasons of one incident; further ones would not help a reader."""
 
 RECOVERY_ACTIONS = {
     1: "it needs a reset",
@@ -100,31 +95,39 @@ RECOVERY_ACTIONS = {
 _RESETS = frozenset({1, 2, 4, 6, 7})
 
 Instance = tuple[int, int | None]
-"""Ids of a GPU instance and, if it is about that alone, of one of its compute instances."""
+"""Ids of a GPU instance and, if only that one is concerned, of one of its compute instances."""
 
 
 @dataclass(slots=True)
-class _Case:
+class _Incident:
     reasons: list[str] = field(default_factory=list)
     last: float = 0.0
-    hold: float = HOLD
-    event: bool = False
+    is_event: bool = False
 
 
 @dataclass(slots=True)
-class _Patient:
-    cases: dict[Instance | None, _Case] = field(default_factory=dict)
+class _GpuIncidents:
+    incidents: dict[Instance | None, _Incident] = field(default_factory=dict)
     needs_reset: bool = False
 
 
-class Cases:
-    """What is wrong with each GPU, by any name for it. Only those that are ill take memory."""
+class Incidents:
+    """The faults of each GPU, by any name for it. Pure: the caller passes times, seconds of one clock.
 
-    def __init__(self) -> None:
-        self._patients: dict[str, _Patient] = {}
-        self._sighted: set[str] = set()
+    Only unhealthy GPUs take memory.
 
-    def happened(
+    Args:
+        hold: seconds after the last sign before a check can close an incident.
+        blind_hold: the same after an event of a GPU that cannot report whether it needs a reset.
+    """
+
+    def __init__(self, hold: float = DEFAULT.hold, blind_hold: float = DEFAULT.blind_hold) -> None:
+        self._hold = hold
+        self._blind_hold = blind_hold
+        self._gpus: dict[str, _GpuIncidents] = {}
+        self._reporting: set[str] = set()
+
+    def add_event(
         self,
         gpu: str,
         reason: str,
@@ -133,87 +136,85 @@ class Cases:
         *,
         needs_reset: bool = False,
     ) -> None:
-        """An event says that a GPU is ill, or only one of its MIG instances."""
-        case = self._add(gpu, reason, now, instance)
-        case.event = True
+        """Takes an event that makes a GPU, or only one of its MIG instances, unhealthy."""
+        self._add(gpu, reason, now, instance).is_event = True
         if needs_reset and instance is None:
-            self._patients[gpu].needs_reset = True
+            self._gpus[gpu].needs_reset = True
 
-    def checked(self, gpu: str, found: Check | Trouble, began: float) -> None:
-        """A check that began then has ended."""
-        reason = wrong(found)
+    def add_check(self, gpu: str, found: Check | NvmlError, began: float) -> None:
+        """Takes the result of a check that began then."""
+        reason = fault(found)
         if isinstance(found, Check) and found.recovery is not None:
-            self._sighted.add(gpu)
+            self._reporting.add(gpu)
         if reason:
             self._add(gpu, reason, began, None)
-            self._patients[gpu].needs_reset |= _wants_release(found)
+            self._gpus[gpu].needs_reset |= _needs_release(found)
             return
-        patient = self._patients.get(gpu)
-        if patient is None:
+        state = self._gpus.get(gpu)
+        if state is None:
             return
-        for instance, case in list(patient.cases.items()):
-            hold = BLIND_HOLD if case.event and gpu not in self._sighted else HOLD
-            if began >= case.last + hold:
-                del patient.cases[instance]
-        if not patient.cases:
-            del self._patients[gpu]
+        for instance, incident in list(state.incidents.items()):
+            is_blind = incident.is_event and gpu not in self._reporting
+            if began >= incident.last + (self._blind_hold if is_blind else self._hold):
+                del state.incidents[instance]
+        if not state.incidents:
+            del self._gpus[gpu]
 
-    def began_anew(self, gpu: str) -> None:
-        """Its driver let it go, and so it was reset: a check need not wait for as long as if it had not."""
-        if patient := self._patients.get(gpu):
-            patient.needs_reset = False
-            for case in patient.cases.values():
-                case.event = False
+    def was_reset(self, gpu: str) -> None:
+        """Its driver released it, which resets it: the next check need not wait as long as after an event."""
+        if state := self._gpus.get(gpu):
+            state.needs_reset = False
+            for incident in state.incidents.values():
+                incident.is_event = False
 
     def reason(self, gpu: str, gi: int | None = None, ci: int | None = None) -> str:
         """Why a GPU, or one of its MIG instances, cannot be used; empty if it can."""
-        patient = self._patients.get(gpu)
-        if patient is None:
+        state = self._gpus.get(gpu)
+        if state is None:
             return ""
         scopes: Iterable[Instance | None] = (None,) if gi is None else (None, (gi, None), (gi, ci))
-        reasons = [
-            reason for scope in scopes if scope in patient.cases for reason in patient.cases[scope].reasons
-        ]
-        return "; ".join(reasons)
+        found = [state.incidents[scope].reasons for scope in scopes if scope in state.incidents]
+        return "; ".join(reason for reasons in found for reason in reasons)
 
-    def told(self) -> Mapping[tuple[str, Instance | None], tuple[str, ...]]:
-        """Every reason that is given now, by GPU and instance."""
+    def reasons(self) -> Mapping[tuple[str, Instance | None], tuple[str, ...]]:
+        """Every reason there is now, by GPU and instance."""
         return {
-            (gpu, instance): tuple(case.reasons)
-            for gpu, patient in self._patients.items()
-            for instance, case in patient.cases.items()
+            (gpu, instance): tuple(incident.reasons)
+            for gpu, state in self._gpus.items()
+            for instance, incident in state.incidents.items()
         }
 
     @property
-    def ill(self) -> frozenset[str]:
-        """The GPUs that have a case, or an instance that has."""
-        return frozenset(self._patients)
+    def unhealthy(self) -> frozenset[str]:
+        """The GPUs with an incident, also with one of an instance."""
+        return frozenset(self._gpus)
 
     @property
-    def to_let_go(self) -> frozenset[str]:
+    def to_release(self) -> frozenset[str]:
         """Those that must be reset, or are being drained, and so must not be held open."""
-        return frozenset(gpu for gpu, patient in self._patients.items() if patient.needs_reset)
+        return frozenset(gpu for gpu, state in self._gpus.items() if state.needs_reset)
 
-    def forget(self, known: Iterable[str]) -> None:
-        """Closes the cases of all other GPUs: they are not here any more."""
-        for gpu in self._patients.keys() - {*known}:
-            del self._patients[gpu]
+    def keep_only(self, present: Iterable[str]) -> None:
+        """Closes the incidents of all other GPUs: they are gone."""
+        for gpu in self._gpus.keys() - {*present}:
+            del self._gpus[gpu]
 
-    def _add(self, gpu: str, reason: str, now: float, instance: Instance | None) -> _Case:
-        case = self._patients.setdefault(gpu, _Patient()).cases.setdefault(instance, _Case())
-        case.last = max(case.last, now)
-        if reason not in case.reasons and len(case.reasons) < MOST_REASONS:
-            case.reasons.append(reason)
-        return case
+    def _add(self, gpu: str, reason: str, now: float, instance: Instance | None) -> _Incident:
+        incidents = self._gpus.setdefault(gpu, _GpuIncidents()).incidents
+        incident = incidents.setdefault(instance, _Incident())
+        incident.last = max(incident.last, now)
+        if reason not in incident.reasons and len(incident.reasons) < MOST_REASONS:
+            incident.reasons.append(reason)
+        return incident
 
 
-def wrong(found: Check | Trouble) -> str:
-    """What a check found wrong with a GPU; empty if nothing is.
+def fault(found: Check | NvmlError) -> str:
+    """The fault that a check found in a GPU; empty if it found none.
 
-    Memory that waits for a reset to be replaced counts where uncorrectable errors are among the reasons: what
-    correctable ones led to is worked around already.
+    Memory that waits for a reset to be replaced counts if uncorrectable errors are among the reasons: the
+    driver already works around correctable ones.
     """
-    if isinstance(found, Trouble):
+    if isinstance(found, NvmlError):
         return str(found)
     if found.recovery:
         action = RECOVERY_ACTIONS.get(found.recovery, f"recovery action {found.recovery} is due")
@@ -227,13 +228,14 @@ def wrong(found: Check | Trouble) -> str:
     return ""
 
 
-def heeded(found: Check | Trouble, checks: Collection[str]) -> Check | Trouble | None:
-    """What of this counts; ``None`` if none of it does.
+def counted(found: Check | NvmlError, checks: Collection[str]) -> Check | NvmlError | None:
+    """The part of a result that counts; ``None`` if no part does.
 
     Args:
-        checks: in the words of the option ``healthChecks``. That NVML cannot reach a GPU always counts.
+        found: the result of a check.
+        checks: the values of the option ``healthChecks``. That NVML cannot reach a GPU always counts.
     """
-    if isinstance(found, Trouble):
+    if isinstance(found, NvmlError):
         return None if found.code == DRAINED and "drain" not in checks else found
     if "recovery" not in checks and found.recovery:
         found = replace(found, recovery=0)
@@ -242,17 +244,11 @@ def heeded(found: Check | Trouble, checks: Collection[str]) -> Check | Trouble |
     return found
 
 
-def _wants_release(found: Check | Trouble) -> bool:
-    if isinstance(found, Trouble):
+def _needs_release(found: Check | NvmlError) -> bool:
+    if isinstance(found, NvmlError):
         return found.code in (LOST, RESET_REQUIRED, DRAINED)
     return found.recovery in _RESETS or found.retirement_pending or found.remap_pending
 
-
-PATIENCE = 4.0
-"""Seconds a check waits for its answer."""
-
-ALONE_EVERY = 15.0
-"""Seconds between two questions to a GPU that was let go."""
 
 _EVENTS = {
     "ecc": ("uncorrectable memory error (double-bit ECC)", "ecc"),
@@ -260,59 +256,72 @@ _EVENTS = {
     "poison": ("fatal memory error (poison)", "ecc"),
     "unavailable": ("its driver says that it is unavailable", "recovery"),
 }
-"""Events that show by themselves that a GPU is unhealthy, and the check to which they belong."""
+"""Events that show by themselves that a GPU is unhealthy, and the health check to which they belong."""
 
 
-class Care:
-    """Who is ill, and why. Methods may be called from any thread; GPUs go by their PCI addresses.
+class Nvml(Protocol):
+    """What a :class:`HealthMonitor` needs of :class:`devhost_gpu.nvml.client.NvmlClient`."""
+
+    def ask(self, do: str, patience: float) -> Reply:
+        """Asks about all GPUs. Raises a ``BackendError`` if there is no answer."""
+
+    def ask_alone(self, address: str) -> Check | NvmlError | None:
+        """Asks one GPU that was released; ``None`` if that could not be found out."""
+
+
+class HealthMonitor:
+    """Which GPUs are unhealthy, and why. Methods may be called from any thread; GPUs go by PCI address.
 
     Args:
-        keeper: asks NVML.
+        client: asks NVML.
         rule: which Xids matter.
+        checks: what counts, the values of the option ``healthChecks``.
+        on_change: called when the state of a GPU that was asked alone may have changed.
+        timings: durations.
         clock: monotonic seconds.
-        changed: called when a GPU that was asked alone may be another than before.
-        checks: what counts, in the words of the option ``healthChecks``.
     """
 
     def __init__(
         self,
-        keeper: Keeper,
+        client: Nvml,
         rule: XidRule,
-        clock: Callable[[], float],
-        changed: Callable[[], None],
         checks: Collection[str],
+        on_change: Callable[[], None],
+        timings: Timings = DEFAULT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._keeper = keeper
+        self._client = client
         self._rule = rule
-        self._clock = clock
-        self._changed = changed
         self._checks = checks
+        self._on_change = on_change
+        self._timings = timings
+        self._clock = clock
         self._lock = threading.Lock()
-        self._cases = Cases()
+        self._incidents = Incidents(timings.hold, timings.blind_hold)
         self._asked_alone: dict[str, float] = {}
-        self._doubt = False
+        self._is_check_due = False
 
     @property
     def is_needed(self) -> bool:
-        """Whether somebody should be asked soon."""
+        """Whether any GPU should be checked soon."""
         with self._lock:
-            return self._doubt or bool(self._cases.ill)
+            return self._is_check_due or bool(self._incidents.unhealthy)
 
     @property
-    def is_urgent(self) -> bool:
-        """Whether all should be asked at once."""
-        return self._doubt
+    def is_check_due(self) -> bool:
+        """Whether all GPUs should be checked at once."""
+        return self._is_check_due
 
     @property
-    def away(self) -> frozenset[str]:
+    def released(self) -> frozenset[str]:
         """Those that must be reset, or are being drained, and so must not be held open."""
         with self._lock:
-            return self._cases.to_let_go
+            return self._incidents.to_release
 
-    def told(self) -> object:
-        """All that is said of anybody, to be compared with what was said before."""
+    def reasons(self) -> object:
+        """Every reason there is now, to be compared with an earlier state."""
         with self._lock:
-            return self._cases.told()
+            return self._incidents.reasons()
 
     def reason(self, facts: NvidiaFacts) -> str:
         """Why a GPU or an instance cannot be used; empty if it can."""
@@ -321,34 +330,34 @@ class Care:
     def reason_at(self, gpu: str, instance: tuple[int, int] | None = None) -> str:
         """The same by address, and the ids of the instance."""
         with self._lock:
-            return self._cases.reason(gpu, *(instance or ()))
+            return self._incidents.reason(gpu, *(instance or ()))
 
-    def meet(self, here: Collection[str], bound: Collection[str], hung: Iterable[str]) -> None:
-        """Takes note of who is here, whom the driver has, and at whom NVML hung."""
+    def update_gpus(self, present: Collection[str], bound: Collection[str], hung: Iterable[str]) -> None:
+        """Takes which GPUs exist, which of them the driver has, and at which of them NVML hung."""
         with self._lock:
-            self._cases.forget(here)
-            for gpu in {*here} - {*bound}:
-                self._cases.began_anew(gpu)
+            self._incidents.keep_only(present)
+            for gpu in {*present} - {*bound}:
+                self._incidents.was_reset(gpu)
             for gpu in hung:
                 text = "NVML hung when it was asked about it"
-                self._cases.happened(gpu, text, self._clock(), needs_reset=True)
+                self._incidents.add_event(gpu, text, self._clock(), needs_reset=True)
 
-    def doubt(self) -> None:
-        """All should be asked at once: something may have happened that nobody heard."""
-        self._doubt = True
+    def request_check(self) -> None:
+        """Asks for a check of all GPUs at once: events may have been missed."""
+        self._is_check_due = True
 
-    def take(self, found: Mapping[str, reports.Check | reports.Trouble], began: float) -> None:
-        """Takes what a question that was put then found."""
+    def add_checks(self, found: Mapping[str, Check | NvmlError], began: float) -> None:
+        """Takes the answers to a request that was sent then."""
         with self._lock:
             for gpu, one in found.items():
-                if (counts := heeded(one, self._checks)) is not None:
-                    self._cases.checked(gpu, counts, began - one.age)
+                if (counts := counted(one, self._checks)) is not None:
+                    self._incidents.add_check(gpu, counts, began - one.age)
 
-    def hear(self, event: Message) -> None:
+    def add_event(self, event: Message) -> None:
         """Takes an event of the program's."""
         kind = event["event"]
         if kind == "recovery" or (kind == "xid" and event["data"] == RECOVERY_ACTION_CHANGED):
-            self._doubt = True
+            self._is_check_due = True
         if kind == "xid" and "xid" in self._checks and self._rule.matters(event["data"]):
             text, needs_reset = xid_reason(event["data"]), event["data"] in NEEDS_RESET
         elif kind in _EVENTS and _EVENTS[kind][1] in self._checks:
@@ -357,35 +366,36 @@ class Care:
             return
         instance = (event["gi"], event.get("ci")) if "gi" in event else None
         with self._lock:
-            self._cases.happened(event["gpu"], text, self._clock(), instance, needs_reset=needs_reset)
+            self._incidents.add_event(event["gpu"], text, self._clock(), instance, needs_reset=needs_reset)
 
     def check(self, bound: frozenset[str], *, everything: bool = False) -> None:
-        """Asks those that are ill how they are, or all of them."""
+        """Asks NVML about the GPUs if any is unhealthy, a check is due, or ``everything`` is wanted."""
         with self._lock:
-            ill, away = self._cases.ill & bound, self._cases.to_let_go & bound
-            everything |= self._doubt
-            self._doubt = False
-        if everything or ill - away:
+            unhealthy, released = self._incidents.unhealthy & bound, self._incidents.to_release & bound
+            everything |= self._is_check_due
+            self._is_check_due = False
+        if everything or unhealthy - released:
             try:
-                reply = self._keeper.ask("probe", PATIENCE)
+                reply = self._client.ask("probe", self._timings.answer)
             except BackendError:
-                self._doubt |= everything  # the looks tell of it
+                self._is_check_due |= everything  # scans report the error
             else:
-                self.take(reports.checks(reply.content), reply.since)
-        for gpu in away:
+                self.add_checks(reports.checks(reply.content), reply.since)
+        for gpu in released:
             self._check_alone(gpu)
 
     def _check_alone(self, gpu: str) -> None:
-        """Asks one that was let go, on a thread of its own: it is opened for a moment."""
+        """Asks a GPU that was released, on a thread of its own: it is opened for a moment."""
         now = self._clock()
         with self._lock:
-            if now - self._asked_alone.get(gpu, -ALONE_EVERY) < ALONE_EVERY:
+            last = self._asked_alone.get(gpu)
+            if last is not None and now - last < self._timings.alone_every:
                 return
             self._asked_alone[gpu] = now
         threading.Thread(target=self._ask_alone, args=(gpu, now), name=f"nvml-{gpu}", daemon=True).start()
 
     def _ask_alone(self, gpu: str, began: float) -> None:
-        found = self._keeper.ask_alone(gpu)
+        found = self._client.ask_alone(gpu)
         if found is not None:
-            self.take({gpu: found}, began)
-            self._changed()
+            self.add_checks({gpu: found}, began)
+            self._on_change()

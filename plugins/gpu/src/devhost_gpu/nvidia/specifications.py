@@ -21,6 +21,7 @@ from typing import Any
 
 from devhost.backend.errors import BackendError
 from devhost.backend.sysfs import is_live, prefix_of, read_bytes
+from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.options import GpuOptions
 
 from .allocation import CONTROL, dev_root
@@ -31,19 +32,19 @@ SIZE_LIMIT = 4 << 20
 _SUFFIXES = (".json", ".yaml")
 
 _UUIDS = ("GPU-", "MIG-")
-"""How NVIDIA's UUIDs begin. Names by number are not trusted: numbers change, and files grow old."""
+"""Prefixes of NVIDIA's UUIDs. Names by number are not trusted: numbers change, and files become outdated."""
 
 Signature = tuple[int, int, int]
 
 
 class Specifications:
-    """The specifications of one kind, read anew where a file has changed. Used by one thread.
+    """The specifications of one kind; a file is read again when it has changed. Used by one thread.
 
     Args:
         root: what stands for ``/``.
-        directories: where they are, the one that counts least first.
+        directories: where they are, the one with the lowest precedence first.
         kind: ``vendor/class``.
-        counts: which names of devices are heeded; those that are UUIDs unless something else is said.
+        counts: which names of devices count; UUIDs by default.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ def on_host(root: Path, directory: str) -> str:
 
 
 def parsed(path: str) -> Mapping[str, Any]:
-    """What a specification says; empty if it is not there or is none."""
+    """The content of a specification; empty if there is no valid one."""
     data = read_bytes(path, SIZE_LIMIT + 1)
     if not data or len(data) > SIZE_LIMIT:
         return {}
@@ -152,25 +153,25 @@ FILE = "toolkit.devhost-nvidia.json"
 NAMED = "--device-name-strategy=uuid"
 """Has nvidia-ctk name GPUs and instances by their UUIDs."""
 
-PATIENCE = 25.0
-"""Seconds one run of nvidia-ctk may take: it wakes up the GPUs."""
+KILL_GRACE = 2.0
+"""Seconds that a killed program may take to end."""
 
-GOODBYE = 2.0
-"""Seconds that a program which was killed may take to be gone."""
-
-_WORDS = 300
-"""Characters of what nvidia-ctk has to say."""
+_ERROR_LIMIT = 300
+"""Characters that are shown of nvidia-ctk's error output."""
 
 
-class Written:
-    """One specification that nvidia-ctk writes. What is not a coroutine may block for as long as files take.
+class GeneratedSpecification:
+    """A specification that nvidia-ctk writes for devhost. Methods that are not coroutines may block on files.
 
     Args:
         cdi_class: of its kind.
         file: its name.
     """
 
-    def __init__(self, root: Path, options: GpuOptions, cdi_class: str, file: str) -> None:
+    def __init__(
+        self, root: Path, options: GpuOptions, cdi_class: str, file: str, timings: Timings = DEFAULT
+    ) -> None:
+        self._deadline = timings.nvidia_ctk
         self._prefix = prefix_of(root)
         self._chroot = bool(self._prefix) and is_live(root)
         self._options = options
@@ -179,34 +180,34 @@ class Written:
         self.file = Path(options.cdi_directories[-1], file)
 
     def is_installed(self) -> bool:
-        """Whether there is a program to write it."""
+        """Whether nvidia-ctk is installed."""
         return os.access(self._prefix + self._options.nvidia_CTK_path, os.X_OK)
 
     def document(self) -> Mapping[str, Any]:
-        """What the file says; empty if it is not there."""
+        """The content of the file; empty if there is none."""
         return parsed(os.fspath(self.file))
 
     def devices(self) -> frozenset[str]:
         """The names of the devices in the file."""
         return devices(self.document(), self.kind)
 
-    def absent(self, document: Mapping[str, Any]) -> frozenset[str]:
-        """The paths of the host that a specification names and that do not exist."""
+    def absent_paths(self, document: Mapping[str, Any]) -> frozenset[str]:
+        """The host paths in a specification that do not exist."""
         return frozenset(path for path in _paths(document) if not self._exists(path))
 
     async def run(self, words: Iterable[str]) -> str:
-        """A fresh specification, as text, by nvidia-ctk with these words beside the usual ones.
+        """A fresh specification, as text, by nvidia-ctk with these additional arguments.
 
         Raises:
             BackendError: nvidia-ctk failed or hung.
         """
-        return await run(self._command(words))
+        return await run(self._command(words), self._deadline)
 
     def parsed(self, text: str) -> Mapping[str, Any]:
         """The specification that nvidia-ctk wrote.
 
         Raises:
-            BackendError: it is none, or of another kind.
+            BackendError: it is no specification of this kind.
         """
         try:
             document = json.loads(text)
@@ -264,11 +265,11 @@ class Written:
         return os.path.exists(self._prefix + path)  # noqa: PTH110 - a plain string path
 
 
-class Toolkit(Written):
+class GpuSpecification(GeneratedSpecification):
     """The specification of the GPUs."""
 
-    def __init__(self, root: Path, options: GpuOptions) -> None:
-        super().__init__(root, options, CLASS, FILE)
+    def __init__(self, root: Path, options: GpuOptions, timings: Timings = DEFAULT) -> None:
+        super().__init__(root, options, CLASS, FILE, timings)
         self._accepted: frozenset[str] = frozenset()
 
     def names(self) -> dict[str, str]:
@@ -276,7 +277,7 @@ class Toolkit(Written):
         return {uuid: f"{KIND}={uuid}" for uuid in uuids(self.document(), KIND)}
 
     def fits(self, wanted: Collection[str], known: Collection[str]) -> bool:
-        """Whether the file names all that are wanted, none but those that are known, and fits the driver."""
+        """Whether the file names all wanted GPUs, only known ones, and fits the driver."""
         document = self.document()
         return uuids(document, KIND).issuperset(wanted) and self._flaws(document, known) <= self._accepted
 
@@ -290,14 +291,14 @@ class Toolkit(Written):
             return await self.run((NAMED,))
         except BackendError as error:
             failure = error
-        # A GPU that is lost fails it for all. Since 1.19 those that are well can be asked for alone.
+        # A lost GPU makes it fail for all. Since 1.19 the healthy ones can be requested alone.
         try:
             return await self.run((NAMED, *(f"--device-id={uuid}" for uuid in sorted(wanted))))
         except BackendError:
             raise failure from None
 
     def write(self, text: str, wanted: Collection[str], known: Collection[str]) -> None:
-        """Takes what :meth:`generate` gave.
+        """Saves the result of :meth:`generate`.
 
         Raises:
             BackendError: it is no specification, or it cannot be written: then the old one, if there is one,
@@ -310,19 +311,19 @@ class Toolkit(Written):
             raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
 
     def _flaws(self, document: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
-        """What it names that is not there, devices or files, and control nodes it does not name that are."""
+        """Named devices and files that do not exist, and control nodes that exist and are not named."""
         named = set(_paths(document))
         root = dev_root(self._options, self._exists)
         control = {f"{root}/dev/{name}" for name in CONTROL}
         unnamed = {path for path in control - named if self._exists(path)}
-        return (uuids(document, KIND) - set(known)) | self.absent(document) | unnamed
+        return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | unnamed
 
 
-async def run(command: Sequence[str]) -> str:
-    """What a program writes.
+async def run(command: Sequence[str], deadline: float) -> str:
+    """Runs a program; what it writes.
 
     Raises:
-        BackendError: it cannot be started, fails, or takes longer than :data:`PATIENCE`.
+        BackendError: it cannot be started, fails, or takes longer than ``deadline`` seconds.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -331,30 +332,30 @@ async def run(command: Sequence[str]) -> str:
     except OSError as error:
         raise BackendError(f"cannot start {command[0]}: {error.strerror or error}") from None
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(deadline):
             text, complaint = await process.communicate()
     except TimeoutError:
-        raise BackendError(f"{command[0]} takes longer than {PATIENCE:g} s") from None
+        raise BackendError(f"{command[0]} takes longer than {deadline:g} s") from None
     finally:
         if process.returncode is None:
             await _end(process)
     if process.returncode:
-        words = " ".join(complaint.decode(errors="replace").split())[-_WORDS:]
+        words = " ".join(complaint.decode(errors="replace").split())[-_ERROR_LIMIT:]
         raise BackendError(f"{command[0]} failed: {words or f'exit code {process.returncode}'}")
     return text.decode(errors="replace")
 
 
 async def _end(process: Process) -> None:
-    """Kills a program with whatever it started; one that the kernel holds is left to end when it can."""
+    """Kills a program and what it started; one that the kernel holds is left behind."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(TimeoutError):
-        async with asyncio.timeout(GOODBYE):
+        async with asyncio.timeout(KILL_GRACE):
             await process.wait()
 
 
 def _paths(node: object) -> Iterator[str]:
-    """The paths of the host that a specification names: of mounts and of device nodes."""
+    """The host paths of mounts and device nodes in a specification."""
     if isinstance(node, dict):
         for nodes in ("deviceNodes", "mounts"):
             members = node.get(nodes)

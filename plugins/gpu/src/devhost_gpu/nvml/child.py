@@ -1,14 +1,17 @@
-"""The program that uses NVML, in a process of its own (see :mod:`devhost_gpu.nvml.session`).
+"""The program that uses NVML, in a process of its own (see :mod:`devhost_gpu.nvml.process`).
 
-It imports nothing of devhost and as little as it can: ``child.py DIRECTORY [LIBRARY]``, where DIRECTORY has
-``pynvml.py`` and LIBRARY is a ``libnvidia-ml.so.1`` (else the loader's own is taken). Standard input and
-output carry one JSON object a line. A request ``{"id": 1, "do": "inventory", "gpus": […]}`` is answered by
-``{"id": 1, "ok": …}`` or ``{"id": 1, "error": …}``. Events come unasked: ``{"event": "xid", …}``. It ends
-when its input does.
+It imports nothing of devhost and as little as it can: ``child.py DIRECTORY LIBRARY DURATIONS``, where
+DIRECTORY has ``pynvml.py``, LIBRARY is a ``libnvidia-ml.so.1`` (empty: the loader's own), and DURATIONS is a
+JSON object with those of :class:`Child` and ``exit_grace``, the seconds that a call may take to end after the
+input has ended. Standard input and output carry one JSON object a
+line. A request ``{"id": 1, "do": "inventory", "gpus": […]}`` is answered by ``{"id": 1, "ok": …}`` or
+``{"id": 1, "error": …}``. Events come unrequested: ``{"event": "xid", …}``. The program ends when its input
+does.
 
 Each GPU is asked on a thread of its own, and one that does not answer is left out of the answer, so that it
-keeps nobody from the others. ``{"at": "0000:3b:00.0"}`` names the one that has been asked for longest without
-an answer whenever that is another, and is empty when there is none."""
+delays no other. ``{"waitingFor": "0000:3b:00.0"}`` names the GPU that has been asked for longest without an
+answer whenever that changes, and is empty when there is none.
+"""
 
 from __future__ import annotations
 
@@ -35,31 +38,13 @@ EVENTS = {
     0x8000: "recovery",
     0x100: "mig",
 }
-"""The events to hear of (``nvmlEventType…``) and what they are called here."""
+"""The events to receive (``nvmlEventType…``) and their names here."""
 
 SYSTEM_EVENTS = {1: "unbind", 2: "bind"}
 """The same of the driver (``nvmlSystemEventType…``)."""
 
-WAIT = 500
-"""Milliseconds one wait for events may take; the longest until the driver is told that a GPU is let go."""
-
 LONGEST_PAUSE = 15.0
 """Seconds between two waits for events when they fail; it is doubled up to that."""
-
-COMPARE_EVERY = 5.0
-"""Seconds between two comparisons of the MIG instances: not every driver tells of their changes."""
-
-OVERTAKE = 0.5
-"""Seconds until the next GPU is asked beside one that has not answered."""
-
-SILENCE = 1.5
-"""Seconds without an answer of one more GPU until those that have answered are told."""
-
-FRESH = 5.0
-"""Seconds for which an answer that came too late for its question is still good for the next one."""
-
-LAST_WORDS = 2.0
-"""Seconds in which a call may end after the input has ended."""
 
 RECOVERY_ACTION = 230
 """``NVML_FI_DEV_GET_GPU_RECOVERY_ACTION``."""
@@ -71,14 +56,14 @@ TIMEOUT, LOST, RESET_REQUIRED = 10, 15, 16
 """``NVML_ERROR_TIMEOUT``, ``…_GPU_IS_LOST`` and ``…_RESET_REQUIRED``."""
 
 DRAINED = -2
-"""Not NVML's, but ours: nobody may begin to use the GPU, it is on its way out (``nvidia-smi drain``)."""
+"""Not an error of NVML: the GPU is to be removed, no process may begin to use it (``nvidia-smi drain``)."""
 
 CANNOT_TELL = (3, 4, 13)
-"""``NVML_ERROR_NOT_SUPPORTED``, ``…_NO_PERMISSION``, ``…_FUNCTION_NOT_FOUND``: they say nothing of a GPU."""
+"""``NVML_ERROR_NOT_SUPPORTED``, ``…_NO_PERMISSION``, ``…_FUNCTION_NOT_FOUND``: not about a GPU's health."""
 
 
-class _Asked:
-    """A question to one GPU, and its answer."""
+class _Query:
+    """What one GPU was asked, and its answer."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -89,37 +74,61 @@ class _Asked:
 
 
 class Child:
-    """Answers requests one after another, and tells of events meanwhile."""
+    """Answers requests one after another, and reports events meanwhile.
 
-    def __init__(self, nvml: Any, output: int) -> None:
+    Args:
+        nvml: the module ``pynvml``.
+        output: the descriptor that lines are written to.
+        compare: seconds between comparisons of the MIG instances: not every driver reports their changes.
+        overtake: seconds until the next GPU is asked beside one that has not answered.
+        silence: seconds without an answer of one more GPU until the answers that are there are given.
+        event_wait: seconds that one wait for events may take; the driver is released after it.
+        fresh: seconds for which an answer that came too late for its request is good for the next one.
+    """
+
+    def __init__(
+        self,
+        nvml: Any,
+        output: int,
+        compare: float = 5.0,
+        overtake: float = 0.5,
+        silence: float = 1.5,
+        fresh: float = 5.0,
+        event_wait: float = 0.5,
+    ) -> None:
+        self._event_wait = event_wait
+        self.compare_every = compare
+        self._overtake = overtake
+        self._silence = silence
+        self._fresh = fresh
         self._nvml = nvml
         self._output = output
         self._writing = threading.Lock()
         self._ending = threading.Event()
         self._is_ready = False
-        self._news = threading.Condition()
-        self._asked: dict[str, _Asked] = {}  # the last question to each GPU, the oldest first
-        self._at = ""
-        self._told: dict[str, list[Any]] = {}
-        self._names: dict[int | None, str] = {}
-        self._set: Any = None
-        self._ears: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._queries: dict[str, _Query] = {}  # the last one to each GPU, the oldest first
+        self._waiting_for = ""
+        self._partitions: dict[str, list[Any]] = {}
+        self._registered: dict[int | None, str] = {}
+        self._event_set: Any = None
+        self._listener: threading.Thread | None = None
 
     def answer(self, request: dict[str, Any]) -> None:
         """Answers one request."""
         try:
-            self._begin()
+            self._initialize()
             gpus, asks = request["gpus"], {"probe": self._check, "links": self._nvlinks}
             ask = asks.get(request["do"])
             reply = {"id": request["id"], "ok": self._each(gpus, ask) if ask else self.inventory(gpus)}
         except self._nvml.NVMLError as error:
-            reply = {"id": request["id"], "error": _trouble(error)}
-        except Exception as error:  # noqa: BLE001 - a mistake in here must be read by somebody
-            reply = {"id": request["id"], "error": _mistake(error)}
-        self.tell(reply)
+            reply = {"id": request["id"], "error": _error(error)}
+        except Exception as error:  # noqa: BLE001 - a mistake in here must become visible
+            reply = {"id": request["id"], "error": _internal_error(error)}
+        self.send(reply)
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Writes one line. It is dropped when nobody listens any more."""
+    def send(self, message: dict[str, Any]) -> None:
+        """Writes one line. It is dropped when devhost no longer reads."""
         data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         with self._writing:
             while data:
@@ -129,89 +138,89 @@ class Child:
                     return
 
     def end(self) -> None:
-        """Lets the driver go."""
+        """Releases the driver."""
         self._ending.set()
         if self._is_ready:
             try:
                 self._nvml.nvmlShutdown()
             except self._nvml.NVMLError:
-                return  # the driver has gone first
+                return  # the driver was unloaded first
 
     def inventory(self, addresses: list[str]) -> dict[str, Any]:
-        """What the driver tells of itself and of the GPUs with these PCI addresses, each by itself."""
+        """What the driver reports about itself and the GPUs with these PCI addresses, each on its own."""
         nvml = self._nvml
-        if self._set is None:
-            self._set = self._maybe(nvml.nvmlEventSetCreate)
+        if self._event_set is None:
+            self._event_set = self._optional(nvml.nvmlEventSetCreate)
         found: dict[str, Any] = {
-            "driver": self._maybe(nvml.nvmlSystemGetDriverVersion),
-            "cuda": self._maybe(nvml.nvmlSystemGetCudaDriverVersion),
+            "driver": self._optional(nvml.nvmlSystemGetDriverVersion),
+            "cuda": self._optional(nvml.nvmlSystemGetCudaDriverVersion),
             "gpus": self._each(addresses, self._gpu),
         }
-        if self._ears is None:
-            self._ears = threading.Thread(target=self._listen, name="events", daemon=True)
-            self._ears.start()
+        if self._listener is None:
+            self._listener = threading.Thread(target=self._listen, name="events", daemon=True)
+            self._listener.start()
         return found
 
     def compare(self) -> None:
-        """Tells if there are other MIG instances than the last inventory had, or a GPU is being drained."""
-        for address, now in self._each([*self._told], self._partition).items():
+        """Sends an event if the MIG instances differ from the last inventory, or a GPU is being drained."""
+        for address, now in self._each([*self._partitions], self._partition).items():
             trouble = now.get("error")
-            # whether a GPU answers is for a probe to say
-            if trouble["code"] == DRAINED if trouble else now["partition"] != self._told[address]:
-                self.tell({"event": "mig"})
+            # whether a GPU answers is found out by a probe
+            if trouble["code"] == DRAINED if trouble else now["partition"] != self._partitions[address]:
+                self.send({"event": "mig"})
                 return
 
-    def _begin(self) -> None:
+    def _initialize(self) -> None:
         if not self._is_ready:
             self._nvml.nvmlInit()
             self._is_ready = True
 
     def _each(self, addresses: list[str], ask: Ask) -> dict[str, Any]:
-        """What is asked of each GPU, or what went wrong with it, which concerns no other.
+        """The answer of each GPU, or the error, which concerns no other GPU.
 
-        Those that have not answered are missing, but never all. A later answer is told of by an event, and is
-        then found here with its ``age`` in seconds.
+        GPUs that have not answered are missing, but never all. A later answer causes an event, and is then
+        given here with its ``age`` in seconds.
         """
-        with self._news:
+        with self._changed:
             begun = []
             for address in addresses:
                 if not self._is_busy(address, ask):
-                    begun.append(self._begin_asking(address, ask))
-                    self._news.wait_for(lambda: begun[-1].answer is not None, OVERTAKE)
+                    begun.append(self._start_query(address, ask))
+                    self._changed.wait_for(lambda: begun[-1].answer is not None, self._overtake)
             while any(one.answer is None for one in begun):
-                if not self._news.wait(SILENCE if self._collect(addresses, ask) else None):
+                if not self._changed.wait(self._silence if self._collect(addresses, ask) else None):
                     break
             answers = self._collect(addresses, ask)
-            for one in self._asked.values():
+            for one in self._queries.values():
                 one.is_late |= one.answer is None
             for address in answers:
-                del self._asked[address]
+                del self._queries[address]
             return answers
 
     def _is_busy(self, address: str, ask: Ask) -> bool:
-        """Whether a GPU has not answered yet, or has just done so, too late."""
-        one = self._asked.get(address)
+        """Whether a GPU has not answered yet, or has just answered too late."""
+        one = self._queries.get(address)
         if one is None:
             return False
-        return one.answer is None or (one.ask == ask and time.monotonic() - one.answered < FRESH)
+        return one.answer is None or (one.ask == ask and time.monotonic() - one.answered < self._fresh)
 
-    def _begin_asking(self, address: str, ask: Ask) -> _Asked:
-        self._asked.pop(address, None)
-        one = self._asked[address] = _Asked(ask)
+    def _start_query(self, address: str, ask: Ask) -> _Query:
+        self._queries.pop(address, None)
+        one = self._queries[address] = _Query(ask)
         threading.Thread(target=self._ask, args=(address, one), name=address, daemon=True).start()
-        self._tell_at()
+        self._report_waiting()
         return one
 
     def _collect(self, addresses: list[str], ask: Ask) -> dict[str, Any]:
-        """The answers to a question that are here."""
+        """The answers that are there."""
         now, found = time.monotonic(), {}
         for address in addresses:
-            one = self._asked.get(address)
+            one = self._queries.get(address)
             if one is not None and one.ask == ask and one.answer is not None:
                 found[address] = {**one.answer, "age": now - one.began} if one.is_late else one.answer
         return found
 
-    def _ask(self, address: str, one: _Asked) -> None:
+    def _ask(self, address: str, one: _Query) -> None:
         """Asks one GPU; on a thread of its own."""
         try:
             if self._is_drained(address):
@@ -219,31 +228,31 @@ class Child:
             else:
                 answer = one.ask(self._nvml.nvmlDeviceGetHandleByPciBusId(address.encode()), address)
         except self._nvml.NVMLError as error:
-            answer = {"error": _trouble(error)}
+            answer = {"error": _error(error)}
         except Exception as error:  # noqa: BLE001 - as in answer()
-            answer = {"error": _mistake(error)}
-        with self._news:
+            answer = {"error": _internal_error(error)}
+        with self._changed:
             one.answer, one.answered = answer, time.monotonic()
-            self._tell_at()
-            self._news.notify_all()
+            self._report_waiting()
+            self._changed.notify_all()
             if one.is_late:
-                self.tell({"event": "answered", "gpu": address})
+                self.send({"event": "answered", "gpu": address})
 
     def _is_drained(self, address: str) -> bool:
         nvml = self._nvml
         domain, bus, device = (int(part, 16) for part in address.split(".")[0].split(":"))
         where = nvml.nvmlPciInfo_t(domain=domain, bus=bus, device=device)
         where.busId = f"{domain:08X}:{bus:02X}:{device:02X}.0".encode()
-        return bool(self._maybe(nvml.nvmlDeviceQueryDrainState, where))
+        return bool(self._optional(nvml.nvmlDeviceQueryDrainState, where))
 
-    def _tell_at(self) -> None:
-        at = next((address for address, one in self._asked.items() if one.answer is None), "")
-        if at != self._at:
-            self._at = at
-            self.tell({"at": at})
+    def _report_waiting(self) -> None:
+        waiting_for = next((address for address, one in self._queries.items() if one.answer is None), "")
+        if waiting_for != self._waiting_for:
+            self._waiting_for = waiting_for
+            self.send({"waitingFor": waiting_for})
 
-    def _maybe(self, call: Callable[..., Any], *args: Any) -> Any:
-        """What a call gives; ``None`` if this driver or GPU does not have it. A lost GPU is an error."""
+    def _optional(self, call: Callable[..., Any], *args: Any) -> Any:
+        """The result of a call; ``None`` if it is not supported here. A lost GPU is an error."""
         try:
             value = call(*args)
         except self._nvml.NVMLError as error:
@@ -253,43 +262,43 @@ class Child:
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def _gpu(self, handle: Any, address: str) -> dict[str, Any]:
-        nvml, maybe = self._nvml, self._maybe
+        nvml, optional = self._nvml, self._optional
         uuid = nvml.nvmlDeviceGetUUID(handle)
-        memory = maybe(nvml.nvmlDeviceGetMemoryInfo, handle)  # not of GPUs that share the system's
-        mig = maybe(nvml.nvmlDeviceGetMigMode, handle)
+        memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle)  # not of GPUs that share the system's
+        mig = optional(nvml.nvmlDeviceGetMigMode, handle)
         migs = self._migs(handle) if mig and mig[0] else []
         instances = [self._instance(number, one) for number, one in migs]
-        self._told[address] = [mig, [instance["uuid"] for instance in instances]]
-        self._hear(handle, address)
+        self._partitions[address] = [mig, [instance["uuid"] for instance in instances]]
+        self._register_events(handle, address)
         return {
             "uuid": uuid,
-            "index": maybe(nvml.nvmlDeviceGetIndex, handle),
-            "minor": maybe(nvml.nvmlDeviceGetMinorNumber, handle),
-            "name": maybe(nvml.nvmlDeviceGetName, handle),
+            "index": optional(nvml.nvmlDeviceGetIndex, handle),
+            "minor": optional(nvml.nvmlDeviceGetMinorNumber, handle),
+            "name": optional(nvml.nvmlDeviceGetName, handle),
             "memory": memory.total if memory else None,
-            "capability": maybe(nvml.nvmlDeviceGetCudaComputeCapability, handle),
-            "architecture": maybe(nvml.nvmlDeviceGetArchitecture, handle),
-            "serial": maybe(nvml.nvmlDeviceGetSerial, handle),
-            "vbios": maybe(nvml.nvmlDeviceGetVbiosVersion, handle),
+            "capability": optional(nvml.nvmlDeviceGetCudaComputeCapability, handle),
+            "architecture": optional(nvml.nvmlDeviceGetArchitecture, handle),
+            "serial": optional(nvml.nvmlDeviceGetSerial, handle),
+            "vbios": optional(nvml.nvmlDeviceGetVbiosVersion, handle),
             "mig": mig,
             "instances": instances,
         }
 
     def _migs(self, gpu: Any) -> list[tuple[int, Any]]:
         found = []
-        for number in range(self._maybe(self._nvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
-            mig = self._maybe(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, number)
+        for number in range(self._optional(self._nvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+            mig = self._optional(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, number)
             if mig is not None:  # numbers may have gaps
                 found.append((number, mig))
         return found
 
     def _instance(self, number: int, mig: Any) -> dict[str, Any]:
-        nvml, maybe = self._nvml, self._maybe
-        shape = maybe(nvml.nvmlDeviceGetAttributes, mig)
+        nvml, optional = self._nvml, self._optional
+        shape = optional(nvml.nvmlDeviceGetAttributes, mig)
         return {
             "index": number,
             "uuid": nvml.nvmlDeviceGetUUID(mig),
-            "name": maybe(nvml.nvmlDeviceGetName, mig),
+            "name": optional(nvml.nvmlDeviceGetName, mig),
             "gi": nvml.nvmlDeviceGetGpuInstanceId(mig),
             "ci": nvml.nvmlDeviceGetComputeInstanceId(mig),
             "memory": shape.memorySizeMB if shape else None,
@@ -308,7 +317,7 @@ class Child:
 
     def _check(self, handle: Any, address: str) -> dict[str, Any]:
         """How a GPU is."""
-        nvml, maybe = self._nvml, self._maybe
+        nvml, optional = self._nvml, self._optional
         uuid = nvml.nvmlDeviceGetUUID(handle)
         try:
             nvml.nvmlDeviceGetMemoryInfo(handle)
@@ -316,14 +325,14 @@ class Child:
             if error.value not in CANNOT_TELL:
                 raise
         recovery = None
-        values = maybe(nvml.nvmlDeviceGetFieldValues, handle, [RECOVERY_ACTION])
+        values = optional(nvml.nvmlDeviceGetFieldValues, handle, [RECOVERY_ACTION])
         if values is not None and values[0].nvmlReturn == 0:
             recovery = values[0].value.uiVal
         return {
             "uuid": uuid,
             "recovery": recovery,
-            "remapped": maybe(nvml.nvmlDeviceGetRemappedRows, handle),
-            "retired": maybe(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle),
+            "remapped": optional(nvml.nvmlDeviceGetRemappedRows, handle),
+            "retired": optional(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle),
         }
 
     def _nvlinks(self, handle: Any, address: str) -> dict[str, Any]:
@@ -338,41 +347,41 @@ class Child:
                 if error.value in (LOST, RESET_REQUIRED):
                     raise
                 break  # there are no more
-            if self._maybe(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) == 2:
+            if self._optional(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) == 2:
                 peer: str | None = "switch"
             else:
-                pci = self._maybe(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+                pci = self._optional(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
                 peer = pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
             if peer:
                 peers[peer] = peers.get(peer, 0) + 1
         return {"peers": peers}
 
-    def _hear(self, handle: Any, address: str) -> None:
-        """Asks to be told of a GPU's events."""
+    def _register_events(self, handle: Any, address: str) -> None:
+        """Registers for a GPU's events."""
         key = ctypes.cast(handle, ctypes.c_void_p).value
-        if self._names.get(key) == address:
+        if self._registered.get(key) == address:
             return
-        kinds = (self._maybe(self._nvml.nvmlDeviceGetSupportedEventTypes, handle) or 0) & sum(EVENTS)
-        if self._set is not None and kinds:
-            self._maybe(self._nvml.nvmlDeviceRegisterEvents, handle, kinds, self._set)
-            self._names[key] = address
+        kinds = (self._optional(self._nvml.nvmlDeviceGetSupportedEventTypes, handle) or 0) & sum(EVENTS)
+        if self._event_set is not None and kinds:
+            self._optional(self._nvml.nvmlDeviceRegisterEvents, handle, kinds, self._event_set)
+            self._registered[key] = address
 
     def _listen(self) -> None:
-        """Tells of events until the end."""
+        """Reports events until the end."""
         sources: list[Callable[[], None]] = [self._await_event]
         if (system := self._system_set()) is not None:
-            sources.append(partial(self._take_system_events, system))
-        pause = WAIT / 1000
+            sources.append(partial(self._read_system_events, system))
+        pause = self._event_wait
         while not self._ending.is_set():
-            error = self._take_events(sources)
-            pause = min(LONGEST_PAUSE, 2 * pause) if error else WAIT / 1000
+            error = self._read_sources(sources)
+            pause = min(LONGEST_PAUSE, 2 * pause) if error else self._event_wait
             if error and not self._ending.is_set():
-                self.tell({"event": "trouble", "error": _trouble(error)})
+                self.send({"event": "trouble", "error": _error(error)})
             if error or self._await_event not in sources:
                 self._ending.wait(pause)
 
-    def _take_events(self, sources: list[Callable[[], None]]) -> Any:
-        """Tells of what there is, and gives an error. A source that this driver does not have is left out."""
+    def _read_sources(self, sources: list[Callable[[], None]]) -> Any:
+        """Reports what there is; gives the error, if any. A source without support is removed."""
         trouble = None
         for source in [*sources]:
             try:
@@ -386,11 +395,11 @@ class Child:
 
     def _await_event(self) -> None:
         nvml = self._nvml
-        if not self._names:
-            self._ending.wait(WAIT / 1000)
+        if not self._registered:
+            self._ending.wait(self._event_wait)
             return
         try:
-            event = nvml.nvmlEventSetWait_v2(self._set, WAIT)
+            event = nvml.nvmlEventSetWait_v2(self._event_set, round(1000 * self._event_wait))
         except nvml.NVMLError as error:
             if error.value != TIMEOUT:
                 raise
@@ -398,14 +407,14 @@ class Child:
         key = ctypes.cast(event.device, ctypes.c_void_p).value
         message = {
             "event": EVENTS.get(event.eventType, "other"),
-            "gpu": self._names.get(key, ""),
+            "gpu": self._registered.get(key, ""),
             "data": event.eventData,
         }
         if event.gpuInstanceId != UNSCOPED:
             message["gi"] = event.gpuInstanceId
         if event.computeInstanceId != UNSCOPED:
             message["ci"] = event.computeInstanceId
-        self.tell(message)
+        self.send(message)
 
     def _system_set(self) -> Any:
         """A set of the driver's own events; ``None`` where it has none (before 570)."""
@@ -417,25 +426,25 @@ class Child:
             return None
         return made
 
-    def _take_system_events(self, system: Any) -> None:
+    def _read_system_events(self, system: Any) -> None:
         nvml = self._nvml
         room = (nvml.c_nvmlSystemEventData_v1_t * 16)()
         found = nvml.nvmlSystemEventSetWait(nvml.nvmlSystemEventSetWaitRequest_v1, system, 0, room, 16)
         for event in found:
-            self.tell({"event": SYSTEM_EVENTS.get(event["eventType"], "other")})
+            self.send({"event": SYSTEM_EVENTS.get(event["eventType"], "other")})
 
     def _partition(self, gpu: Any, address: str) -> dict[str, Any]:
-        """How a GPU is split: its MIG mode, now and next, and the UUIDs of its instances."""
-        mode = self._maybe(self._nvml.nvmlDeviceGetMigMode, gpu)
+        """How a GPU is partitioned: its MIG mode, now and next, and the UUIDs of its instances."""
+        mode = self._optional(self._nvml.nvmlDeviceGetMigMode, gpu)
         migs = self._migs(gpu) if mode and mode[0] else []
         return {"partition": [mode, [self._nvml.nvmlDeviceGetUUID(mig) for _, mig in migs]]}
 
 
-def _trouble(error: Any) -> dict[str, Any]:
+def _error(error: Any) -> dict[str, Any]:
     return {"code": error.value, "text": str(error)}
 
 
-def _mistake(error: Exception) -> dict[str, Any]:
+def _internal_error(error: Exception) -> dict[str, Any]:
     return {"code": -1, "text": f"{type(error).__name__}: {error}"}
 
 
@@ -452,8 +461,10 @@ def _load(directory: str, library: str) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Answers until the input ends; 1 if NVML cannot be loaded, which is told as an event."""
+    """Answers until the input ends; 1 if NVML cannot be loaded, which is reported as an event."""
     source, output = os.dup(0), os.dup(1)
+    durations = json.loads(arguments[2])
+    exit_grace = durations.pop("exit_grace")
     os.dup2(2, 1)  # what a library prints must not get between the lines
     ctypes.CDLL(None).prctl(15, b"devhost-nvml", 0, 0, 0)  # PR_SET_NAME
     requests: list[bytes | None] = []
@@ -468,18 +479,18 @@ def main(arguments: list[str]) -> int:
         with arrived:
             requests.append(None)
             arrived.notify()
-        threading.Event().wait(LAST_WORDS)
+        threading.Event().wait(exit_grace)
         os._exit(0)  # a call hangs
 
     threading.Thread(target=read, name="requests", daemon=True).start()
     try:
-        nvml = _load(arguments[0], arguments[1] if len(arguments) > 1 else "")
+        nvml = _load(arguments[0], arguments[1])
     except (OSError, ImportError) as error:
         text = json.dumps({"event": "unusable", "text": str(error)})
         os.write(output, text.encode() + b"\n")
         return 1
-    child = Child(nvml, output)
-    compare_at = time.monotonic() + COMPARE_EVERY
+    child = Child(nvml, output, **durations)
+    compare_at = time.monotonic() + child.compare_every
     while True:
         with arrived:
             arrived.wait_for(lambda: requests, max(0.0, compare_at - time.monotonic()))
@@ -491,7 +502,7 @@ def main(arguments: list[str]) -> int:
             child.answer(json.loads(line))
         if time.monotonic() >= compare_at:
             child.compare()
-            compare_at = time.monotonic() + COMPARE_EVERY
+            compare_at = time.monotonic() + child.compare_every
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the program that uses NVML answers, as values."""
+"""The answers of the program that uses NVML, as values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOST, RESET_REQUIRED = 15, 16
 """``NVML_ERROR_GPU_IS_LOST`` and ``NVML_ERROR_RESET_REQUIRED``."""
 
 DRAINED = -2
-"""Not NVML's: what :mod:`.child` says of a GPU that nobody may begin to use."""
+"""Not an error of NVML: :mod:`.child` reports it for a GPU that no process may begin to use."""
 
 ARCHITECTURES = {
     2: "kepler",
@@ -28,8 +28,8 @@ ARCHITECTURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """What NVML answered instead: an error's number and words; ``age`` as of a :class:`Check`."""
+class NvmlError:
+    """NVML answered with an error: its number and words; ``age`` as in :class:`Check`."""
 
     code: int
     text: str
@@ -47,7 +47,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a MIG instance consists of (``nvmlDeviceAttributes_t``). Its GPU instance shares the engines."""
+    """The parts of a MIG instance (``nvmlDeviceAttributes_t``). Its GPU instance shares the engines."""
 
     gpu_slices: int
     compute_slices: int
@@ -95,24 +95,24 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All that NVML tells of; ``gpus`` by PCI address, those with a trouble too.
+    """Everything that NVML reports; ``gpus`` by PCI address, also those with an error.
 
-    Those that have not answered yet are missing.
+    GPUs that have not answered yet are missing.
     """
 
     driver: str
     cuda: str
-    gpus: Mapping[str, Gpu | Trouble]
+    gpus: Mapping[str, Gpu | NvmlError]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How a GPU is. ``None``: it cannot tell.
+    """The health of a GPU. ``None``: it cannot report that.
 
     ``recovery`` is what NVIDIA recommends to do (``NVML_GPU_RECOVERY_ACTION_…``). The rest is memory: whether
     rows wait for a reset to be replaced, whether uncorrectable errors were among the reasons, whether
-    replacing failed, whether pages wait to be retired. ``age`` is by how many seconds it may be older than
-    the question: some answer late.
+    replacing failed, whether pages wait to be retired. ``age`` is by how many seconds the answer may be older
+    than the request: some GPUs answer late.
     """
 
     uuid: str
@@ -125,7 +125,7 @@ class Check:
 
 
 SWITCH = "switch"
-"""What stands for every NVSwitch together: they join all GPUs that lead to them."""
+"""Represents all NVSwitches together: they join all GPUs that lead to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +153,13 @@ def inventory(answer: Mapping[str, Any]) -> Inventory:
     return Inventory(
         driver=answer["driver"] or "",
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
-        gpus={address: _trouble(gpu) or _gpu(gpu) for address, gpu in answer["gpus"].items()},
+        gpus={address: _error(gpu) or _gpu(gpu) for address, gpu in answer["gpus"].items()},
     )
 
 
-def checks(answer: Mapping[str, Any]) -> dict[str, Check | Trouble]:
+def checks(answer: Mapping[str, Any]) -> dict[str, Check | NvmlError]:
     """Reads the answer to ``probe``, by PCI address."""
-    return {address: _trouble(gpu) or _check(gpu) for address, gpu in answer.items()}
+    return {address: _error(gpu) or _check(gpu) for address, gpu in answer.items()}
 
 
 def links(answer: Mapping[str, Any]) -> NvLinks:
@@ -167,9 +167,9 @@ def links(answer: Mapping[str, Any]) -> NvLinks:
     return NvLinks({address: gpu.get("peers", {}) for address, gpu in answer.items()})
 
 
-def _trouble(answer: Mapping[str, Any]) -> Trouble | None:
+def _error(answer: Mapping[str, Any]) -> NvmlError | None:
     error = answer.get("error")
-    return Trouble(int(error["code"]), str(error["text"]), _age(answer)) if error else None
+    return NvmlError(int(error["code"]), str(error["text"]), _age(answer)) if error else None
 
 
 def _age(answer: Mapping[str, Any]) -> float:

@@ -16,10 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from devhost.backend import Context
+from devhost.backend.backoff import Backoff
+from devhost.backend.process import Ended, Kill, NotStarted, kill_group
 from devhost.backend.sysfs import prefix_of
+from devhost_gpu.environment import DEFAULT, Timings
 
 from . import reports
-from .session import Ended, Message, Refused, Reply, Session, Unanswered, program
+from .process import Message, NvmlProcess, Refused, Reply, Unanswered, program
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -70,7 +73,7 @@ def find_library(root: Path, driver_root: str) -> str | None:
 
 
 def library_identity(path: str) -> tuple[int, int, int] | None:
-    """What tells one installation of the library from the next; ``None`` for the loader's own."""
+    """Identifies one installation of the library; ``None`` for the loader's own."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a plain string path
     except OSError:
@@ -78,22 +81,13 @@ def library_identity(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
-FIRST_DELAY, LAST_DELAY = 1.0, 60.0
-"""Seconds between tries to start what fails; they double."""
-
-RELEASE = 10.0
-"""Seconds after a GPU was asked to be unbound in which nothing is opened."""
-
 MOST_STRAYS = 4
-"""Processes that cannot be ended, for a call holds them in the kernel, beside which none is started."""
-
-ALONE = 15.0
-"""Seconds in which a GPU that is asked about alone must answer."""
+"""Processes that cannot be ended, because a call holds them in the kernel, beside which none is started."""
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
-    """What a process must be started anew for when it changes.
+class Scope:
+    """What a process is for. When it changes, the process is replaced.
 
     ``gpus`` are PCI addresses of GPUs to open, each with the inode of its directory; ``driver`` is the
     version of the driver that is loaded.
@@ -108,34 +102,43 @@ class Footing:
         return [address for address, _ in self.gpus]
 
 
-class Keeper:
-    """Starts and ends the program. Methods may be called from any thread.
+class NvmlClient:
+    """Starts, asks and ends the program that uses NVML. Methods may be called from any thread.
 
     Args:
         context: for ``root`` and the log.
         driver_root: where the driver's files are below the root.
-        heard: called with every event of the program's, on other threads.
+        on_event: called with every event of the program's, on other threads.
+        timings: durations.
         clock: monotonic seconds.
+        find_binding: gives the directory that has ``pynvml``, empty if there is none.
+        kill: kills a process.
     """
 
     def __init__(
         self,
         context: Context,
         driver_root: str,
-        heard: Callable[[Message], None],
+        on_event: Callable[[Message], None],
+        timings: Timings = DEFAULT,
         clock: Callable[[], float] = time.monotonic,
+        find_binding: Callable[[], str] = binding,
+        kill: Kill = kill_group,
     ) -> None:
         self._context = context
         self._driver_root = driver_root
-        self._heard = heard
+        self._on_event = on_event
+        self._timings = timings
         self._clock = clock
+        self._find_binding = find_binding
+        self._kill = kill
         self._lock = threading.RLock()
-        self._session: Session | None = None
-        self._footing = Footing()
+        self._process: NvmlProcess | None = None
+        self._scope = Scope()
         self._library: tuple[str, object] | None = None
-        self._left: list[Session] = []
-        self._alone: dict[str, Session] = {}
-        self._delay = 0.0
+        self._ending: list[NvmlProcess] = []
+        self._alone: dict[str, NvmlProcess] = {}
+        self._backoff = Backoff(timings.first_delay, timings.last_delay, jitter=0.0)
         self._not_before = 0.0
         self._problem = ""
         self._hung: list[str] = []
@@ -147,113 +150,126 @@ class Keeper:
         return self._problem
 
     @property
-    def footing(self) -> Footing:
+    def scope(self) -> Scope:
         """What the process is for."""
-        return self._footing
+        return self._scope
+
+    @property
+    def process(self) -> NvmlProcess | None:
+        """The process that answers; ``None`` while there is none."""
+        return self._process
+
+    @property
+    def processes(self) -> list[NvmlProcess]:
+        """Every process that has not ended: the one that answers, those that end, and those for one GPU."""
+        with self._lock:
+            found = [*([self._process] if self._process else []), *self._ending, *self._alone.values()]
+        return [process for process in found if not process.is_gone]
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to try again what has failed, or was let go for a while."""
+        """Whether it is time to try again what has failed, or was released for a while."""
         with self._lock:
-            waits = self._session is None and bool(self._not_before)
+            waits = self._process is None and bool(self._not_before)
             return waits and self._clock() >= self._not_before
 
-    def fit(self, footing: Footing) -> bool:
-        """Sees to it that a process runs that fits the machine, if that can be; whether it is a fresh one."""
+    def ensure(self, scope: Scope) -> bool:
+        """Makes sure that a process for this scope runs, if possible; whether it is a fresh one."""
         with self._lock:
-            self._left = [session for session in self._left if not session.is_gone]
-            if not footing.gpus:
+            self._ending = [process for process in self._ending if not process.is_gone]
+            if not scope.gpus:
                 self._end()
-                self._problem, self._not_before, self._delay = "", 0.0, 0.0
-                self._footing = footing
+                self._succeeded()
+                self._scope = scope
                 return False
             found = find_library(self._context.root, self._driver_root)
-            fits = footing == self._footing and self._library == _known(found)
-            if self._session is not None and self._session.is_over:
-                self._give_up(self._session.why)
-            if self._session is not None and not fits:
+            fits = scope == self._scope and self._library == _identified(found)
+            if self._process is not None and self._process.is_over:
+                self._give_up(self._process.failure)
+            if self._process is not None and not fits:
                 self._end()
             if not fits:
-                self._not_before = min(self._not_before, self._clock() + FIRST_DELAY)
-            self._footing, self._library = footing, _known(found)
-            if self._session is None and not self._is_closed and self._clock() >= self._not_before:
+                self._not_before = min(self._not_before, self._clock() + self._timings.first_delay)
+            self._scope, self._library = scope, _identified(found)
+            if self._process is None and not self._is_closed and self._clock() >= self._not_before:
                 self._start(found)
-                return self._session is not None
+                return self._process is not None
             return False
 
     def ask(self, do: str, patience: float) -> Reply:
-        """Asks about all GPUs of the footing.
+        """Asks about all GPUs of the scope.
 
         Raises:
             Unanswered: there is no answer yet.
-            Refused: NVML cannot be used; :attr:`problem` says why, and the process is ended.
+            Refused: NVML cannot be used; :attr:`problem` has the reason, and the process is ended.
             Ended: there is no process.
         """
-        session, footing = self._session, self._footing
-        if session is None:
-            raise Ended(self._problem or "NVML is let go")
+        process, scope = self._process, self._scope
+        if process is None:
+            raise Ended(self._problem or "NVML is released")
         try:
-            answer = session.ask(do, footing.addresses, patience)
+            answer = process.ask(do, scope.addresses, patience)
         except (Refused, Ended) as error:
             with self._lock:
-                if self._session is session:
+                if self._process is process:
                     self._give_up(error.message)
             raise
         with self._lock:
-            if self._session is session:
-                self._delay, self._not_before, self._problem = 0.0, 0.0, ""
+            if self._process is process:
+                self._succeeded()
         return answer
 
-    def ask_alone(self, address: str) -> reports.Check | reports.Trouble | None:
+    def ask_alone(self, address: str) -> reports.Check | reports.NvmlError | None:
         """Opens one GPU for a moment, in a process of its own, and asks how it is; blocks meanwhile.
 
         ``None``: that could not be found out.
         """
+        patience = self._timings.alone
         with self._lock:
             command, before = self._command(), self._alone.get(address)
             if command is None or (before is not None and not before.is_gone):
                 return None
             try:
-                session = self._alone[address] = Session(command, _nobody)
-            except OSError:
+                process = self._alone[address] = NvmlProcess(command, _ignore, self._timings, self._kill)
+            except NotStarted:
                 return None
         try:
-            found = reports.checks(session.ask("probe", [address], ALONE).content)[address]
+            found = reports.checks(process.ask("probe", [address], patience).content)[address]
         except Unanswered:
-            session.kill()
-            return reports.Trouble(-1, f"no answer within {ALONE:.0f} s")
+            process.kill()
+            return reports.NvmlError(-1, f"no answer within {patience:.0f} s")
         except (Refused, Ended):
             return None
         finally:
-            session.end()
-            session.wait_gone(ALONE)
+            process.end()
+            process.wait_gone(patience)
         return found
 
-    def take_hung(self) -> list[str]:
-        """The GPUs at which calls hung so that the process had to be ended, each told once."""
+    def pop_hung(self) -> list[str]:
+        """The GPUs whose calls hung so that the process had to be killed, each reported once."""
         with self._lock:
             hung, self._hung = self._hung, []
         return hung
 
-    def hurry(self) -> None:
-        """Ends the process if a call hangs in it."""
-        if (session := self._session) is not None:
-            session.hurry()
+    def kill_if_hung(self) -> None:
+        """Kills the process if a call hangs in it."""
+        if (process := self._process) is not None:
+            process.kill_if_hung()
 
     def release(self) -> None:
-        """Lets the driver go now, for a while."""
+        """Releases the driver now, for a while."""
         with self._lock:
             self._end()
-            self._not_before = self._clock() + RELEASE
+            self._not_before = self._clock() + self._timings.release
 
     def close(self) -> None:
-        """Lets the driver go for good: a look that is still under way opens it no more."""
+        """Releases the driver for good: a scan that is still running does not open it again."""
         with self._lock:
             self._is_closed = True
             self._end()
 
     def reopen(self) -> bool:
-        """Takes back what :meth:`close` did; whether there was anything."""
+        """Undoes :meth:`close`; whether it was closed."""
         with self._lock:
             was_closed, self._is_closed = self._is_closed, False
         return was_closed
@@ -261,48 +277,48 @@ class Keeper:
     def _start(self, found: str | None) -> None:
         command = self._command()
         if command is None:
-            self._wait(
+            self._fail(
                 f"{LIBRARY} is not below {self._driver_root}: is backends.gpu.driverRoot right?"
                 if found is None
                 else "nvidia-ml-py is not installed: pip install nvidia-ml-py"
             )
-        elif self._has_strays():
-            self._wait("earlier programs that used NVML still hang in the kernel")
+        elif sum(not process.is_gone for process in self._ending) >= MOST_STRAYS:
+            self._fail("earlier programs that used NVML still hang in the kernel")
         else:
             try:
-                self._session = Session(command, self._heard)
-            except OSError as error:
-                self._wait(f"the program that uses NVML cannot be started: {error.strerror}")
+                self._process = NvmlProcess(command, self._on_event, self._timings, self._kill)
+            except NotStarted as error:
+                self._fail(error.message)
 
     def _command(self) -> list[str] | None:
         found = find_library(self._context.root, self._driver_root)
-        found_binding = binding()
-        return program(found_binding, found) if found is not None and found_binding else None
-
-    def _has_strays(self) -> bool:
-        return sum(not session.is_gone for session in self._left) >= MOST_STRAYS
+        directory = self._find_binding()
+        return program(directory, found, self._timings) if found is not None and directory else None
 
     def _end(self) -> None:
-        if self._session is not None:
-            self._session.end()
-            self._left.append(self._session)
-            self._session = None
+        if self._process is not None:
+            self._process.end()
+            self._ending.append(self._process)
+            self._process = None
 
     def _give_up(self, problem: str) -> None:
-        if self._session is not None and self._session.hung_at:
-            self._hung.append(self._session.hung_at)
+        if self._process is not None and self._process.hung_gpu:
+            self._hung.append(self._process.hung_gpu)
         self._end()
-        self._wait(problem)
+        self._fail(problem)
 
-    def _wait(self, problem: str) -> None:
+    def _fail(self, problem: str) -> None:
         self._problem = problem
-        self._delay = min(LAST_DELAY, self._delay * 2 or FIRST_DELAY)
-        self._not_before = self._clock() + self._delay
+        self._not_before = self._clock() + self._backoff.delay()
+
+    def _succeeded(self) -> None:
+        self._problem, self._not_before = "", 0.0
+        self._backoff.reset()
 
 
-def _known(found: str | None) -> tuple[str, object] | None:
+def _identified(found: str | None) -> tuple[str, object] | None:
     return None if found is None else (found, library_identity(found))
 
 
-def _nobody(message: Message) -> None:
-    """Nobody listens to a process that is asked once."""
+def _ignore(message: Message) -> None:
+    """A process that is asked once has no events that matter."""

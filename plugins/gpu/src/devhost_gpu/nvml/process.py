@@ -1,0 +1,263 @@
+"""One run of the program that uses NVML (:mod:`.child`), and the requests to it.
+
+NVML is never loaded into devhost's own process: a call that hangs can then be ended with its process, a new
+driver gets a fresh library, a driver can be unloaded once the process has ended, and a crash of the library
+is an error like any other.
+
+A request waits for a while and then fails because there is no answer *yet*. It stays open, is not sent a
+second time, and its late answer is an event. A GPU whose call hangs is missing in the answer. Only a request
+or a GPU without progress for ``Timings.hung`` ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from devhost.backend.errors import BackendError
+from devhost.backend.process import Ended, Kill, LineProcess, ProcessError, kill_group, python
+from devhost_gpu.environment import DEFAULT, Timings
+
+LINE_LIMIT = 1 << 20
+"""Bytes of one line; the longest one of 16 GPUs with seven instances each is below 50 000."""
+
+_NAME = "the program that uses NVML"
+
+_PROGRAM = Path(__file__).with_name("child.py")
+
+Message = Mapping[str, Any]
+"""One line of the program's."""
+
+
+class Unanswered(BackendError):
+    """There is no answer yet."""
+
+
+class Refused(BackendError):
+    """NVML answered with an error: its number (``NVML_ERROR_…``) and words."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"NVML: {text}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, and when its request was sent (monotonic seconds): what it reports is no older."""
+
+    since: float
+    content: Message
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    since: float
+    answer: Message | None = None
+    answered: float = 0.0
+    is_late: bool = False
+
+
+class NvmlProcess:
+    """A process that uses NVML. Every method may be called from any thread, and none waits for the driver
+    longer than it says.
+
+    Args:
+        command: what to run, see :func:`program`.
+        on_event: called on a thread of the process's own with each event, with ``{"event": "late"}`` when an
+            answer has come for which nothing waits any longer, and with ``{"event": "ended"}`` once.
+        timings: durations.
+        kill: kills the process.
+
+    Raises:
+        NotStarted: the process cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        on_event: Callable[[Message], None],
+        timings: Timings = DEFAULT,
+        kill: Kill = kill_group,
+    ) -> None:
+        self._on_event = on_event
+        self._timings = timings
+        self._changed = threading.Condition()
+        self._open: dict[tuple[str, ...], _Request] = {}
+        self._count = 0
+        self._waiting_for = ""
+        self._waiting_since = self._progress = time.monotonic()
+        self._reason = ""
+        self._hung_gpu = ""
+        self._lines = LineProcess(command, self, name=_NAME, limit=LINE_LIMIT, grace=timings.grace, kill=kill)
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._lines.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be requested any longer."""
+        return self._lines.is_over
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has ended. One that the kernel holds has not."""
+        return self._lines.is_gone
+
+    @property
+    def failure(self) -> str:
+        """Why the process has ended without being asked to; empty otherwise."""
+        return self._reason or self._lines.failure or ""
+
+    @property
+    def waiting_for(self) -> str:
+        """The GPU that has been asked for longest without an answer; empty if there is none."""
+        return self._waiting_for
+
+    @property
+    def hung_gpu(self) -> str:
+        """The GPU whose call hung, if the process was ended for that; else empty."""
+        return self._hung_gpu
+
+    def ask(self, do: str, gpus: Sequence[str], patience: float) -> Reply:
+        """Sends a request, or waits further for the answer to the same one that was sent before.
+
+        Args:
+            do: a request of the program's.
+            gpus: the PCI addresses it is about.
+            patience: seconds to wait. While any earlier request has waited in vain, no time is waited.
+
+        Raises:
+            Unanswered: not yet.
+            Refused: NVML answered with an error.
+            Ended: the process has ended, or was ended because it made no progress.
+        """
+        key = (do, *gpus)
+        with self._changed:
+            request = self._open.get(key)
+            if request is None or self._is_outdated(request):
+                request = self._open[key] = self._send(do, gpus)
+            if not any(other.is_late for other in self._open.values()):
+                self._changed.wait_for(lambda: self.is_over or request.answer is not None, patience)
+            if request.answer is not None:
+                if self._open.get(key) is request:
+                    del self._open[key]
+                return Reply(request.since, _content(request.answer))
+            request.is_late = True
+        self.kill_if_hung()
+        if self.is_over:
+            raise Ended(self.failure or "NVML is released")
+        raise Unanswered("NVML does not answer")
+
+    def kill_if_hung(self) -> None:
+        """Kills the process if it makes no progress with a request, or a GPU does not answer.
+
+        Costs nothing otherwise.
+        """
+        with self._changed:
+            since = [request.since for request in self._open.values() if request.answer is None]
+            starts = [max(self._progress, min(since))] if since else []
+            if self._waiting_for:
+                starts.append(self._waiting_since)
+            if self.is_over or not starts:
+                return
+            stuck = time.monotonic() - min(starts)
+            if stuck < self._timings.hung:
+                return
+            self._reason = f"NVML did not answer within {stuck:.0f} s"
+            self._hung_gpu = self._waiting_for
+        self.kill()
+
+    def end(self) -> None:
+        """Releases the driver, without waiting; after ``Timings.grace`` the process is killed."""
+        if self.is_over:
+            return
+        self._lines.end()
+        self._notify()
+        # not a daemon: devhost must not end before the process, however long the driver takes
+        threading.Thread(target=self.wait_gone, args=(2 * self._timings.grace,), name="nvml-end").start()
+
+    def kill(self) -> None:
+        """Kills the process, whatever it does. Does not wait."""
+        self._lines.kill()
+        self._notify()
+
+    def wait_gone(self, patience: float) -> bool:
+        """Waits until the process does not exist any longer; whether it does not."""
+        return self._lines.wait(patience)
+
+    def received(self, line: bytes) -> None:
+        """Takes a line of the program's."""
+        try:
+            message = json.loads(line)
+        except ValueError:
+            return
+        if "waitingFor" in message:
+            self._waiting_for = str(message["waitingFor"])
+            self._waiting_since = self._progress = time.monotonic()
+        elif "id" in message:
+            self._take_answer(message)
+        elif message.get("event") == "unusable":
+            self._reason = str(message["text"])
+        else:
+            self._on_event(message)
+
+    def ended(self) -> None:
+        """The program has ended."""
+        self._notify()
+        self._on_event({"event": "ended"})
+
+    def _is_outdated(self, request: _Request) -> bool:
+        return request.answer is not None and time.monotonic() - request.answered > self._timings.fresh
+
+    def _send(self, do: str, gpus: Sequence[str]) -> _Request:
+        self._count += 1
+        with suppress(ProcessError):  # it has ended, which the caller finds out
+            self._lines.send(json.dumps({"id": self._count, "do": do, "gpus": list(gpus)}).encode())
+        return _Request(self._count, time.monotonic())
+
+    def _take_answer(self, message: Message) -> None:
+        with self._changed:
+            self._progress = time.monotonic()
+            request = next((one for one in self._open.values() if one.number == message["id"]), None)
+            if request is None:
+                return
+            was_late, request.is_late = request.is_late, False
+            request.answer, request.answered = message, self._progress
+            self._changed.notify_all()
+        if was_late:
+            self._on_event({"event": "late"})
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def program(pynvml: str, library: str, timings: Timings = DEFAULT) -> list[str]:
+    """The command that runs the program.
+
+    Args:
+        pynvml: the directory that has the module.
+        library: path of ``libnvidia-ml.so.1``; empty for the one that the loader finds.
+        timings: durations.
+    """
+    names = ("compare", "overtake", "silence", "fresh", "event_wait", "exit_grace")
+    durations = json.dumps({name: value for name, value in asdict(timings).items() if name in names})
+    # without the installed packages the process is small and starts fast
+    return python(_PROGRAM, pynvml, library, durations, packages=False)
+
+
+def _content(message: Message) -> Message:
+    if "error" in message:
+        error = message["error"]
+        raise Refused(int(error["code"]), str(error["text"]))
+    content: Message = message["ok"]
+    return content
