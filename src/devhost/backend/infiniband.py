@@ -73,7 +73,7 @@ def node(sysfs: Sysfs, role: Role, entry: str, ib_device: str) -> Node:
 
 
 def nodes_below(sysfs: Sysfs, path: str) -> Iterator[Node]:
-    """Each node that belongs to the function at ``path`` alone, in the order of :class:`Role`. Never raises."""
+    """Each node that belongs to the function at ``path`` alone, in the order of roles. Never raises."""
     for class_name, roles in CLASSES.items():
         names = sysfs.names(f"{path}/{class_name}")
         for role in roles:
