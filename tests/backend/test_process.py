@@ -354,6 +354,17 @@ def test_a_process_that_is_slow_to_start_is_waited_for_and_not_started_twice(
     wait_for(answered)
 
 
+def test_a_process_that_is_never_ready_ends_without_a_further_question(
+    program: Callable[[str], list[str]], workers: list[Worker]
+) -> None:
+    never = program("import time; time.sleep(600)")
+    worker = Worker(never, start_deadline=0.02, longest_start=0.1, grace=0.02)
+    workers.append(worker)
+    with pytest.raises(TimedOut):
+        worker.ask({})
+    wait_for(lambda: worker.pid is None)
+
+
 def test_a_process_that_is_never_ready_is_killed(
     program: Callable[[str], list[str]], workers: list[Worker]
 ) -> None:

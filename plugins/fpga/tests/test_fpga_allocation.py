@@ -9,6 +9,7 @@ import fpga_cards as cards
 import pytest
 from devhost_fpga.allocation import node
 from devhost_fpga.backend import Fpga
+from devhost_fpga.dfl import Dfl
 from devhost_fpga.options import FpgaUse
 from fpga_desk import ill
 from fpga_tree import NLB, FpgaTree
@@ -195,8 +196,6 @@ def test_a_device_whose_node_is_missing_or_foreign_is_unhealthy_until_it_is_back
     assert ill(backend) == {}
 
 
-def test_a_port_of_unknown_number_is_never_programmed(looking: BackendFixture, tree: FpgaTree) -> None:
+def test_a_port_of_unknown_number_is_never_programmed(tree: FpgaTree) -> None:
     next((tree.root / "sys/devices").rglob("dfl-port.1/id")).unlink()
-    backend = looking(tree)
-    backend.discover()
-    assert [len(unit.slots) for unit in backend._every().values()] == [1, 0, 0]
+    assert [len(unit.slots) for unit in Dfl(Sysfs(tree.root)).scan()] == [1, 0, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import fpga_cards as cards
 import pytest
 from devhost_fpga import watch
+from devhost_fpga.dfl import Dfl
 from devhost_fpga.model import Unit
 from devhost_fpga.watch import Watch
 from fpga_tree import OTHER, FpgaTree
@@ -160,7 +161,16 @@ async def test_a_driver_that_hangs_ends_nothing(
     assert clock.sleeps[:4] == [watch.CALM] * 4
 
 
-async def test_a_machine_full_of_files_is_read_in_part(context: ServiceContext, clock: Clock) -> None:
+async def test_a_machine_full_of_files_is_read_in_part(
+    context: ServiceContext, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, read = context.run_blocking, set[int]()
+
+    async def note(call: Callable[..., object], files: Sequence[str]) -> object:
+        read.add(len(files))
+        return await real(call, files)
+
+    monkeypatch.setattr(context, "run_blocking", note)
     source = made(context, clock)
     many = [
         replace(unit(*(f"file{n}.{m}" for m in range(100))), device=Device(id=f"c{n}")) for n in range(60)
@@ -168,7 +178,7 @@ async def test_a_machine_full_of_files_is_read_in_part(context: ServiceContext, 
     source.follow(many)
     clock.most = 1
     await count(source)
-    assert len(source._files) == watch.MOST
+    assert read == {watch.MOST}
 
 
 async def test_what_begins_to_be_busy_ends_the_pause(context: ServiceContext) -> None:
@@ -179,7 +189,6 @@ async def test_what_begins_to_be_busy_ends_the_pause(context: ServiceContext) ->
     async with aclosing(source.events()) as heard:
         first = asyncio.ensure_future(anext(heard))
         await asyncio.sleep(0)  # so that it has begun to wait
-        assert source._wake is not None
         await asyncio.to_thread(source.follow, [unit("afu_id", busy=True)])
         assert (await asyncio.wait_for(first, watch.CALM * (1 - watch.SPREAD) / 2)).sys_path == PLACE
 
@@ -199,7 +208,8 @@ def test_every_id_register_and_state_is_watched_and_none_that_is_read_under_the_
     tree: FpgaTree = cards.two_ports(tmp_path)
     backend = looking(tree)
     devices = by_id(backend)
-    region = backend._every()["0000:3f:00.0-fme"]
+    units = {unit.device.id: unit for unit in Dfl(Sysfs(tree.root)).scan()}
+    region = units["0000:3f:00.0-fme"]
     ends = {"/".join(file.rsplit("/", 2)[1:]) for file in region.watched}
     assert {"dfl-port.0/afu_id", "dfl-port.1/afu_id", "dfl-port.1/power_state", "fpga0/state"} <= ends
     assert {"errors/errors", "errors/catfatal_errors", "errors/nonfatal_errors"} <= ends

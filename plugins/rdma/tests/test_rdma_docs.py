@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import rdma_connectx as connectx
 from devhost_rdma.model import PHYS_STATES, PORT_STATES
-from devhost_rdma.nodes import Role
 
+from devhost.backend.infiniband import Role
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import make_plan

@@ -15,8 +15,9 @@ sys.path.append(str(Path(__file__).parent / "machines"))
 
 
 @pytest.fixture
-def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendFixture[Sriov]]:
+def looking() -> Iterator[BackendFixture[Sriov]]:
     """Makes backends on a machine, and ends what they began. Trees change at once: nothing is waited for."""
-    monkeypatch.setattr("devhost_sriov.bursts.QUIET", 0.0)
-    with BackendFixture(Sriov) as looking:
+    from sriov_desk import Modelled
+
+    with BackendFixture[Sriov](Modelled) as looking:
         yield looking

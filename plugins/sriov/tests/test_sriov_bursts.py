@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import sriov_network as machines
-from devhost_sriov import Sriov, bursts, network, watch
+from devhost_sriov import Sriov
+from devhost_sriov.bursts import BurstWait
 from devhost_sriov.in_use import DefaultRoute, Traffic
-from devhost_sriov.netlink import Devlink, VfMacs
 from devhost_sriov.options import SriovOptions
+from sriov_desk import FakeKernel, network_of
 from sriov_tree import SriovTree
 
-from devhost.backend import Event
+from devhost.backend import Context, Event
+from devhost.backend.sysfs import Sysfs
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.telemetry.metrics import Metrics
@@ -33,21 +35,36 @@ async def until(condition: Callable[[], bool]) -> None:
 class Node:
     """A node with one adapter, whose routes a test sets, and the lists that come of what happens."""
 
-    def __init__(self, tree: SriovTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, tree: SriovTree) -> None:
         self.tree = tree
-        self.routes: frozenset[DefaultRoute] = frozenset()
-        self.asked = 0
+        self.kernel = FakeKernel()
+        self.kernel.routes = Traffic()
         self.lists: list[dict[str, str]] = []
-        initial = tree.root / "initial"
-        initial.touch()
-        monkeypatch.setattr(network, "INITIAL", str(initial))
-        monkeypatch.setattr(network, "is_live", lambda root: True)
-        monkeypatch.setattr(network, "hears_links", lambda sysfs: True)
-        monkeypatch.setattr(watch, "is_live", lambda root: False)
-        monkeypatch.setattr(bursts, "QUIET", 0.001)
-        monkeypatch.setattr(network, "Kernel", lambda: self)
-        self.source = BackendRunner(Sriov, SriovOptions(), tree.root, ("mac",))
+        self.pauses = 0
+        self.after_pauses: dict[int, Callable[[], object]] = {}
+        """What happens when the backend has waited for the end of a burst so many times."""
+        self.source = BackendRunner(self._kind(), SriovOptions(), tree.root, ("mac",))
         self.discovery = Scanner(self.source, Metrics(), self._found)
+
+    def _kind(self) -> type[Sriov]:
+        node = self
+
+        class OnNode(Sriov):
+            def __init__(self, options: SriovOptions, context: Context) -> None:
+                bursts = BurstWait(Sysfs(context.root), ignore_ports=False, quiet=0.001, sleep=node.sleep)
+                super().__init__(options, context, network=network_of(node.kernel, context), bursts=bursts)
+
+        return OnNode
+
+    @property
+    def asked(self) -> int:
+        """How often the routes were asked for."""
+        return self.kernel.asked.count("traffic")
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses += 1
+        self.after_pauses.get(self.pauses, bool)()
+        time.sleep(seconds)
 
     def tell(self, *events: Event) -> None:
         for event in events:
@@ -60,24 +77,11 @@ class Node:
     def _found(self, at: float | None) -> None:
         self.lists.append({name: one.withheld for name, one in self.discovery.devices.items()})
 
-    def traffic(self, names: object) -> Traffic:
-        self.asked += 1
-        return Traffic(self.routes)
-
-    def vf_macs(self) -> VfMacs:
-        return {}
-
-    def devlink(self, *, profiles: bool) -> Devlink:
-        return Devlink()
-
-    def close(self) -> None:
-        """Nothing was started."""
-
 
 @asynccontextmanager
-async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, functions: int) -> AsyncIterator[Node]:
+async def node(tmp_path: Path, functions: int) -> AsyncIterator[Node]:
     """A node in service, whose first list is there."""
-    made = Node(machines.igb(tmp_path / "node", functions), monkeypatch)
+    made = Node(machines.igb(tmp_path / "node", functions))
     tasks = [asyncio.create_task(made.discovery.run()), asyncio.create_task(made.discovery.probe())]
     await made.shows(lambda devices: len(devices) == functions + 1)
     yield made
@@ -99,10 +103,10 @@ def virtual_functions(tree: SriovTree, count: int) -> Iterable[Event]:
         yield Event("net", "change", f"/sys/class/net/v{number}")
 
 
-async def test_a_burst_of_virtual_functions_is_one_list_and_a_few_questions(tmp_path, monkeypatch):
-    async with node(tmp_path, monkeypatch, 0) as there:
+async def test_a_burst_of_virtual_functions_is_one_list_and_a_few_questions(tmp_path):
+    async with node(tmp_path, 0) as there:
         there.lists.clear()
-        there.asked = 0
+        there.kernel.asked.clear()
         there.tell(*virtual_functions(there.tree, 64))
         await there.shows(lambda devices: len(devices) == 65)
         assert len(there.lists) == 1
@@ -110,20 +114,20 @@ async def test_a_burst_of_virtual_functions_is_one_list_and_a_few_questions(tmp_
         assert "64 virtual functions" in there.lists[0]["0000:02:00.0"]
 
 
-async def test_a_route_that_comes_and_goes_takes_a_function_away_and_gives_it_back(tmp_path, monkeypatch):
-    async with node(tmp_path, monkeypatch, 2) as there:
+async def test_a_route_that_comes_and_goes_takes_a_function_away_and_gives_it_back(tmp_path):
+    async with node(tmp_path, 2) as there:
         news = Event("net", "change", "/sys/class/net/lo")
-        there.routes = frozenset({DefaultRoute(6, "enp2s0v1")})
+        there.kernel.routes = Traffic(frozenset({DefaultRoute(6, "enp2s0v1")}))
         there.tell(news)
         await there.shows(lambda devices: "IPv6 default route" in devices["0000:02:10.2"])
         assert not there.lists[-1]["0000:02:10.0"]
-        there.routes = frozenset()
+        there.kernel.routes = Traffic()
         there.tell(news)
         await there.shows(lambda devices: not devices["0000:02:10.2"])
 
 
-async def test_messages_that_change_nothing_make_no_list(tmp_path, monkeypatch):
-    async with node(tmp_path, monkeypatch, 2) as there:
+async def test_messages_that_change_nothing_make_no_list(tmp_path):
+    async with node(tmp_path, 2) as there:
         there.lists.clear()
         asked = there.asked
         there.tell(*[Event("net", "change", f"/sys/class/net/enp2s0v{number % 2}") for number in range(100)])
@@ -133,24 +137,15 @@ async def test_messages_that_change_nothing_make_no_list(tmp_path, monkeypatch):
         assert there.lists == []
 
 
-async def test_functions_whose_adapter_starts_its_port_anew_are_one_list_of_healthy_ones(
-    tmp_path, monkeypatch
-):
-    lack, asked = bursts.Settling._lack_carrier, []
-    async with node(tmp_path, monkeypatch, 0) as there:
+async def test_functions_whose_adapter_starts_its_port_anew_are_one_list_of_healthy_ones(tmp_path):
+    async with node(tmp_path, 0) as there:
         state = f"/sys/devices/{PF}/net/enp2s0/operstate"
-
-        def lacks(self: bursts.Settling, paths: Iterable[str]) -> bool:
-            asked.append(lack(self, paths))
-            if len(asked) == 3:
-                there.tree.file(state, "up")
-            return asked[-1]
-
-        monkeypatch.setattr(bursts.Settling, "_lack_carrier", lacks)
+        there.pauses = 0
+        there.after_pauses = {4: lambda: there.tree.file(state, "up")}
         there.tree.file(state, "down")
         there.lists.clear()
         there.tell(*virtual_functions(there.tree, 4))
         await there.shows(lambda devices: len(devices) == 5)
-        assert asked == [True, True, True, False]
+        assert there.pauses == 4, "the port has its carrier after the fourth"
         assert len(there.lists) == 1
         assert all(device.health.healthy for device in there.discovery.devices.values())

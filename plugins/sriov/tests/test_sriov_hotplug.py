@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sriov_network as network
 from devhost_sriov import scan
-from devhost_sriov.bursts import TIMES, Settling
+from devhost_sriov.bursts import ROUNDS, BurstWait
 from devhost_sriov.scan import MOST_PLACES, NETWORK, Scan
 from sriov_tree import SriovTree
 
@@ -289,7 +289,7 @@ def test_a_burst_is_looked_at_when_it_is_over(tmp_path):
         if steps:
             steps.pop(0)()
 
-    settling = Settling(Sysfs(tmp_path), ignore_ports=False, sleep=sleep)
+    settling = BurstWait(Sysfs(tmp_path), ignore_ports=False, sleep=sleep)
     settling.wait(())
     assert not waited, "nothing happened"
     settling.notice(Event("pci", "add", f"/sys/devices/{VF}"))
@@ -322,10 +322,10 @@ class Port:
     [
         (("down", "down", "down", "up"), (), False, 3),
         (("down", "up"), (), False, 1),
-        (("down",), (), False, TIMES),  # as it stays without a cable
+        (("down",), (), False, ROUNDS),  # as it stays without a cable
         (("down",), (), True, 1),
         (("down",), ("10.0", "10.2", "10.4", "10.6"), False, 1),
-        (("down",), ("10.0", "10.2", "10.4"), False, TIMES),
+        (("down",), ("10.0", "10.2", "10.4"), False, ROUNDS),
     ],
 )
 def test_new_functions_are_waited_for_until_their_port_has_its_carrier_again(
@@ -333,7 +333,7 @@ def test_new_functions_are_waited_for_until_their_port_has_its_carrier_again(
 ):
     """Adapters start their port anew to have virtual functions, and that takes longer than to make them."""
     port = Port(tmp_path, *states)
-    settling = Settling(Sysfs(tmp_path), ignore_ports=ignored, sleep=port.sleep)
+    settling = BurstWait(Sysfs(tmp_path), ignore_ports=ignored, sleep=port.sleep)
     settling.wait(())
     settling.notice(Event("pci", "bind", f"/sys/devices/{VF}"))
     settling.wait({f"0000:02:{number}" for number in known})
@@ -348,14 +348,14 @@ def test_a_burst_without_an_end_is_not_waited_for(tmp_path):
         waited.append(seconds)
         tree.function(f"0000:03:{len(waited):02x}.0", "8086:10c9", "igb")
 
-    settling = Settling(Sysfs(tmp_path), ignore_ports=False, sleep=sleep)
+    settling = BurstWait(Sysfs(tmp_path), ignore_ports=False, sleep=sleep)
     settling.notice(Event("pci", "bind", f"/sys/devices/{PF}"))
     settling.wait(())
-    assert len(waited) == TIMES
+    assert len(waited) == ROUNDS
 
 
 def test_events_of_interfaces_are_not_waited_for(tmp_path):
-    settling = Settling(Sysfs(network.igb(tmp_path).root), ignore_ports=False, sleep=pytest.fail)
+    settling = BurstWait(Sysfs(network.igb(tmp_path).root), ignore_ports=False, sleep=pytest.fail)
     settling.notice(Event("net", "add", f"/sys/devices/{VF}/net/enp2s0v1"))
     settling.notice(Event("pci", "change", f"/sys/devices/{PF}"))
     settling.wait(())
@@ -363,7 +363,7 @@ def test_events_of_interfaces_are_not_waited_for(tmp_path):
 
 def test_at_the_start_nobody_waits_for_a_port_without_a_cable(tmp_path):
     port = Port(tmp_path, "down")
-    settling = Settling(Sysfs(tmp_path), ignore_ports=False, sleep=port.sleep)
+    settling = BurstWait(Sysfs(tmp_path), ignore_ports=False, sleep=port.sleep)
     settling.notice(Event("pci", "bind", f"/sys/devices/{VF}"))
     settling.wait(())
     assert port.waited == 1
@@ -372,7 +372,7 @@ def test_at_the_start_nobody_waits_for_a_port_without_a_cable(tmp_path):
 def test_a_burst_that_no_event_has_told_of_yet_is_waited_for_all_the_same(tmp_path):
     """A change of a link is heard at once, and what udev tells of when its rules are done."""
     tree, waited = network.igb(tmp_path), []
-    settling = Settling(Sysfs(tmp_path), ignore_ports=False, sleep=waited.append)
+    settling = BurstWait(Sysfs(tmp_path), ignore_ports=False, sleep=waited.append)
     for _ in range(2):
         settling.notice(Event("net", "change", f"{NETWORK}/enp2s0"))
         settling.wait(())
@@ -394,7 +394,7 @@ def test_a_burst_that_no_event_has_told_of_yet_is_waited_for_all_the_same(tmp_pa
 def test_what_a_function_loses_may_be_the_beginning_of_its_end(tmp_path, subsystem, place, begins):
     """Its interface goes first: a look in between would show it without."""
     waited: list[float] = []
-    settling = Settling(Sysfs(network.igb(tmp_path).root), ignore_ports=False, sleep=waited.append)
+    settling = BurstWait(Sysfs(network.igb(tmp_path).root), ignore_ports=False, sleep=waited.append)
     settling.notice(Event(subsystem, "remove", f"/sys/devices/{place}"))
     settling.wait(())
     assert bool(waited) is begins

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from devhost_sriov import netlink_child
 from devhost_sriov.in_use import WIDEST
 from devhost_sriov.netlink_child import Unresolved, default_routes, profile_in, switches, vf_macs_in
 from devhost_sriov.network import Interest
-from devhost_sriov.watch import ROUTES, RouteNews, devlink_events
+from devhost_sriov.watch import ROUTES, DevlinkSource, RouteSource
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
@@ -150,7 +151,7 @@ def test_the_profile_is_the_name_of_the_running_application() -> None:
 
 
 def test_the_messages_of_devlink_are_read_by_their_numbers() -> None:
-    _, message = netlink_child._classes()
+    _, message = netlink_child.devlink_classes()
     attributes = [("BUS_NAME", "pci"), ("DEV_NAME", "0000:3b:00.0"), ("ESWITCH_MODE", 1)]
     found = made(message(), 30, [*attributes, ("PORT_PCI_SF_NUMBER", 88)], cmd=29, version=1)
     assert [found.get_attr(name) for name in ("DEV_NAME", "ESWITCH_MODE")] == ["0000:3b:00.0", 1]
@@ -161,31 +162,32 @@ def test_the_messages_of_devlink_are_read_by_their_numbers() -> None:
 
 
 @pytest.fixture
-def news() -> RouteNews:
-    found = RouteNews(lambda: Interest(frozenset({2}), frozenset({"192.0.2.7", "2001:DB8::7"})))
-    list(found.take(link()))
+def news() -> RouteSource:
+    interest = Interest(frozenset({2}), frozenset({"192.0.2.7", "2001:DB8::7"}))
+    found = RouteSource(SimpleNamespace(interest=interest))
+    list(found.events(link()))
     return found
 
 
-def test_a_link_is_told_of_when_it_changes_and_not_when_the_kernel_repeats_itself(news: RouteNews) -> None:
+def test_a_link_is_told_of_when_it_changes_and_not_when_the_kernel_repeats_itself(news: RouteSource) -> None:
     eth0 = [Event("net", "change", "/sys/class/net/eth0")]
-    assert list(news.take(link())) == []
-    assert list(news.take(link(flags=UP | RUNNING | LOWER_UP | PROMISCUOUS))) == []
-    assert list(news.take(link(flags=UP, operstate="DOWN"))) == eth0
-    assert list(news.take(link())) == eth0
-    assert list(news.take(link(master=7))) == eth0
-    assert list(news.take(link())) == eth0
-    assert list(news.take(link(kind=DELLINK))) == eth0
+    assert list(news.events(link())) == []
+    assert list(news.events(link(flags=UP | RUNNING | LOWER_UP | PROMISCUOUS))) == []
+    assert list(news.events(link(flags=UP, operstate="DOWN"))) == eth0
+    assert list(news.events(link())) == eth0
+    assert list(news.events(link(master=7))) == eth0
+    assert list(news.events(link())) == eth0
+    assert list(news.events(link(kind=DELLINK))) == eth0
 
 
-def test_links_of_pods_are_no_news(news: RouteNews) -> None:
-    assert [event for index in range(10, 300) for event in news.take(link(index))] == []
+def test_links_of_pods_are_no_news(news: RouteSource) -> None:
+    assert [event for index in range(10, 300) for event in news.events(link(index))] == []
 
 
-def test_only_default_routes_are_news(news: RouteNews) -> None:
-    assert list(news.take(raw(route()))) == [ROUTES]
-    assert list(news.take(raw(route(kind=DELROUTE, family=10)))) == [ROUTES]
-    assert list(news.take(raw(route(dst_len=24)))) == []
+def test_only_default_routes_are_news(news: RouteSource) -> None:
+    assert list(news.events(raw(route()))) == [ROUTES]
+    assert list(news.events(raw(route(kind=DELROUTE, family=10)))) == [ROUTES]
+    assert list(news.events(raw(route(dst_len=24)))) == []
 
 
 @pytest.mark.parametrize(
@@ -193,26 +195,27 @@ def test_only_default_routes_are_news(news: RouteNews) -> None:
     [(2, "192.0.2.7", True), (2, "192.0.2.8", False), (10, "2001:db8::7", True), (10, "fe80::1", False)],
 )
 def test_only_the_kubelets_addresses_are_news(
-    news: RouteNews, family: int, address: str, matters: bool
+    news: RouteSource, family: int, address: str, matters: bool
 ) -> None:
     message = made(ifaddrmsg(), NEWADDR, [("IFA_ADDRESS", address)], family=family, prefixlen=24, index=9)
-    assert list(news.take(raw(message))) == ([ROUTES] if matters else [])
+    assert list(news.events(raw(message))) == ([ROUTES] if matters else [])
 
 
-def test_cut_datagrams_are_no_news(news: RouteNews) -> None:
+def test_cut_datagrams_are_no_news(news: RouteSource) -> None:
     whole = link(flags=0)
-    assert [event for end in range(len(whole)) for event in news.take(whole[:end])] == []
+    assert [event for end in range(len(whole)) for event in news.events(whole[:end])] == []
 
 
 @pytest.mark.parametrize(("command", "matters"), [(7, True), (8, True), (3, True), (61, False), (53, False)])
 def test_devlink_is_heard_where_switches_change(command: int, matters: bool) -> None:
-    _, message = netlink_child._classes()
+    _, message = netlink_child.devlink_classes()
     interest = Interest(places={"0000:3b:00.0": "/sys/devices/pci0000:3a/0000:3b:00.0"})
     for device, known in (("0000:3b:00.0", True), ("0000:99:00.0", False)):
         named = [("BUS_NAME", "pci"), ("DEV_NAME", device)]
         datagram = raw(made(message(), 30, named, cmd=command, version=1))
         events = [Event("devlink", "change", "/sys/devices/pci0000:3a/0000:3b:00.0")]
-        assert list(devlink_events(datagram, interest)) == (events if matters and known else [])
+        source = DevlinkSource(SimpleNamespace(interest=interest))
+        assert list(source.events(datagram)) == (events if matters and known else [])
 
 
 # --- the kernel itself
@@ -238,6 +241,7 @@ print(json.dumps([routes, sorted(found.addresses), len(switches), len(macs), imp
 _LISTEN = """
 import asyncio, subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from devhost.discovery.runner import ServiceContext
 from devhost.backend.sysfs import Sysfs
 from devhost_sriov.network import Network

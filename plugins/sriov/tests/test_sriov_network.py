@@ -6,72 +6,44 @@ import asyncio
 import errno
 import logging
 import shutil
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 
 import pytest
 import sriov_network as machines
-from devhost_sriov import network, watch
-from devhost_sriov.backend import Sriov
-from devhost_sriov.in_use import DefaultRoute, Traffic
-from devhost_sriov.netlink import Devlink, Switch, VfMacs
-from devhost_sriov.network import UNSEEN, Interest, Network
+from devhost_sriov import Sriov
+from devhost_sriov.in_use import Traffic
+from devhost_sriov.model import Facts
+from devhost_sriov.netlink import Devlink, Switch
+from devhost_sriov.network import NODE_IP, UNSEEN, Interest
 from devhost_sriov.options import SriovOptions
-from devhost_sriov.watch import ANYTHING, network_events
+from devhost_sriov.scan import Scan
+from devhost_sriov.watch import DevlinkSource, RouteSource, network_events
+from sriov_desk import FakeKernel, answered_by, network_of
 
-from devhost.backend import Event, netlink
+from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
 from devhost.discovery.runner import ServiceContext
-from devhost.testing.fixtures import by_id
+from devhost.testing.fixtures import BackendFixture, by_id
 
 DEADLINE = 60.0
 NET = Event("net", "change", "/sys/class/net/lo")
 PF = "0000:02:00.0"
 
 
-class Kernel:
-    """What the kernel answers, and how often it was asked."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        self.asked: list[str] = []
-        self.hears = True
-        self.routes: Traffic | Exception = Traffic(frozenset({DefaultRoute(4, "enp2s0")}))
-        self.macs: VfMacs = {"enp2s0": {1: "02:00:00:00:00:07"}}
-        self.switches = Devlink({PF: Switch("switchdev", "DDP", {0: "rep0"})}, group=9)
-        self.initial = tmp_path / "initial"
-        self.initial.touch()
-        monkeypatch.setattr(network, "INITIAL", str(self.initial))
-        monkeypatch.setattr(network, "is_live", lambda root: True)
-        monkeypatch.setattr(network, "hears_links", lambda sysfs: self.hears)
-        monkeypatch.setattr(network, "Kernel", lambda: self)
-
-    def taken(self) -> list[str]:
-        """What was asked since the last call."""
-        asked, self.asked = self.asked, []
-        return asked
-
-    def traffic(self, names: object) -> Traffic:
-        self.asked.append("traffic")
-        if isinstance(self.routes, Exception):
-            raise self.routes
-        return self.routes
-
-    def vf_macs(self) -> VfMacs:
-        self.asked.append("macs")
-        return self.macs
-
-    def devlink(self, *, profiles: bool) -> Devlink:
-        self.asked.append("devlink with profiles" if profiles else "devlink")
-        return self.switches
-
-    def close(self) -> None:
-        self.asked.append("the end")
+@pytest.fixture
+def kernel() -> FakeKernel:
+    found = FakeKernel()
+    found.macs = {"enp2s0": {1: "02:00:00:00:00:07"}}
+    found.switches = Devlink({PF: Switch("switchdev", "DDP", {0: "rep0"})}, group=9)
+    return found
 
 
 @pytest.fixture
-def kernel(monkeypatch, tmp_path) -> Kernel:
-    return Kernel(monkeypatch, tmp_path)
+def looking(kernel) -> Iterator[BackendFixture[Sriov]]:
+    """Makes backends on machines with that kernel."""
+    with BackendFixture(answered_by(kernel)) as looking:
+        yield looking
 
 
 @pytest.fixture
@@ -81,14 +53,14 @@ def igb(looking, tmp_path, kernel) -> Sriov:
     return backend
 
 
-def facts(backend: Sriov, device: str) -> network.Facts:
-    backend.discover()
-    return backend._made[device][0].facts
+def facts(igb: Sriov, kernel: FakeKernel, device: str) -> Facts:
+    scanned = Scan(Sysfs(igb.context.root)).look()
+    return network_of(kernel, igb.context).facts(scanned)[device]
 
 
-def test_netlink_adds_what_sysfs_does_not_tell(igb):
-    assert facts(igb, PF).in_use == "it carries the IPv4 default route"
-    first, second = facts(igb, "0000:02:10.0"), facts(igb, "0000:02:10.2")
+def test_netlink_adds_what_sysfs_does_not_tell(igb, kernel):
+    assert facts(igb, kernel, PF).in_use == "it carries the IPv4 default route"
+    first, second = facts(igb, kernel, "0000:02:10.0"), facts(igb, kernel, "0000:02:10.2")
     assert (first.representor, first.eswitch_mode, first.ddp_profile) == ("rep0", "switchdev", "DDP")
     assert (second.mac, second.representor, second.in_use) == ("02:00:00:00:00:07", "", "")
 
@@ -100,7 +72,7 @@ def test_nothing_is_asked_again_before_something_happened(igb, kernel):
         (NET, ["traffic", "macs"]),
         (Event("infiniband", "add", "/sys/devices/x"), []),
         (Event("devlink", "change", "/sys/devices/x"), ["devlink with profiles"]),
-        (ANYTHING, ["traffic", "macs", "devlink with profiles"]),
+        (Event(), ["traffic", "macs", "devlink with profiles"]),
     ):
         igb.notice(event)
         igb.discover()
@@ -164,8 +136,8 @@ def test_files_tell_of_the_node_where_netlink_speaks_of_another_namespace(igb, k
     directory = tmp_path / "igb/proc/1/net"
     directory.mkdir(parents=True)
     (directory / "route").write_text("enp2s0v1\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
-    assert facts(igb, "0000:02:10.2").in_use == "it carries the IPv4 default route"
-    assert facts(igb, PF).in_use == ""
+    assert facts(igb, kernel, "0000:02:10.2").in_use == "it carries the IPv4 default route"
+    assert facts(igb, kernel, PF).in_use == ""
 
 
 def test_where_nothing_tells_of_routes_every_function_with_a_network_driver_counts_as_in_use(igb, kernel):
@@ -174,7 +146,7 @@ def test_where_nothing_tells_of_routes_every_function_with_a_network_driver_coun
 
 
 def test_a_function_whose_interface_a_foreign_namespace_hides_counts_as_in_use(igb, kernel, tmp_path, caplog):
-    kernel.initial.unlink()
+    kernel.is_initial = False
     shutil.rmtree(tmp_path / "igb/sys/devices/pci0000:00/0000:00:05.0/0000:02:10.0/net")
     found = by_id(igb)
     assert found["0000:02:10.0"].withheld.startswith(UNSEEN)
@@ -201,7 +173,7 @@ def test_the_kubelets_address_comes_from_the_pod_where_no_option_gives_it(
     looking, tmp_path, kernel, monkeypatch
 ):
     kernel.routes = Traffic(addresses=frozenset({("192.0.2.7", "enp2s0v0"), ("192.0.2.9", "enp2s0v1")}))
-    monkeypatch.setenv(network.NODE_IP, "192.0.2.7, 2001:db8::7")
+    monkeypatch.setenv(NODE_IP, "192.0.2.7, 2001:db8::7")
     machine = machines.igb(tmp_path / "igb", 2)
     by_environment = by_id(looking(machine))
     by_option = by_id(looking(machine, SriovOptions(node_addresses=("192.0.2.9",))))
@@ -214,46 +186,11 @@ def test_the_kubelets_address_comes_from_the_pod_where_no_option_gives_it(
 # --- the event source
 
 
-class Line:
-    """The kernel's ends of the subscriptions."""
+class Subject:
+    """What the events are for: the interest of a backend that a test sets."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened: list[tuple[int, tuple[int, ...]]] = []
-        self.refuses: OSError | None = None
-        self.ends: list[socket.socket] = []
-        monkeypatch.setattr(watch, "subscribe", self.subscribe)
-        monkeypatch.setattr(watch, "is_live", lambda root: True)
-        for name in ("SETTLE", "PAUSE", "REOPEN"):
-            monkeypatch.setattr(watch, name, 0.001)
-
-    def subscribe(self, protocol: int, groups: int, members: tuple[int, ...]) -> socket.socket:
-        self.opened.append((protocol, tuple(members)))
-        if self.refuses:
-            raise self.refuses
-        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self.ends.append(ends[1])
-        return ends[0]
-
-
-@pytest.fixture
-def line(monkeypatch) -> Iterator[Line]:
-    found = Line(monkeypatch)
-    yield found
-    for end in found.ends:
-        end.close()
-
-
-@pytest.fixture
-def node(tmp_path) -> Iterator[tuple[ServiceContext, Network]]:
-    context = ServiceContext("sriov", tmp_path)
-    yield context, Network(Sysfs(tmp_path), context, ())
-    context.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - what it asks has no event
-            await asyncio.sleep(0.001)
+    def __init__(self) -> None:
+        self.interest = Interest()
 
 
 async def heard(events: AsyncIterator[Event]) -> Event:
@@ -266,90 +203,42 @@ def default_route() -> bytes:
     return (16 + len(payload)).to_bytes(4, "little") + (24).to_bytes(2, "little") + bytes(10) + payload
 
 
-async def test_a_change_of_routes_is_an_event_and_many_are_one(line, node):
-    events = network_events(*node)
-    first = asyncio.ensure_future(heard(events))
-    await until(lambda: bool(line.ends))
-    for _ in range(100):
-        line.ends[0].send(default_route())
-    assert await first == NET
-    await events.aclose()
+def link(index: int) -> bytes:
+    payload = bytes(4) + index.to_bytes(4, "little") + (0x11043).to_bytes(4, "little") + bytes(4)
+    return (16 + len(payload)).to_bytes(4, "little") + (16).to_bytes(2, "little") + bytes(10) + payload
 
 
-async def test_more_changes_than_can_be_told_apart_are_anything(line, node, monkeypatch):
-    monkeypatch.setattr(watch, "MOST_EVENTS", 8)
-    monkeypatch.setattr(
-        watch.RouteNews, "take", lambda self, datagram: [Event("net", "change", datagram.decode())]
-    )
-    events = network_events(*node)
-    first = asyncio.ensure_future(heard(events))
-    await until(lambda: bool(line.ends))
-    for number in range(20):
-        line.ends[0].send(f"/sys/class/net/eth{number}".encode())
-    assert await first == ANYTHING
-    await events.aclose()
+def test_a_change_of_routes_concerns_no_function_by_name():
+    source = RouteSource(Subject())
+    assert list(source.events(default_route())) == [NET]
+    assert source.groups().mask
 
 
-async def test_devlink_is_listened_to_once_it_is_there(line, node):
-    node[1].interest = Interest()
-    events = network_events(*node)
-    waiting = asyncio.ensure_future(heard(events))
-    await until(lambda: bool(line.ends))
-    node[1].interest = Interest(group=9)
-    await until(lambda: (netlink.GENERIC, (9,)) in line.opened)
-    waiting.cancel()
-    await asyncio.wait([waiting])
+def test_devlink_is_listened_to_once_it_is_there():
+    subject = Subject()
+    source = DevlinkSource(subject)
+    assert source.groups() is None
+    subject.interest = Interest(group=9)
+    assert source.groups() == (0, (9,))
 
 
-async def test_lost_messages_mean_that_anything_may_have_changed(line, node, monkeypatch):
-    class Overflowing(netlink.Listener):
-        def __init__(self, link, take, lost):
-            super().__init__(link, take, lost)
-            asyncio.get_running_loop().call_soon(lost, OSError(errno.ENOBUFS, "No buffer space available"))
-
-    monkeypatch.setattr(watch, "Listener", Overflowing)
-    events = network_events(*node)
-    assert await heard(events) == ANYTHING
-    assert len(line.opened) == 1
-    await events.aclose()
+def test_lost_messages_make_every_link_count_as_changed():
+    subject = Subject()
+    subject.interest = Interest(frozenset({2}))
+    source = RouteSource(subject)
+    message = link(2)
+    assert list(source.events(message))
+    assert not list(source.events(message))
+    source.lost()
+    assert list(source.events(message))
 
 
-async def test_a_broken_subscription_is_opened_again(line, node, monkeypatch, caplog):
-    class Breaking(netlink.Listener):
-        def __init__(self, link, take, lost):
-            super().__init__(link, take, lost)
-            self.close()
-            asyncio.get_running_loop().call_soon(lost, OSError(errno.EIO, "Input/output error"))
-
-    monkeypatch.setattr(watch, "Listener", Breaking)
-    events = network_events(*node)
-    assert await heard(events) == ANYTHING
-    await until(lambda: len(line.opened) >= 2)
-    assert "listening to links and routes failed: Input/output error" in caplog.messages
-    await events.aclose()
-
-
-async def test_a_refusal_is_said_once_and_the_watch_goes_on(line, node, caplog):
-    line.refuses = PermissionError(errno.EPERM, "Operation not permitted")
-    events = network_events(*node)
-    waiting = asyncio.ensure_future(heard(events))
-    node[1].interest = Interest(group=9)
-    await until(lambda: len(line.opened) == 2)
-    await asyncio.sleep(0.02)
-    assert not waiting.done()
-    assert caplog.messages == [
-        f"cannot listen to {what} (Operation not permitted): changes are seen at the resync"
-        for what in ("links and routes", "devlink")
-    ]
-    waiting.cancel()
-    await asyncio.wait([waiting])
-
-
-async def test_a_recorded_tree_is_not_listened_to(node, caplog):
+async def test_a_recorded_tree_is_not_listened_to(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    events = network_events(*node)
-    waiting = asyncio.ensure_future(heard(events))
-    await until(lambda: bool(caplog.messages))
-    assert "is a recorded tree" in caplog.messages[0]
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    with closing(ServiceContext("sriov", tmp_path)) as context:
+        events = network_events(context, Subject())
+        waiting = asyncio.ensure_future(heard(events))
+        await asyncio.sleep(0)
+        assert "is a recorded tree" in caplog.messages[0]
+        waiting.cancel()
+        await asyncio.wait([waiting])

@@ -31,6 +31,8 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.kernel = Kernel(root)
         self.held: frozenset[str] | None = frozenset()
+        self.held_first: list[frozenset[str]] = []
+        """What is answered before that, one for each question."""
         self.listed: set[str] = set()
         self._running: tuple[tuple[VirtualFunctions, ...], Provisioner] | None = None
 
@@ -40,9 +42,7 @@ class Machine:
 
     def hold(self, *addresses: str) -> None:
         """Pods have these."""
-        self.held = frozenset(
-            claim for one in addresses for claim in (f"pci:{one}", f"device:sriov/{one}", f"pci:{PHYSICAL}")
-        )
+        self.held = held_with(*addresses)
 
     def once(self, *entries: VirtualFunctions) -> None:
         """One call, and a look after it."""
@@ -52,7 +52,7 @@ class Machine:
                 Bus(root, self.kernel.write),
                 Ownership(root),
                 entries,
-                lambda: self.held,
+                self._ask_held,
                 self._is_listed,
                 logging.getLogger("devhost.backend.sriov"),
             )
@@ -76,6 +76,16 @@ class Machine:
 
     def _is_listed(self, address: str) -> bool:
         return address in self.listed
+
+    def _ask_held(self) -> frozenset[str] | None:
+        return self.held_first.pop(0) if self.held_first else self.held
+
+
+def held_with(*addresses: str) -> frozenset[str]:
+    """What containers hold that have these functions."""
+    return frozenset(
+        claim for one in addresses for claim in (f"pci:{one}", f"device:sriov/{one}", f"pci:{PHYSICAL}")
+    )
 
 
 @pytest.fixture
@@ -180,6 +190,31 @@ def test_nothing_is_removed_while_a_pod_has_any_of_them(machine: Machine, count:
     machine.hold()
     machine.bring(some(count))
     assert len(machine.kernel.virtual) == count
+
+
+def test_a_pod_that_gets_one_just_before_the_removal_keeps_it(machine: Machine) -> None:
+    machine.bring(some(4))
+    with pytest.raises(NotYet, match="must leave the list first"):
+        machine.once(some(2))
+    machine.kernel.changes()
+    machine.hold(SECOND)
+    machine.held_first = [frozenset()]  # it was free when that was first asked
+    with pytest.raises(NotYet, match=f"while pods have {SECOND}"):
+        machine.once(some(2))
+    assert machine.kernel.changes() == []
+    assert len(machine.kernel.virtual) == 4
+
+
+def test_a_pod_that_gets_one_just_before_another_driver_does_keeps_it(machine: Machine) -> None:
+    machine.bring(some(4))
+    with pytest.raises(NotYet, match="must leave the list first"):
+        machine.once(some(4, "vfio-pci"))
+    machine.hold(SECOND)
+    machine.held_first = [frozenset()]
+    with pytest.raises(NotYet, match=f"{SECOND} of .* cannot leave igbvf for vfio-pci: a pod has it"):
+        machine.once(some(4, "vfio-pci"))
+    assert machine.kernel.virtual[SECOND] == "igbvf"
+    assert machine.kernel.virtual[FIRST] == "vfio-pci"
 
 
 def test_nothing_is_removed_while_it_is_not_known_who_has_what(machine: Machine) -> None:

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 import sriov_network as network
 import sriov_others as others
-from devhost_sriov.health import verdict
+from devhost_sriov.health import Readiness, verdict
 from devhost_sriov.model import Function, Interface, Kind, Look
 from devhost_sriov.options import SriovOptions
+from devhost_sriov.scan import Scan
 
 from devhost.backend import HEALTHY, Event, unhealthy
+from devhost.backend.sysfs import Sysfs
 from devhost.testing.fixtures import by_id
 
 UP = Interface("ens1", state="up", is_set_up=True)
@@ -164,14 +166,13 @@ def test_a_member_of_its_group_that_is_no_device_is_seen_at_its_own_event(lookin
     assert "0000:5e:1f.0" not in by_id(backend)["0000:5e:02.2"].health.reason
 
 
-def test_a_function_that_just_left_vfio_is_not_in_its_own_way(looking, tmp_path):
-    tree = network.i40e_with_vfio(tmp_path)
-    backend = looking(tree)
-    function = next(one for one in backend._scan.look().functions.values() if one.id == "0000:5e:02.2")
+def test_a_function_that_just_left_vfio_is_not_in_its_own_way(tmp_path):
+    sysfs = Sysfs(network.i40e_with_vfio(tmp_path).root)
+    function = Scan(sysfs).look().functions["0000:5e:02.2"]
     driver = tmp_path / function.path.lstrip("/") / "driver"
     driver.unlink()
     driver.symlink_to("../../bus/pci/drivers/iavf")
-    reasons = backend._readiness.lacks(Look({function.id: function}))
+    reasons = Readiness(sysfs).lacks(Look({function.id: function}))
     assert "0000:5e:02.2, which is in" not in reasons[function.id].itself
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import asyncinotify
 import pytest
-from devhost_udev import watch
 from devhost_udev.options import Group, GroupMount
+from devhost_udev.watch import node_events
 
 from devhost.backend import Event
 from devhost.backend.errors import BackendError
@@ -24,8 +24,8 @@ DEADLINE = 60.0
 class Watching:
     """Follows a backend's own events; ``until`` waits for the first that fits."""
 
-    def __init__(self, backend: Any) -> None:
-        self._events = backend.watch()
+    def __init__(self, events: Any) -> None:
+        self._events = events
 
     async def until(self, act: Callable[[], object], node: str) -> Event:
         """Acts, again and again until the watch is armed, and waits for the event about ``node``."""
@@ -49,8 +49,8 @@ def toggle(file: Path) -> Callable[[], None]:
 
 
 @contextlib.asynccontextmanager
-async def watching(backend: Any) -> AsyncIterator[Watching]:
-    seen = Watching(backend)
+async def watching(events: Any) -> AsyncIterator[Watching]:
+    seen = Watching(events)
     try:
         yield seen
     finally:
@@ -60,7 +60,7 @@ async def watching(backend: Any) -> AsyncIterator[Watching]:
 async def test_a_node_that_is_removed_made_or_changed_is_heard_of(machine: Any) -> None:
     machine.misc("fuse", 229)
     file = machine.root / "dev/fuse"
-    async with watching(machine.backend()) as seen:
+    async with watching(machine.backend().watch()) as seen:
         event = await seen.until(toggle(file), "/dev/fuse")
         assert event == Event(action="node", dev_node="/dev/fuse")
         await seen.until(toggle(file), "/dev/fuse")
@@ -75,7 +75,7 @@ async def test_a_node_in_a_new_directory_is_heard_of(machine: Any) -> None:
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
 
-    async with watching(machine.backend()) as seen:
+    async with watching(machine.backend().watch()) as seen:
         await seen.until(make, "/dev/onload")
         await seen.until((directory / "a").touch, "/dev/onload/a")
 
@@ -88,7 +88,7 @@ async def test_a_library_of_a_group_is_heard_of_and_its_neighbours_are_not(machi
         (machine.root / "usr/lib64/libc.so").touch()
         (machine.root / "usr/lib64/libonload1.so").touch()
 
-    async with watching(machine.backend(group)) as seen:
+    async with watching(machine.backend(group).watch()) as seen:
         event = await seen.until(act, "/usr/lib64/libonload1.so")
         assert event.dev_node == "/usr/lib64/libonload1.so"
 
@@ -115,10 +115,7 @@ async def test_an_exhausted_inotify_fails_the_event_source_and_names_the_limit(
     assert f"`sysctl -w {limit}=" in message
 
 
-async def test_a_machine_without_dev_is_watched_once_it_has_one(
-    machine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "REARM", 0.01)
+async def test_a_machine_without_dev_is_watched_once_it_has_one(machine: Any) -> None:
     (machine.root / "dev").rmdir()
     file = machine.root / "dev/fuse"
 
@@ -126,5 +123,5 @@ async def test_a_machine_without_dev_is_watched_once_it_has_one(
         file.parent.mkdir(exist_ok=True)
         file.touch()
 
-    async with watching(machine.backend()) as seen:
+    async with watching(node_events(machine.backend().context, (), rearm=0.01)) as seen:
         await seen.until(act, "/dev/fuse")

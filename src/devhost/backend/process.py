@@ -635,6 +635,8 @@ class Worker:
             if age > self._longest_start:
                 run.process.kill(text)
                 self._fail(TimedOut(text))
+            if self._idle is not None:
+                run.process.rest(self._longest_start)  # no further question may come
             raise TimedOut(text)
         try:
             run.process.send(line, deadline)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -255,6 +255,10 @@ class Sysfs:
         name = self.text(f"{path}/driver_override")
         return "" if name == "(null)" else name
 
+    def lacks_driver(self, path: str) -> bool:
+        """Whether no driver is bound to a device of a bus, and the user has not chosen which one may be."""
+        return not self.target(f"{path}/driver") and not self.driver_override(path)
+
     def link(self, path: str) -> str:
         """Where a link points, as written in it; empty when there is none."""
         return link_target(self.prefix + path)
@@ -335,3 +339,63 @@ class Sysfs:
             return False
         header = read_bytes(f"{self.prefix}{path}/config", _HEADER)
         return header is not None and len(header) == _HEADER and not header.strip(b"\xff")
+
+
+@dataclass(frozen=True, slots=True)
+class PciIds:
+    """What a PCI function says that it is: lower-case hex digits, the class six of them.
+
+    ``path`` is its directory on the bus, ``/sys/bus/pci/devices/…``.
+    """
+
+    address: str
+    path: str
+    vendor: str
+    device: str
+    pci_class: str
+
+
+class PciFilter:
+    """Finds the PCI functions that a backend knows by their ids, whether or not a driver is bound to them.
+
+    A function of no interest is read once, until another one is at its address. Virtual functions are left
+    out: they are without a driver until they are given away. Used by one thread.
+
+    Args:
+        sysfs: where the bus is.
+        concerns: whether a function with these ids is of interest.
+    """
+
+    BUS = "/sys/bus/pci/devices"
+
+    def __init__(self, sysfs: Sysfs, concerns: Callable[[PciIds], bool]) -> None:
+        self._sysfs = sysfs
+        self._concerns = concerns
+        self._other: dict[str, int] = {}
+
+    def scan(self, leave_out: Collection[str] = ()) -> Iterator[PciIds]:
+        """The functions of interest, in the order of addresses.
+
+        Args:
+            leave_out: addresses that are not read.
+
+        Raises:
+            OSError: the bus cannot be listed.
+        """
+        listed = self._sysfs.identities(self.BUS)
+        self._other = {name: inode for name, inode in self._other.items() if listed.get(name) == inode}
+        for address in sorted(listed):
+            if address in self._other or address in leave_out or not BDF.fullmatch(address):
+                continue
+            path = f"{self.BUS}/{address}"
+            found = PciIds(
+                address,
+                path,
+                self._sysfs.hexadecimal(f"{path}/vendor"),
+                self._sysfs.hexadecimal(f"{path}/device"),
+                self._sysfs.hexadecimal(f"{path}/class").rjust(6, "0"),
+            )
+            if not self._concerns(found) or self._sysfs.exists(f"{path}/physfn"):
+                self._other[address] = listed[address]
+            else:
+                yield found

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from devhost_sriov import netlink_child
-from devhost_sriov.bursts import QUIET, TIMES
+from devhost_sriov.bursts import QUIET, ROUNDS
 from lab.burst import Burst
 from lab.functions import Physical, bind, driver_of, is_viable
 from lab.kernel import run, settle, text
@@ -113,7 +113,7 @@ def noted(line):
 @pytest.fixture(autouse=True, scope="session")
 def compiled():
     """Compiles pyroute2 before a look needs it: where a processor is emulated, that takes minutes."""
-    command = [sys.executable, "-P", netlink_child.__file__, "0", "0"]
+    command = [sys.executable, "-P", netlink_child.__file__]
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=280)
 
 
@@ -127,7 +127,7 @@ async def test_any_number_of_functions_shows_as_one_list(node, card):
         after = set(card.virtual)
         assert len(after) == count
         check(lists, before, after)
-        is_one = burst.is_one(QUIET, TIMES * QUIET)
+        is_one = burst.is_one(QUIET, ROUNDS * QUIET)
         noted(f"{count} functions: {len(lists)} lists{'' if is_one else ' of more than one burst'}")
         if is_one:
             # All at once: those that come, and those that go, unhealthy for two seconds before they

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from devhost_sriov import Sriov
 from devhost_sriov.netlink import Kernel
 from devhost_sriov.network import Interest, Network
 from devhost_sriov.options import SriovOptions
-from devhost_sriov.watch import devlink_events
+from devhost_sriov.watch import DevlinkSource
 from lab.functions import Physical
 from lab.kernel import run, settle
 from lab.waiting import until
@@ -73,7 +74,8 @@ async def test_a_change_of_mode_is_heard(simulated, kernel):
     run("devlink", "dev", "eswitch", "set", f"netdevsim/{simulated}", "mode", "switchdev")
     await until("something is heard", lambda: heard)
     listener.close()
-    assert [datagram for datagram in heard if list(devlink_events(datagram, Interest()))] == []
+    source = DevlinkSource(SimpleNamespace(interest=Interest()))
+    assert [datagram for datagram in heard if list(source.events(datagram))] == []
 
 
 async def test_the_address_set_for_a_virtual_function_is_told(simulated, kernel):

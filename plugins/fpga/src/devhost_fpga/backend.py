@@ -105,7 +105,7 @@ class Fpga(Backend):
             for unit in self._every().values()
             if unit.lacks_driver
         ]
-        return [*lacking, *self._dfl_cards.undriven()]
+        return [*lacking, *self._dfl_cards.missing_drivers()]
 
     def allocate(self, devices: Sequence[Device], use: FpgaUse = PLAIN) -> Edits:
         """What a container needs to use these FPGAs.

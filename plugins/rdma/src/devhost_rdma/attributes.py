@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from devhost.backend import Attribute, AttributeValue
+from devhost.backend.infiniband import Node, Role
 
 from .model import LINK_LAYERS, NODE_TYPES, PHYS_STATES, PORT_STATES, TRANSPORTS, Kind, best_port
 from .netlink import NETNS_MODES
-from .nodes import Node, Role
 from .scan import Function, Unit
 
 ATTRIBUTES = {

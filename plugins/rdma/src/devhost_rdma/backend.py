@@ -19,16 +19,17 @@ from devhost.backend import (
     Health,
     MissingDriver,
 )
+from devhost.backend.infiniband import DIRECTORY, Node, Role, rdma_cm_node
 from devhost.backend.netlink import hears_links
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .attributes import ATTRIBUTES, of_function, of_unit
 from .health import verdict
-from .missing_drivers import Undriven
+from .missing_drivers import MissingDrivers
 from .model import Kind, Place
 from .namespaces import Absent, Presence, why_not
 from .netlink import RdmaCore, running_core
-from .nodes import DIRECTORY, Node, Role, lack, rdma_cm_node, required
+from .nodes import lack, required
 from .options import RdmaOptions
 from .scan import PORTS, Function, FunctionReader, Scan, Unit, read_place
 from .verbs import Verbs, VerbsHealth
@@ -86,7 +87,7 @@ class Rdma(Backend):
         self._sysfs = Sysfs(context.root)
         self._scan = Scan(self._sysfs)
         self._presence = Presence(self._sysfs)
-        self._undriven = Undriven(self._sysfs)
+        self._missing_drivers = MissingDrivers(self._sysfs)
         self._missing: Sequence[MissingDriver] = ()
         self._functions_stale = True
         self._verbs = VerbsHealth(options.verbs_probe, context.log, verbs)
@@ -177,9 +178,9 @@ class Rdma(Backend):
     def _without_drivers(self, units: Iterable[Unit], absent: Iterable[Absent]) -> Sequence[MissingDriver]:
         functions = [unit.function for unit in units]
         served = {one.place.address for one in functions} | {away.place.address for away in absent}
-        return [*self._undriven.look(served, {function.driver for function in functions})]
+        return [*self._missing_drivers.scan(served, {function.driver for function in functions})]
 
-    def _make(self, unit: Unit, rdma_cm: str) -> tuple[_Basis, Device]:
+    def _make(self, unit: Unit, rdma_cm: str | None) -> tuple[_Basis, Device]:
         lacking = lack(unit.main, unit.nodes, rdma_cm, self._sysfs)
         basis = _Basis(unit, lacking, bool(rdma_cm), self._netns_mode)
         before = self._made.get(unit.function.place.id)
@@ -199,7 +200,7 @@ class Rdma(Backend):
             health=verdict(unit.main.ports, basis.lacking, ignore_ports=self.options.ignore_port_state),
         )
 
-    def _absent_device(self, away: Absent, rdma_cm: str) -> Device:
+    def _absent_device(self, away: Absent, rdma_cm: str | None) -> Device:
         if away.last is not None:
             return away.last
         function = FunctionReader(self._sysfs).read(away.place)

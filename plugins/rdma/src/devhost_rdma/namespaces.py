@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devhost.backend import HEALTHY, AttributeValue, Device
+from devhost.backend.infiniband import Node, Role
 from devhost.backend.sysfs import Sysfs
 
 from .attributes import KEPT
 from .model import Kind, Place, place_at, place_of
-from .nodes import Node, Role
 from .scan import Unit
 
 EXCLUSIVE = "exclusive"

@@ -3,53 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from enum import Enum
 
+from devhost.backend.infiniband import CLASSES, Node, Role, node, owner, role_of
 from devhost.backend.sysfs import Sysfs, natural
 
 from .model import INFINIBAND, IbDevice
-
-DIRECTORY = "/dev/infiniband"
-"""Where the kernel's names (``infiniband/uverbs0``) lead."""
-
-_RDMA_CM = "/sys/class/misc/rdma_cm"
-
-_OWNER = re.compile(r"[^/\s]{1,64}")
-
-
-class Role(Enum):
-    """What a node is for: its name without the number, and the module that makes it."""
-
-    UVERBS = "uverbs", "ib_uverbs"
-    UMAD = "umad", "ib_umad"
-    ISSM = "issm", "ib_umad"
-    UCM = "ucm", "ib_ucm"
-    RDMA_CM = "rdma_cm", "rdma_ucm"
-
-    def __init__(self, word: str, module: str) -> None:
-        self.word = word
-        self.module = module
-
-
-CLASSES = {
-    "infiniband_verbs": (Role.UVERBS,),
-    "infiniband_mad": (Role.UMAD, Role.ISSM),
-    "infiniband_cm": (Role.UCM,),
-}
-"""The kernel's classes with the nodes of RDMA devices; ``infiniband_cm`` is gone since Linux 5.8."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node that the kernel made for an RDMA device; ``entry`` is its directory in its class."""
-
-    role: Role
-    path: str
-    ib_device: str
-    entry: str
 
 
 @dataclass(slots=True)
@@ -75,8 +35,8 @@ class NodeTable:
             old = known.get(path)
             if old is not None and old[0] == inode and old[1].ib_device in settled:
                 fresh[path] = old
-            elif owner := _owner(self.sysfs, path):
-                fresh[path] = inode, _node(self.sysfs, role, path, owner)
+            elif ib_device := owner(self.sysfs, path):
+                fresh[path] = inode, node(self.sysfs, role, path, ib_device)
         self._known = fresh
         return [node for _, node in fresh.values()]
 
@@ -92,43 +52,28 @@ def read_nodes(sysfs: Sysfs, owners: Collection[str], parents: Set[str]) -> dict
         OSError: a class cannot be listed.
     """
     return by_owner(
-        _node(sysfs, role, path, owner)
+        node(sysfs, role, path, ib_device)
         for role, path, _ in _entries(sysfs)
         if not parents.isdisjoint(sysfs.link(path).split("/")[:-2])
-        and (owner := _owner(sysfs, path)) in owners
+        and (ib_device := owner(sysfs, path)) in owners
     )
 
 
 def by_owner(nodes: Iterable[Node]) -> dict[str, list[Node]]:
     """The nodes of each RDMA device, in an order that does not depend on that of directories."""
     found: dict[str, list[Node]] = {}
-    for node in nodes:
-        found.setdefault(node.ib_device, []).append(node)
+    for one in nodes:
+        found.setdefault(one.ib_device, []).append(one)
     for own in found.values():
         own.sort(key=lambda node: (node.role.word, len(node.path), node.path))
     return found
 
 
 def _entries(sysfs: Sysfs) -> Iterator[tuple[Role, str, int]]:
-    for name, roles in CLASSES.items():
+    for name in CLASSES:
         for entry, inode in sysfs.identities(f"/sys/class/{name}").items():
-            for role in roles:
-                if entry.startswith(role.word):  # not so abi_version
-                    yield role, f"/sys/class/{name}/{entry}", inode
-
-
-def _owner(sysfs: Sysfs, path: str) -> str:
-    owner = sysfs.text(f"{path}/ibdev")
-    return owner if _OWNER.fullmatch(owner) else ""
-
-
-def _node(sysfs: Sysfs, role: Role, path: str, owner: str) -> Node:
-    return Node(role, sysfs.node(path, f"{DIRECTORY}/{path.rpartition('/')[2]}"), owner, path)
-
-
-def rdma_cm_node(sysfs: Sysfs) -> str:
-    """The node that all RDMA devices share for connections by address; empty without module ``rdma_ucm``."""
-    return sysfs.node(_RDMA_CM, f"{DIRECTORY}/rdma_cm") if sysfs.exists(_RDMA_CM) else ""
+            if role := role_of(name, entry):
+                yield role, f"/sys/class/{name}/{entry}", inode
 
 
 def in_order(devices: Iterable[IbDevice], nodes: Mapping[str, Sequence[Node]]) -> list[IbDevice]:
@@ -157,13 +102,13 @@ def required(main: IbDevice) -> Iterator[Role]:
         yield Role.UMAD
 
 
-def lack(main: IbDevice, nodes: Sequence[Node], rdma_cm: str, sysfs: Sysfs) -> str:
+def lack(main: IbDevice, nodes: Sequence[Node], rdma_cm: str | None, sysfs: Sysfs) -> str:
     """What a required node's absence is called; empty when the function can be handed out.
 
     Args:
         main: the function's first RDMA device.
         nodes: those of all its RDMA devices.
-        rdma_cm: the connection manager's node, empty without one.
+        rdma_cm: the connection manager's node, ``None`` without one.
     """
     for role in required(main):
         if role is Role.RDMA_CM:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devhost.backend import Event
+from devhost.backend.infiniband import Node
 from devhost.backend.netlink import NETWORK
 from devhost.backend.sysfs import BDF, Sysfs, natural
 
 from . import model
 from .model import VIRTUAL, IbDevice, Kind, Place, Port, place_of
 from .netlink import CORE
-from .nodes import Node, NodeTable, by_owner, in_order, read_nodes
+from .nodes import NodeTable, by_owner, in_order, read_nodes
 
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?|\d+")
 """``phys_port_name`` of an interface that stands for a virtual, scalable or, on an adapter with its own CPU,

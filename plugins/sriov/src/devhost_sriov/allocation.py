@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from devhost.backend import AllocationError, DeviceNode, Edits
+from devhost.backend.infiniband import Node, Role, nodes_below, rdma_cm_node
 from devhost.backend.sysfs import Sysfs, natural
 
 from .model import Function, Kind
@@ -28,13 +29,6 @@ _HARMLESS = frozenset({"", "pci-stub", "pcieport", "shpchp"})
 
 _GROUPS = "/sys/kernel/iommu_groups"
 _NO_IOMMU = "vfio-noiommu"
-_RDMA_CM = "/sys/class/misc/rdma_cm"
-_RDMA_CLASSES = (
-    ("uverbs", "infiniband_verbs"),
-    ("umad", "infiniband_mad"),
-    ("issm", "infiniband_mad"),
-    ("ucm", "infiniband_cm"),  # until Linux 5.8
-)
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -164,20 +158,20 @@ def rdma(sysfs: Sysfs, function: Function) -> Part | None:
         InPod: its RDMA devices are in another network namespace.
         AllocationError: they cannot be opened.
     """
-    found = list(_rdma_nodes(sysfs, function.path))
+    found = list(nodes_below(sysfs, function.path))
     names = _in_order(sysfs, function, found)
     if not names and not found:
         return None
     opened = _opened(found)
     if not names or (opened and opened.isdisjoint(names)):  # a companion may have stayed here
         raise InPod(f"the RDMA device of {function.id} is in the network namespace of a pod")
-    if not any(node.role == "uverbs" for node in found):
+    if not any(node.role is Role.UVERBS for node in found):
         raise AllocationError(f"{function.id} has no uverbs node: is module ib_uverbs loaded?")
-    if sysfs.exists(_RDMA_CM):
-        found.append(_RdmaNode("rdma_cm", sysfs.node(_RDMA_CM, "/dev/infiniband/rdma_cm")))
+    if path := rdma_cm_node(sysfs):
+        found.append(Node(Role.RDMA_CM, path, "", ""))
     info = {"rdma_dev": names[0]}
-    for node in sorted(found, key=lambda node: node.owner != names[0]):
-        info.setdefault(node.role, node.path)
+    for node in sorted(found, key=lambda node: node.ib_device != names[0]):
+        info.setdefault(node.role.word, node.path)
     return Part("rdma", tuple(DeviceNode(node.path) for node in found), info)
 
 
@@ -187,37 +181,18 @@ def rdma_devices(sysfs: Sysfs, function: Function) -> list[str]:
     The others are companions without verbs, such as the ``smi`` device beside an XDR adapter, which only
     carries management datagrams (kernel, drivers/infiniband/core/uverbs_main.c, ``ib_uverbs_add_one``).
     """
-    return _in_order(sysfs, function, _rdma_nodes(sysfs, function.path))
+    return _in_order(sysfs, function, nodes_below(sysfs, function.path))
 
 
-@dataclass(frozen=True, slots=True)
-class _RdmaNode:
-    """A character device; ``owner`` is its RDMA device, empty for one that all share."""
-
-    role: str
-    path: str
-    owner: str = ""
-
-
-def _in_order(sysfs: Sysfs, function: Function, found: Iterable[_RdmaNode]) -> list[str]:
+def _in_order(sysfs: Sysfs, function: Function, found: Iterable[Node]) -> list[str]:
     opened = _opened(found)
     names = sysfs.names(f"{function.path}/infiniband")
     return sorted(names, key=lambda name: name not in opened)
 
 
-def _opened(found: Iterable[_RdmaNode]) -> set[str]:
+def _opened(found: Iterable[Node]) -> set[str]:
     """The RDMA devices that have verbs, also those in another network namespace."""
-    return {node.owner for node in found if node.role == "uverbs" and node.owner}
-
-
-def _rdma_nodes(sysfs: Sysfs, path: str) -> Iterator[_RdmaNode]:
-    """Each character device that belongs to this function alone."""
-    for role, directory in _RDMA_CLASSES:
-        for name in sysfs.names(f"{path}/{directory}"):
-            if name.startswith(role):
-                entry = f"{path}/{directory}/{name}"
-                node = sysfs.node(entry, f"/dev/infiniband/{name}")
-                yield _RdmaNode(role, node, sysfs.text(f"{entry}/ibdev"))
+    return {node.ib_device for node in found if node.role is Role.UVERBS and node.ib_device}
 
 
 def vhost_net() -> Part:

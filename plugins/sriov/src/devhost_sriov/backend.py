@@ -8,6 +8,7 @@ plugins read, ``provision`` the virtual functions themselves. Each is one call b
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from devhost.backend import AllocationError, Backend, Context, Device, Edits, Event, Health, unhealthy
@@ -15,7 +16,7 @@ from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .allocation import document, edits, group_node
 from .attributes import ATTRIBUTES, of_function
-from .bursts import Settling
+from .bursts import BurstWait
 from .health import Lacks, Readiness, verdict
 from .in_use import in_use
 from .model import Facts, Function, Interface, Kind, Look
@@ -61,12 +62,19 @@ class Sriov(Backend):
         "uio",
     )
 
-    def __init__(self, options: SriovOptions, context: Context) -> None:
+    def __init__(
+        self,
+        options: SriovOptions,
+        context: Context,
+        *,
+        network: Network | None = None,
+        bursts: BurstWait | None = None,
+    ) -> None:
         super().__init__(options, context)
         self._sysfs = Sysfs(context.root)
         self._scan = Scan(self._sysfs)
-        self._settling = Settling(self._sysfs, ignore_ports=options.ignore_port_state)
-        self._network = Network(self._sysfs, context, options.node_addresses)
+        self._bursts = bursts or BurstWait(self._sysfs, ignore_ports=options.ignore_port_state)
+        self._network = network or Network(self._sysfs, context, options.node_addresses)
         self._readiness = Readiness(self._sysfs)
         # Replaced whole, never changed: probe(), allocate() and watch() read it on other threads.
         self._made: dict[str, tuple[_Basis, Device]] = {}
@@ -84,7 +92,7 @@ class Sriov(Backend):
         """Hears an event; see :meth:`devhost_sriov.scan.Scan.notice` for what each kind concerns."""
         self._scan.notice(event)
         self._network.notice(event)
-        self._settling.notice(event)
+        self._bursts.notice(event)
         self._readiness.notice(event)
 
     def discover(self) -> list[Device]:
@@ -93,7 +101,7 @@ class Sriov(Backend):
         Raises:
             OSError: sysfs cannot be listed.
         """
-        self._settling.wait(self._look.functions)
+        self._bursts.wait(self._look.functions)
         look = self._scan.look()
         facts, lacks = self._network.facts(look), self._readiness.lacks(look)
         stored = in_use(self._sysfs, look.functions.values())
@@ -144,8 +152,9 @@ class Sriov(Backend):
 
     async def watch(self) -> AsyncIterator[Event]:
         """Changes of links, routes and embedded switches, which udev does not tell of."""
-        async for event in network_events(self.context, self._network):
-            yield event
+        async with aclosing(network_events(self.context, self._network)) as events:
+            async for event in events:
+                yield event
 
     def _is_offered(self, address: str) -> bool:
         made = self._made.get(address)

@@ -21,27 +21,34 @@ QUIET = 0.3
 their drivers, whose module udev has to load, there were 0.14 s (Linux 6.12, igb); big adapters take about as
 long for each function."""
 
-TIMES = 25
-"""So often that is waited for; what there is by then is shown, well before the deadline of a look."""
+ROUNDS = 25
+"""How often that is waited for; what exists by then is shown, well before the deadline of a scan."""
 
 _ACTIONS = frozenset({"add", "remove", "bind", "unbind"})
 _BUSES = {"pci": PCI_BUS, "auxiliary": AUXILIARY_BUS}
 
 
-class Settling:
+class BurstWait:
     """Used by the thread that looks.
 
     Args:
         sysfs: where the buses are.
         ignore_ports: whether nobody asks for the carrier of a port.
+        quiet: seconds without a change after which a burst is over.
         sleep: waits for so many seconds.
     """
 
     def __init__(
-        self, sysfs: Sysfs, *, ignore_ports: bool, sleep: Callable[[float], None] = time.sleep
+        self,
+        sysfs: Sysfs,
+        *,
+        ignore_ports: bool,
+        quiet: float = QUIET,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._sysfs = sysfs
         self._ignore_ports = ignore_ports
+        self._quiet = quiet
         self._sleep = sleep
         self._is_due = False
         self._last: dict[str, str] | None = None
@@ -68,8 +75,8 @@ class Settling:
         before = self._bound()
         is_due = self._is_due or self._last not in (None, before)
         self._is_due = False
-        for _ in range(TIMES if is_due else 0):
-            self._sleep(QUIET)
+        for _ in range(ROUNDS if is_due else 0):
+            self._sleep(self._quiet)
             now = self._bound()
             new = [path for path in now if _id(path) not in known] if self._last is not None else []
             if now == before and not self._lack_carrier(new):

@@ -1,8 +1,7 @@
 """The program that asks netlink through pyroute2, in a process of its own (see :mod:`.netlink`).
 
-It imports nothing of devhost. ``netlink_child.py SECONDS WORTH`` writes ``{}`` when it is ready, then reads
-questions from standard input and writes answers to standard output, one JSON object a line. It ends with its
-input, or without a question for SECONDS, or WORTH times what its start took if that is longer.
+It imports nothing of devhost. It writes ``{}`` when it is ready, then reads questions from standard input and
+writes answers to standard output, one JSON object a line. It ends with its input.
 
 pyroute2 has devlink's commands, but its table of attributes ends with kernel 5.9, before scalable functions
 came. So the few attributes needed are named here, by their numbers in include/uapi/linux/devlink.h, for its
@@ -14,10 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import select
 import signal
 import sys
-import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -26,12 +23,6 @@ from typing import Any
 
 LONGEST = 30
 """Seconds after which a question ends this process, where devhost has gone and cannot kill it."""
-
-LONGEST_IDLE = 300.0
-"""Seconds without a question after which this process ends, however long its start took."""
-
-FIRST = 60.0
-"""Seconds that it waits at least for its first question, which is asked when it is ready."""
 
 TRIES = 10
 """How often a list is asked for that changes while the kernel sends it."""
@@ -68,22 +59,18 @@ class Unresolved(Exception):
     """What the kernel answers does not tell what was asked: the reason in words."""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main() -> int:
     """Answers questions until there are no more; 0."""
-    idle, worth = map(float, arguments)
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the answers
-    began = time.monotonic()
     with suppress(ImportError):  # which is the answer to each question then
         import_module("pyroute2")  # now: to import it is most of the start
-    idle = max(idle, min(worth * (time.monotonic() - began), LONGEST_IDLE))
     output.write(b"{}\n")
     output.flush()
     rest = b""
-    patience = max(idle, FIRST)
     while True:
         while b"\n" not in rest:
-            if not select.select([0], [], [], patience)[0] or not (data := os.read(0, 65536)):
+            if not (data := os.read(0, 65536)):
                 return 0
             rest += data
         line, _, rest = rest.partition(b"\n")
@@ -91,7 +78,6 @@ def main(arguments: Sequence[str]) -> int:
         output.write(json.dumps(answered(json.loads(line))).encode() + b"\n")
         output.flush()
         signal.alarm(0)
-        patience = idle
 
 
 def answered(question: Mapping[str, Any]) -> Answer:
@@ -204,7 +190,7 @@ async def devlink(*, profiles: bool) -> Answer:
     """
     from pyroute2.netlink.exceptions import NetlinkError
 
-    socket, message = _classes()
+    socket, message = devlink_classes()
     async with socket() as link:
         try:
             await link.bind(_FAMILY, message)
@@ -301,13 +287,13 @@ async def _request(link: Any, question: Any, flags: int) -> list[Any]:
 
 
 def _question(command: int) -> Any:
-    question = _classes()[1]()
+    question = devlink_classes()[1]()
     question["cmd"], question["version"] = command, 1
     return question
 
 
 @cache
-def _classes() -> tuple[Any, Any]:
+def devlink_classes() -> tuple[Any, Any]:
     """The socket and the message, made from pyroute2's at the first use."""
     from pyroute2.netlink import genlmsg, nla
     from pyroute2.netlink.generic import AsyncGenericNetlinkSocket
@@ -337,4 +323,4 @@ def _classes() -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -14,6 +14,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from devhost.backend import Context, Event
@@ -25,9 +26,6 @@ from .model import Facts, Function, Kind, Look
 from .netlink import Devlink, Kernel, Switch, VfMacs
 
 T = TypeVar("T")
-
-INITIAL = "/proc/sys/net/core/netdev_max_backlog"
-"""There only for a process in the first network namespace (kernel, net/core/sysctl_net_core.c)."""
 
 UNSEEN = (
     "it is not known whether it carries the node's traffic, for devhost does not see the node's network "
@@ -54,6 +52,40 @@ class Interest:
     group: int | None = None
 
 
+class Namespace:
+    """The network namespace of this process, and whether it is that of the node below a root.
+
+    Args:
+        sysfs: shows the node.
+        root: the directory used as ``/``.
+        initial: a file that only a process in the first network namespace sees (kernel,
+            net/core/sysctl_net_core.c).
+    """
+
+    def __init__(
+        self, sysfs: Sysfs, root: Path, initial: str = "/proc/sys/net/core/netdev_max_backlog"
+    ) -> None:
+        self._sysfs = sysfs
+        self._initial = initial
+        self.is_live = is_live(root)
+        """Whether ``root`` is this machine and not a recorded tree."""
+
+    def hears_links(self) -> bool:
+        """Whether netlink describes the interfaces that sysfs shows."""
+        return self.is_live and hears_links(self._sysfs)
+
+    def is_initial(self) -> bool:
+        """Whether it is the node's own. Another one hides the node's interfaces."""
+        return os.path.exists(self._initial)  # noqa: PTH110 - a plain string path
+
+    def names(self) -> dict[int, str]:
+        """The interfaces by index."""
+        try:
+            return dict(socket.if_nameindex()) if self.is_live else {}
+        except OSError:
+            return {}
+
+
 class Network:
     """The facts of one backend's functions. Used by one thread; ``interest`` may be read by any.
 
@@ -61,15 +93,26 @@ class Network:
         sysfs: where the functions were found.
         context: of the backend.
         node_addresses: those that the kubelet uses, as the options give them.
+        kernel: answers what only netlink knows.
+        namespace: the network namespace of this process.
     """
 
-    def __init__(self, sysfs: Sysfs, context: Context, node_addresses: Collection[str]) -> None:
+    def __init__(
+        self,
+        sysfs: Sysfs,
+        context: Context,
+        node_addresses: Collection[str],
+        *,
+        kernel: Kernel | None = None,
+        namespace: Namespace | None = None,
+    ) -> None:
         self.interest = Interest()
         self._sysfs = sysfs
         self._context = context
         self._files = NetFiles(sysfs)
-        self._kernel = Kernel()
-        self._live = is_live(context.root)
+        self._kernel = kernel or Kernel()
+        self._namespace = namespace or Namespace(sysfs, context.root)
+        self._live = self._namespace.is_live
         given = (
             os.environ.get(NODE_IP, "").split(",") if self._live and not node_addresses else node_addresses
         )
@@ -98,7 +141,7 @@ class Network:
             self.interest = Interest(addresses=self._addresses)
             self._stale_network = self._stale_devlink = True
             return {}
-        names = _names() if self._live else {}
+        names = self._namespace.names()
         if self._stale_network or self._quiet:
             self._ask_network(names)
         if self._stale_devlink or self._quiet:
@@ -113,12 +156,12 @@ class Network:
         self._kernel.close()
 
     def _ask_network(self, names: Mapping[int, str]) -> None:
-        hears = self._live and hears_links(self._sysfs)
+        hears = self._namespace.hears_links()
         self._traffic = self._ask("routes", lambda: self._kernel.traffic(names)) if hears else None
         if self._traffic is None:
             self._traffic = self._files.traffic(self._addresses)
         # another namespace than the first has interfaces of its own, and hides those of the node
-        self._sees_all = not hears or os.path.exists(INITIAL)  # noqa: PTH110 - a plain string path
+        self._sees_all = not hears or self._namespace.is_initial()
         if hears and self._wants("mac"):
             self._macs = self._ask("virtual functions", self._kernel.vf_macs) or {}
         if self._traffic is None and self._live:
@@ -191,10 +234,3 @@ class Network:
         if self._traffic is None:
             return UNSEEN
         return "" if self._sees_all or function.last_interfaces else UNSEEN
-
-
-def _names() -> dict[int, str]:
-    try:
-        return dict(socket.if_nameindex())
-    except OSError:
-        return {}

@@ -27,7 +27,7 @@ MAX_WATCHES = 512
 """Directories watched at most; for the others the core's slow resync remains."""
 
 REARM = 30.0
-"""Seconds after which directories are looked for that could not be watched before."""
+"""Seconds until directories are looked for that could not be watched before."""
 
 SETTLE = 0.02
 """Seconds to wait before a change is told: a device's own uevent comes within, and tells it better.
@@ -36,9 +36,17 @@ Its node is made before all its attributes are, and goes before it does."""
 _CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.ATTRIB
 
 
-async def node_events(context: Context, groups: Sequence[Group]) -> AsyncIterator[Event]:
-    """Yields an event for each name that changes in ``/dev``, or beside it where a group names paths."""
-    watcher = _Watcher(context, _beside(groups))
+async def node_events(
+    context: Context, groups: Sequence[Group], *, rearm: float = REARM
+) -> AsyncIterator[Event]:
+    """Yields an event for each name that changes in ``/dev``, or beside it where a group names paths.
+
+    Args:
+        context: of the backend.
+        groups: the configured groups.
+        rearm: seconds after which directories are looked for that could not be watched before.
+    """
+    watcher = _Watcher(context, _beside(groups), rearm)
     try:
         while True:
             await watcher.arm()
@@ -49,10 +57,11 @@ async def node_events(context: Context, groups: Sequence[Group]) -> AsyncIterato
 
 
 class _Watcher:
-    def __init__(self, context: Context, beside: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, context: Context, beside: Mapping[str, Sequence[str]], rearm: float) -> None:
         self._context = context
         self._prefix = prefix_of(context.root)
         self._beside = beside
+        self._rearm = rearm
         self._inotify: asyncinotify.Inotify | None = None
 
     def close(self) -> None:
@@ -85,9 +94,9 @@ class _Watcher:
             return  # it went away meanwhile, or is none of ours
 
     async def until_rearm(self) -> AsyncIterator[Event]:
-        """Yields events until a directory was made, or nothing happened for :data:`REARM` seconds."""
+        """Yields events until a directory was made, or nothing happened for a while."""
         assert self._inotify is not None
-        while batch := await _next(self._inotify):
+        while batch := await _next(self._inotify, self._rearm):
             for event in dict.fromkeys(map(self._event, batch)):
                 if event is not None:
                     yield event
@@ -108,10 +117,10 @@ class _Watcher:
         return Event(action="node", dev_node=f"{directory}/{name}")
 
 
-async def _next(inotify: asyncinotify.Inotify) -> list[asyncinotify.Event]:
-    """The changes of the next moment in which there are any; none after :data:`REARM` seconds."""
+async def _next(inotify: asyncinotify.Inotify, seconds: float) -> list[asyncinotify.Event]:
+    """The changes of the next moment in which there are any; none after so many seconds."""
     try:
-        async with asyncio.timeout(REARM):
+        async with asyncio.timeout(seconds):
             batch = [await inotify.get()]
     except TimeoutError:
         return []
