@@ -10,7 +10,7 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 BIN := $(VENV)/bin
 PAGES := tests/test_imports.py tests/test_docs.py tests/test_repository.py
 
-.PHONY: help setup run test test-all test-root test-pythons check bench peers chart e2e vm gpu page soak image dist proto docs format clean
+.PHONY: help setup run test test-all test-root test-pythons check bench peers chart e2e vm gpu page soak image dist mutations proto docs format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -94,6 +94,10 @@ image: setup ## as root: the DaemonSet's image, built without a daemon and tried
 dist: setup ## wheels and source archives of the host and of every plugin, installed and tried elsewhere
 	@PYTHONPATH=tools timeout --foreground --kill-after=60s 30m $(BIN)/python -m distribution
 	@$(BIN)/pytest -q tests/distribution
+
+# TESTS="config telemetry" plants only some of them: docs/mutations.md.
+mutations: setup ## plant small faults in copies of the sources, and show that the tests notice each
+	@timeout --foreground --kill-after=60s 60m $(BIN)/python tests/mutations $(TESTS)
 
 proto: setup ## regenerate the code of the kubelet's protocols from the .proto files
 	@$(BIN)/python tools/generate_protocol.py

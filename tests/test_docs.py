@@ -20,7 +20,7 @@ import yaml
 from devhost import backend
 from devhost.backend import base
 from devhost.backend.errors import ConfigError
-from devhost.cli._root import COMMANDS
+from devhost.cli.program import COMMANDS
 from devhost.config.loader import load
 from devhost.config.schema import options_of, resource_options_of
 from devhost.discovery import catalog

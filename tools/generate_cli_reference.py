@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from devhost.cli._root import root
+from devhost.cli.program import root
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from devhost.cli._show import bundled_config
 from devhost.cli.check import command
+from devhost.cli.demonstration import bundled_config
 from devhost.discovery import catalog
 
 PLUGIN = """

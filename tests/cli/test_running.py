@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from status_document import device, document
 
-from devhost.cli._running import answer, view
+from devhost.cli.running_host import answer, view
 from devhost.config.loader import load_or_everything
 from devhost.host.survey import survey
 from devhost.planning.plan import explain

@@ -14,7 +14,7 @@ from status_document import NOW
 from status_document import device as _device
 from status_document import document as _document
 
-from devhost.cli._status_view import show
+from devhost.cli.status_report import show
 from devhost.telemetry.document import EntryStatus, StatusDocument
 from devhost.telemetry.status import StatusServer
 from devhost.telemetry.tables import age

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from status_document import NOW, device, document
 
-from devhost.cli._status_view import show
+from devhost.cli.status_report import show
 from devhost.telemetry.document import DeviceStatus, StatusDocument
 
 DOWN = "port 1 is down"

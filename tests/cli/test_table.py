@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from devhost.cli._table import table
+from devhost.cli.table import table
 
 
 def test_columns_are_aligned_and_numbers_stand_right() -> None:

@@ -101,6 +101,11 @@ def test_every_package_in_plugins_is_in_it(archive: Archive) -> None:
     assert f"{SITE}/devhost/devhost.yaml" in archive.files
 
 
+def test_what_no_node_needs_is_not_in_it(archive: Archive) -> None:
+    absent = (f"{SITE}/devhost/cli/importers/", f"{SITE}/devhost/testing/")
+    assert [name for name in archive.files if name.startswith(absent)] == []
+
+
 def test_it_has_exactly_the_versions_that_are_written_down(archive: Archive) -> None:
     text = (ROOT / "deploy" / "requirements.txt").read_text(encoding="utf-8")
     wanted = set(re.findall(r"(?m)^([\w.-]+)==([^\s\\]+)", text)) | {("devhost", __version__)}

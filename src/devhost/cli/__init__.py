@@ -17,7 +17,7 @@ def main() -> None:
         from devhost.host import startup_signals
 
         startup_signals.hold()  # before anything that takes time is imported
-    from ._program import call
+    from .program import call
 
     call()
 

@@ -14,7 +14,7 @@ from devhost.config.document import MAX_BYTES
 from devhost.discovery import catalog
 from devhost.planning.settings import Settings
 
-from . import _options
+from . import options as shared
 
 
 class _Catalogs:
@@ -55,7 +55,7 @@ def command(files: tuple[str, ...]) -> None:
                 click.echo(
                     f"note: {entries} not served: backend {backend} is not installed ({hint})", err=True
                 )
-    _options.warn_of(catalogs.refused)
+    shared.warn_of(catalogs.refused)
     if bad:
         sys.exit(ConfigError.exit_code)
 

@@ -10,13 +10,14 @@ import click
 
 from devhost.telemetry import log
 
-from . import _options
+from . import options as shared
+from .program import not_on_nodes
 
 
 @click.command("demo")
 @click.option(
     "--config",
-    type=_options.path,
+    type=shared.path,
     metavar="FILE",
     help="The configuration to show.  [default: the one that comes with devhost]",
 )
@@ -27,7 +28,10 @@ def command(config: Path | None) -> None:
     and removed again. On a terminal it goes on showing changes until Ctrl-C; elsewhere it ends by itself.
     """
     log.configure("text", "warning")  # before gRPC is imported: it reads its verbosity then
-    from ._show import bundled_config, show
+    try:
+        from .demonstration import bundled_config, show
+    except ModuleNotFoundError as error:
+        raise not_on_nodes("demo", error) from error
 
     with suppress(KeyboardInterrupt):
         asyncio.run(show(config or bundled_config()))

@@ -20,9 +20,9 @@ from devhost.host.survey import Survey
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
 
-from . import _options
-from ._running import Verdict, View, view
-from ._table import table
+from . import options as shared
+from .running_host import Verdict, View, view
+from .table import table
 
 SHOWN_REFUSALS = 20
 """Refusals printed without ``--all``: enough to see what is wrong, few enough to be read."""
@@ -33,9 +33,9 @@ OTHER_CONFIG = "a devhost runs here with another configuration: HEALTH is what w
 
 @click.command("discover")
 @click.argument("resource", required=False)
-@_options.config
-@_options.root
-@_options.output
+@shared.config
+@shared.root
+@shared.output
 @click.option("--all", "everything", is_flag=True, help="Also list the devices that no resource takes.")
 def command(resource: str | None, config: Path | None, root: Path, output: str, everything: bool) -> None:
     """Looks for devices once and shows which resource gets which, without a kubelet and without root.
@@ -47,9 +47,9 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
     also shows which containers hold a device. If that devhost has the same configuration, HEALTH is what
     it reports to the kubelet.
     """
-    _options.check_root(root)
+    shared.check_root(root)
     loaded = load_or_everything(config)
-    _options.warn_of(loaded.catalog.refused)
+    shared.warn_of(loaded.catalog.refused)
     seen = asyncio.run(view(loaded, root))
     found = seen.found
     names = _chosen(found, resource)

@@ -20,16 +20,16 @@ from devhost.discovery.health import in_resource, worst
 from devhost.host.survey import Survey
 from devhost.planning.plan import Verdict, explain
 
-from . import _options
-from ._running import View, view
+from . import options as shared
 from .discover import as_json, standing
+from .running_host import View, view
 
 
 @click.command("explain")
 @click.argument("device")
-@_options.config
-@_options.root
-@_options.output
+@shared.config
+@shared.root
+@shared.output
 def command(device: str, config: Path | None, root: Path, output: str) -> None:
     """Tells why DEVICE is offered or not: its attributes, and what each resource says of it.
 
@@ -40,9 +40,9 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
     reports otherwise and which containers hold the device are shown too, and what they hold counts: no other
     resource gets it. If it does not count, the last line says why.
     """
-    _options.check_root(root)
+    shared.check_root(root)
     loaded = load_or_everything(config)
-    _options.warn_of(loaded.catalog.refused)
+    shared.warn_of(loaded.catalog.refused)
     seen = asyncio.run(view(loaded, root, everything=True))
     matches = _matches(seen.found, device)
     if output == "json":

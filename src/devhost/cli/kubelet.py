@@ -24,7 +24,7 @@ from devhost.testing.kubelet import Event, KubeletSimulator, Profile
 from devhost.testing.kubelet.console import HELP, Answer, Console, Quit
 from devhost.testing.kubelet.render import lines
 
-from . import _options
+from . import options as shared
 
 KEEP_EVENTS = 1000
 """How many events are remembered: they are printed as they come, and nobody asks for old ones here."""
@@ -44,7 +44,7 @@ LONGEST_LINE = 65536
     "directory",
     required=True,
     metavar="DIR",
-    type=_options.path,
+    type=shared.path,
     help="Plugin directory, where kubelet.sock appears. Made if missing; sockets in it are removed.",
 )
 @click.option(

@@ -25,7 +25,7 @@ from devhost.config.diagnostics import one_line
 from devhost.config.schema import options_of, plain, resource_options_of
 from devhost.discovery import catalog
 
-from . import _options
+from . import options as shared
 
 _OPTIONAL = {
     "watch": CanWatch,
@@ -41,7 +41,7 @@ _OPTIONAL = {
 
 
 @click.command()
-@click.option("--config", type=_options.path, help="Include the drop-ins of this file.")
+@click.option("--config", type=shared.path, help="Include the drop-ins of this file.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", help="How to print it.")
 def command(config: Path | None, output: str) -> None:
     """Lists the installed backends with their options and attributes, observers, and refused plugins."""

@@ -14,7 +14,7 @@ import click
 from devhost.config.loader import DEFAULT, load_or_everything
 from devhost.telemetry.log import printable
 
-from . import _options
+from . import options as shared
 from .recording import MANIFEST, Recording, record
 
 _ENDING = (signal.SIGHUP, signal.SIGTERM)
@@ -24,9 +24,9 @@ SHOWN = 5
 
 
 @click.command("record")
-@click.argument("directory", metavar="DIR", type=_options.path)
-@_options.config
-@_options.root
+@click.argument("directory", metavar="DIR", type=shared.path)
+@shared.config
+@shared.root
 def command(directory: Path, config: Path | None, root: Path) -> None:
     """Records what the backends read of this machine in DIR, to send along with a bug report.
 
@@ -37,7 +37,7 @@ def command(directory: Path, config: Path | None, root: Path) -> None:
     Serial numbers, MAC and IP addresses and GUIDs are part of what is recorded. A backend that fails or
     hangs is recorded as far as it got, and does not make the command fail.
     """
-    _options.check_root(root)
+    shared.check_root(root)
     configuration = config or (DEFAULT if DEFAULT.exists() else None)
     loaded = load_or_everything(config)
     _leave_nothing_behind()  # only now: a plugin's import is guarded against whatever ends the program

@@ -12,31 +12,31 @@ from devhost.backend import descriptors
 from devhost.backend.errors import ConfigError, DevhostError
 from devhost.telemetry import log as telemetry
 
-from . import _options
-from ._lean import import_without_openssl, use_one_heap
+from . import options as shared
+from .memory import import_without_openssl, use_one_heap
 
 log = telemetry.get(__name__)
 
 
 @click.command("run")
-@_options.config
+@shared.config
 @click.option(
     "--kubelet-dir",
-    type=_options.path,
+    type=shared.path,
     metavar="DIR",
     help="The kubelet's device plugin directory.  [default: /var/lib/kubelet/device-plugins]",
 )
 @click.option(
     "--pod-resources",
-    type=_options.path,
+    type=shared.path,
     metavar="SOCKET",
     help="Where the kubelet tells which pod holds which device; differs where its root directory is moved."
     "  [default: ../pod-resources/kubelet.sock beside --kubelet-dir]",
 )
-@_options.root
+@shared.root
 @click.option(
     "--state-dir",
-    type=_options.path,
+    type=shared.path,
     metavar="DIR",
     help="Where to keep a copy of the last accepted configuration, to start from when the file is refused."
     "  [default: /var/lib/devhost]",
@@ -66,7 +66,7 @@ log = telemetry.get(__name__)
 )
 @click.option(
     "--status-socket",
-    type=_options.path,
+    type=shared.path,
     metavar="PATH",
     help="Where `devhost status` asks.  [default: a socket in /run/devhost]",
 )
@@ -125,7 +125,7 @@ def command(
             state_dir,
             strict_config,
         )
-        _options.check_root(root)
+        shared.check_root(root)
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError) as failure:
         error = failure if isinstance(failure, DevhostError) else descriptors.exhausted(failure)

@@ -11,11 +11,11 @@ from devhost.config import backend_paths
 from devhost.config.schema import schema
 from devhost.discovery import catalog
 
-from . import _options
+from . import options as shared
 
 
 @click.command()
-@click.option("--config", type=_options.path, help="Include the drop-in backends of this file.")
+@click.option("--config", type=shared.path, help="Include the drop-in backends of this file.")
 def command(config: Path | None) -> None:
     """Prints the JSON schema of the configuration, with the options and attributes of every backend."""
     found = catalog.load(backend_paths(config) if config else ())

@@ -17,18 +17,18 @@ import click
 from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
 
-from . import _options
-from ._status_view import SCREEN, show
+from . import options as shared
+from .status_report import SCREEN, show
 
 
 @click.command("status")
 @click.option(
     "--kubelet-dir",
-    type=_options.path,
+    type=shared.path,
     metavar="DIR",
     help="The kubelet directory of the host that is meant, where several run.",
 )
-@click.option("--socket", type=_options.path, metavar="PATH", help="The host's status socket itself.")
+@click.option("--socket", type=shared.path, metavar="PATH", help="The host's status socket itself.")
 @click.option(
     "--output",
     type=click.Choice(["table", "json"]),

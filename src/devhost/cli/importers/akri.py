@@ -22,7 +22,7 @@ from devhost.planning.settings import MAX_REPLICAS
 
 from . import regular
 from .gojson import PCI_ID, Remark, known, literal, pci_id
-from .manifests import Found, documents, of_kinds
+from .kubernetes import Object, objects, of_kinds
 from .notation import embedded
 from .regular import Globs, Inexpressible, Invalid
 from .writing import Block, Entry, Value, document, several
@@ -116,7 +116,7 @@ def convert(data: bytes, file_name: str) -> str:
         ConfigError: it has none for udev, or the handler would refuse a rule; with everything wrong in it.
     """
     complaints = Diagnostics(file_name)
-    found = of_kinds(documents(data, complaints), ("Configuration",), complaints, hint=_HINT)
+    found = of_kinds(objects(data, complaints), ("Configuration",), complaints, hint=_HINT)
     result = _Result()
     others = [one for one in found if not _is_udev(one)]
     for one in others:
@@ -132,12 +132,12 @@ def convert(data: bytes, file_name: str) -> str:
     return _written(result)
 
 
-def _is_udev(one: Found) -> bool:
+def _is_udev(one: Object) -> bool:
     handler = one.text("spec", "discoveryHandler", "name")
     return handler == "udev" or one.at("spec", "protocol", "udev") is not None
 
 
-def _add(one: Found, result: _Result) -> None:
+def _add(one: Object, result: _Result) -> None:
     complaints = one.place.complaints
     name = one.text("metadata", "name")
     full = f"{DOMAIN}/{name}"
@@ -180,7 +180,7 @@ def _add(one: Found, result: _Result) -> None:
     result.entries.append(Entry(full, "udev", [{"group": name}], share, remarks))
 
 
-def _details(one: Found) -> tuple[_Details, Place, list[Remark]] | None:
+def _details(one: Object) -> tuple[_Details, Place, list[Remark]] | None:
     """What the handler is told, the place of that, and remarks; ``None`` where it is wrong."""
     handler, old = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
     found = one.at("spec", "discoveryHandler", "discoveryDetails") if handler else old
@@ -198,7 +198,7 @@ def _details(one: Found) -> tuple[_Details, Place, list[Remark]] | None:
     return None if details is WRONG else (details, place, remarks)
 
 
-def _capacity(one: Found) -> int:
+def _capacity(one: Object) -> int:
     found = one.at("spec", "capacity")
     if found is None:
         return 1
@@ -209,7 +209,7 @@ def _capacity(one: Found) -> int:
     return number
 
 
-def _properties(one: Found, remarks: list[str]) -> Iterator[tuple[str, str]]:
+def _properties(one: Object, remarks: list[str]) -> Iterator[tuple[str, str]]:
     found = one.at("spec", "brokerProperties")
     for name, entry in found[0].entries.items() if found and isinstance(found[0], Fields) else ():
         value = entry.value.text if isinstance(entry.value, Scalar) else ""

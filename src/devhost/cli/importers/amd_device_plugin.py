@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from devhost.config.diagnostics import Diagnostics, shown
 from devhost.config.document import Fields, Scalar
 
-from .manifests import WORKLOADS, Argument, Found, documents, of_kinds, program
+from .kubernetes import Object, objects, of_kinds
+from .workload import WORKLOADS, Argument, program
 from .writing import Block, Entry, document
 
 DOMAIN = "amd.com"
@@ -48,7 +49,7 @@ def convert(data: bytes, file_name: str) -> str:
         ConfigError: none of them is in it, or the plugin would refuse a flag.
     """
     complaints = Diagnostics(file_name)
-    every = documents(data, complaints)
+    every = objects(data, complaints)
     flags, notes = _Flags(), list[str]()
     is_found = False
     for one in of_kinds(every, (*WORKLOADS, "DeviceConfig"), complaints, hint=_HINT):
@@ -56,11 +57,11 @@ def convert(data: bytes, file_name: str) -> str:
             is_found = True
             _of_operator(one, flags, notes)
             continue
-        if found := program(one, "k8s-device-plugin", _SWITCHES):
+        if found := program(one, "k8s-device-plugin"):
             flags.has_labeller |= "labeller" in one.text("metadata", "name")
             if "labeller" not in one.text("metadata", "name"):
                 is_found = True
-                _of_flags(found.flags, one, flags, notes)
+                _of_flags(found.arguments(_SWITCHES), one, flags, notes)
     if not is_found:
         mark = every[0].node.mark
         complaints.fail(mark, "no container of it runs AMD's device plugin (k8s-device-plugin)", _HINT)
@@ -69,7 +70,7 @@ def convert(data: bytes, file_name: str) -> str:
     return _written(flags, notes)
 
 
-def _of_flags(given: Mapping[str, Argument], one: Found, flags: _Flags, notes: list[str]) -> None:
+def _of_flags(given: Mapping[str, Argument], one: Object, flags: _Flags, notes: list[str]) -> None:
     for name, argument in given.items():
         if name == "resource_naming_strategy":
             flags.strategy = _one_of(argument, _STRATEGIES, one)
@@ -79,7 +80,7 @@ def _of_flags(given: Mapping[str, Argument], one: Found, flags: _Flags, notes: l
             notes.append(f"-{name}: the plugin has no such flag, and does not start with it.")
 
 
-def _of_operator(one: Found, flags: _Flags, notes: list[str]) -> None:
+def _of_operator(one: Object, flags: _Flags, notes: list[str]) -> None:
     found = one.at("spec", "devicePlugin", "devicePluginArguments")
     if found and isinstance(found[0], Fields):
         given = {
@@ -97,7 +98,7 @@ def _of_operator(one: Found, flags: _Flags, notes: list[str]) -> None:
         flags.strategy = flags.strategy or "mixed"
 
 
-def _one_of(argument: Argument, known: tuple[str, ...], one: Found) -> str:
+def _one_of(argument: Argument, known: tuple[str, ...], one: Object) -> str:
     if argument.value not in known:
         message = f"must be one of {', '.join(known)}, not {shown(argument.value)}"
         one.place.complaints.add(argument.mark, argument.path, message)

@@ -17,8 +17,9 @@ from devhost.config.reader import WRONG, Bounds, read_dataclass
 from devhost.planning.settings import MAX_REPLICAS
 
 from .gojson import Remark
-from .manifests import WORKLOADS, Argument, configuration, documents, of_kinds, program
+from .kubernetes import configuration, objects, of_kinds
 from .nvidia.config import pruned
+from .workload import WORKLOADS, Argument, program
 from .writing import Entry, Value, document
 
 CONFIG_KEY = "gpu_config.json"
@@ -89,13 +90,13 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     result = _Result()
     remarks: list[Remark] = []
     is_found = False
-    every = documents(data, complaints)
+    every = objects(data, complaints)
     for one in of_kinds(every, ("", "ConfigMap", *WORKLOADS), complaints, hint=_HINT):
         if one.kind in WORKLOADS:
-            if found := program(one, "nvidia-gpu-device-plugin", _SWITCHES):
+            if found := program(one, "nvidia-gpu-device-plugin"):
                 is_found = True
-                _of_flags(found.flags, result)
-                if xids := found.env.get("XID_CONFIG"):
+                _of_flags(found.arguments(_SWITCHES), result)
+                if xids := found.environment().get("XID_CONFIG"):
                     result.xids += _xids(xids, complaints)
             continue
         is_found = True

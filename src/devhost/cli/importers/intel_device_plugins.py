@@ -18,7 +18,7 @@ from devhost.config.reader import WRONG, Bounds, keys, read_dataclass
 from devhost.planning.settings import MAX_REPLICAS
 
 from .gojson import PCI_ID, Remark, known, pci_id
-from .manifests import Found, documents, of_kinds
+from .kubernetes import Object, objects, of_kinds
 from .writing import Block, Entry, Value, document, several
 
 DEFAULT_SERVICES = "sym;asym"
@@ -317,7 +317,7 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     if services:
         service_name(services)
     complaints = Diagnostics(file_name)
-    every = documents(data, complaints)
+    every = objects(data, complaints)
     hint = f"give it one of {', '.join(_KINDS)} of deviceplugin.intel.com/v1"
     result = _Result(services, dict(_configured(every)))
     remarks: list[Remark] = []
@@ -344,7 +344,7 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     return document("Intel's device plugins", differs, result.entries, notes=notes, backends=backends)
 
 
-def _configured(every: Sequence[Found]) -> Iterator[tuple[str, str]]:
+def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
     """Names of ConfigMaps, and the services that Intel's init container would set for QAT devices."""
     for one in every:
         text = one.text("data", "qat.conf") if one.kind == "ConfigMap" else ""

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from devhost.config.diagnostics import Diagnostics, Place, shown
+from devhost.config.diagnostics import WHOLE_FILE, Diagnostics, Place, shown
 from devhost.config.document import Fields, Items, Node, Scalar, parse_all
 
 from .notation import IF_EMPTY, embedded, untabbed
+
+_IMPORTERS = {
+    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Dlb", "Dsa", "Fpga", "Gpu", "Iaa", "Npu")},
+    **{f"{name}DevicePlugin": "intel-device-plugins" for name in ("Qat", "Sgx")},
+    "Configuration": "akri",
+    "DeviceConfig": "amd-device-plugin",
+    "HyperConverged": "kubevirt",
+    "KubeVirt": "kubevirt",
+    "NicClusterPolicy": "sriov-network-device-plugin",
+}
+"""Which import reads a kind that others do not."""
 
 GUIDE = "docs/migration.md"
 """Where users find what to write for a plugin or an object that cannot be imported."""
@@ -27,6 +38,20 @@ class Object:
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".strip() or "a document without kind"
 
+    def at(self, *path: str) -> tuple[Node, Place] | None:
+        """The node below these keys and its place; ``None`` where one of them is missing or null."""
+        node, place = self.node, self.place
+        for key in path:
+            if not isinstance(node, Fields) or key not in node.entries:
+                return None
+            node, place = node.entries[key].value, place.key(key)
+        return None if isinstance(node, Scalar) and node.kind == "null" else (node, place)
+
+    def text(self, *path: str) -> str:
+        """The text below these keys; empty where there is none."""
+        found = self.at(*path)
+        return found[0].text if found and isinstance(found[0], Scalar) else ""
+
 
 def objects(data: bytes, complaints: Diagnostics) -> list[Object]:
     """The documents of a file, with a List replaced by its items; at least one.
@@ -37,7 +62,10 @@ def objects(data: bytes, complaints: Diagnostics) -> list[Object]:
     documents = parse_all(untabbed(data), complaints, if_empty=IF_EMPTY)
     found = [one for node in documents for one in _flat(node, Place(complaints))]
     if not found:
-        complaints.fail(documents[0].mark, "it is empty", IF_EMPTY)
+        listed = next((node for node in documents if isinstance(node, Fields)), None)
+        if listed is None:
+            complaints.fail(WHOLE_FILE, "it is empty", IF_EMPTY)
+        complaints.fail(listed.mark, "the list has no objects", IF_EMPTY)
     return found
 
 
@@ -50,9 +78,54 @@ def _flat(node: Node, place: Place) -> Iterator[Object]:
         inside = [
             one for n, item in enumerate(items.items) for one in _flat(item, place.key("items").item(n))
         ]
-        yield from [one for one in inside if one.kind] or [this]
+        yield from [one for one in inside if one.kind] or ([this] if inside else [])
     else:
         yield this
+
+
+def of_kinds(
+    found: Sequence[Object], kinds: Collection[str], complaints: Diagnostics, *, hint: str
+) -> list[Object]:
+    """Those of these kinds; an empty kind stands for a document that is no Kubernetes object.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    wanted = [one for one in found if one.kind in kinds]
+    if not wanted:
+        first = next((one for one in found if one.kind), found[0])
+        entry = first.at("kind")
+        mark = entry[0].mark if entry else first.node.mark
+        what = f"a {shown(first.kind)} holds no configuration" if first.kind else "it is no Kubernetes object"
+        if first.kind in _IMPORTERS:
+            hint = f"`devhost import {_IMPORTERS[first.kind]}` reads it"
+        complaints.fail(mark, what, hint)
+    return wanted
+
+
+def configuration(one: Object, key: str) -> tuple[Node, Place]:
+    """The plugin's own document: what a ConfigMap has under a key, else the document itself.
+
+    Args:
+        one: a ConfigMap, or a document that is no Kubernetes object.
+        key: under ``data``; another one is taken where it is the only one.
+
+    Raises:
+        ConfigError: the ConfigMap has several keys and not this one, or no text there.
+    """
+    if one.kind != "ConfigMap":
+        return one.node, one.place
+    data = one.at("data")
+    names = [*data[0].entries] if data and isinstance(data[0], Fields) else []
+    if key not in names and len(names) != 1:
+        few = ", ".join(names[:8])
+        hint = f"choose one with --key, which may be {few}" if names else "is it the right object?"
+        one.place.complaints.fail(one.node.mark, f"it has no {one.place.key('data').key(key).path}", hint)
+    key = key if key in names else names[0]
+    node, place = one.at("data", key) or (one.node, one.place.key("data").key(key))
+    if not isinstance(node, Scalar) or node.kind != "str":
+        place.complaints.fail(node.mark, f"{place.path} must be text, not {node}")
+    return embedded(node, place)
 
 
 def unwrapped(

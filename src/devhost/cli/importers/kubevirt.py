@@ -20,7 +20,7 @@ from devhost.config.reader import WRONG, Bounds, Raw, keys, read_dataclass
 from devhost.planning import naming
 
 from .gojson import PCI_ID, Remark, known, pci_id
-from .manifests import documents, of_kinds
+from .kubernetes import objects, of_kinds
 from .writing import Block, Entry, Value, document
 
 _PATHS = (
@@ -130,7 +130,7 @@ def convert(data: bytes, file_name: str) -> str:
         ConfigError: it has no ``permittedHostDevices``, or KubeVirt would refuse them.
     """
     complaints = Diagnostics(file_name)
-    found = of_kinds(documents(data, complaints), ("", "KubeVirt", "HyperConverged"), complaints, hint=_HINT)
+    found = of_kinds(objects(data, complaints), ("", "KubeVirt", "HyperConverged"), complaints, hint=_HINT)
     result, remarks = _Result(), list[Remark]()
     lists = 0
     for one in found:

@@ -21,7 +21,7 @@ from devhost.planning.settings import MAX_REPLICAS
 
 from . import regular
 from .gojson import Remark, known
-from .manifests import configuration, documents, of_kinds
+from .kubernetes import configuration, objects, of_kinds
 from .regular import Globs, Inexpressible, Invalid
 from .writing import Block, Entry, Value, document, several
 
@@ -84,7 +84,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
     complaints = Diagnostics(file_name)
-    found = of_kinds(documents(data, complaints), ("", "ConfigMap"), complaints, hint=_HINT)
+    found = of_kinds(objects(data, complaints), ("", "ConfigMap"), complaints, hint=_HINT)
     remarks: list[Remark] = []
     rules: list[tuple[Mark, _Rule]] = []
     for one in found:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from devhost.config.diagnostics import Place
+from devhost.config.diagnostics import Mark, Place
 from devhost.config.document import Fields, Items, Node, Scalar
 
 from .kubernetes import Object, at, text_at
@@ -25,13 +26,27 @@ _FLAG = re.compile(r"--?[A-Za-z]")
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
+WORKLOADS = ("DaemonSet", "Deployment", "Pod")
+"""Kinds that start a plugin."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag as it was given; ``value`` is empty text where it had none."""
+    """One flag as it was given; ``value`` is empty text where it had none, and ``bare`` is true then."""
 
     name: str
     value: Scalar
     place: Place
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """The value that a flag or a variable was given, and where."""
+
+    value: str
+    mark: Mark
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +80,24 @@ class Container:
 
     def variables(self) -> Iterator[tuple[str, Scalar]]:
         """The variables whose values are written in the object, in its order."""
+        for _, variable in self._variables():
+            yield variable
+
+    def _variables(self) -> Iterator[tuple[int, tuple[str, Scalar]]]:
         listed = at(self.node, "env")
-        for one in listed.items if isinstance(listed, Items) else ():
+        for n, one in enumerate(listed.items if isinstance(listed, Items) else ()):
             value = at(one, "value")
             if isinstance(value, Scalar):
-                yield text_at(one, "name"), value
+                yield n, (text_at(one, "name"), value)
 
-    def flags(self, switches: Collection[str] = ()) -> Iterator[Flag]:
+    def flags(self, switches: Collection[str] = (), *, shell: bool = False) -> Iterator[Flag]:
         """The flags with two hyphens or one, as ``--name=value`` or ``--name value``.
 
         Args:
             switches: names of flags that never take the next argument for their value.
+            shell: whether an argument may be a line for a shell, with flags in it.
         """
-        words = list(self._words())
+        words = list(self._words(shell))
         n = 0
         while n < len(words):
             word, place = words[n]
@@ -85,18 +105,39 @@ class Container:
             if not _FLAG.match(word.text):
                 continue
             name, sign, text = word.text.lstrip("-").partition("=")
-            given = Scalar(word.mark, text, "str")
-            if not sign and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
+            given, bare = Scalar(word.mark, text, "str"), not sign
+            if bare and name not in switches and n < len(words) and not _FLAG.match(words[n][0].text):
                 given, place = words[n]
-                n += 1
-            yield Flag(name, given, place)
+                n, bare = n + 1, False
+            yield Flag(name, given, place, bare)
 
-    def _words(self) -> Iterator[tuple[Scalar, Place]]:
+    def arguments(self, switches: Collection[str] = ()) -> dict[str, Argument]:
+        """The last value of each flag; ``true`` for one without a value, as Go reads it."""
+        return {
+            flag.name: Argument("true" if flag.bare else flag.value.text, flag.value.mark, flag.place.path)
+            for flag in self.flags(switches, shell=True)
+        }
+
+    def environment(self) -> dict[str, Argument]:
+        """The variables whose values are written in the object, by name."""
+        listed = self.place.key("env")
+        return {
+            name: Argument(value.text, value.mark, listed.item(n).path)
+            for n, (name, value) in self._variables()
+        }
+
+    def starts(self, word: str) -> bool:
+        """Whether the image, the command or an argument has this word in it."""
+        return word in self.image or any(word in one.text for one, _ in self._words())
+
+    def _words(self, shell: bool = False) -> Iterator[tuple[Scalar, Place]]:
         for key in ("command", "args"):
             listed = at(self.node, key)
             for n, one in enumerate(listed.items if isinstance(listed, Items) else ()):
-                if isinstance(one, Scalar):
-                    yield one, self.place.key(key).item(n)
+                if not isinstance(one, Scalar):
+                    continue
+                for word in shlex.split(one.text) if shell and " -" in one.text else (one.text,):
+                    yield Scalar(one.mark, word, one.kind), self.place.key(key).item(n)
 
 
 def containers(found: Object) -> Iterator[Container]:
@@ -109,3 +150,8 @@ def containers(found: Object) -> Iterator[Container]:
     for n, one in enumerate(listed.items if isinstance(listed, Items) else ()):
         if isinstance(one, Fields):
             yield Container(one, place.item(n))
+
+
+def program(found: Object, word: str) -> Container | None:
+    """The first container that :meth:`~Container.starts` a program; ``None`` without one."""
+    return next((one for one in containers(found) if one.starts(word)), None)

@@ -20,7 +20,7 @@ from devhost.testing.kubelet.events import Event, ListReceived
 from devhost.testing.kubelet.render import response_lines
 from devhost.testing.zram import Busy, Zram, why_not
 
-from ._table import table
+from .table import table
 
 REGISTER_WITHIN = 5.0
 """Seconds the demo waits for every resource to be registered."""

@@ -11,7 +11,7 @@ from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
 from devhost.telemetry.log import printable
 from devhost.telemetry.tables import Alike, age, alike, container, empty_entry, fair, few, held_by, in_use
 
-from ._table import table
+from .table import table
 
 SCREEN = 24
 """Rows of a screen where there is no terminal. Up to so many devices, each one is listed; with more of them,

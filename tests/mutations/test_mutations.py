@@ -1,0 +1,75 @@
+"""The planted faults still fit the code; `make mutations` shows that each is noticed."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+import pytest
+from planted import ROOT, DoesNotApply, Fault, faults
+
+FEWEST = 80
+AREAS = {
+    "plugins",
+    "backend",
+    "telemetry",
+    "planning",
+    "discovery",
+    "config",
+    "allocation",
+    "kubelet",
+    "host",
+}
+"""Packages of the host, and the plugin packages together, in each of which there are faults."""
+
+FAULTS = faults()
+
+
+def area(fault: Fault) -> str:
+    """The package that a fault is planted in."""
+    parts = fault.file.split("/")
+    return "plugins" if parts[0] == "plugins" else parts[2]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_fault_changes_exactly_one_place_and_names_a_test_that_there_is(fault: Fault) -> None:
+    text = (ROOT / fault.file).read_text(encoding="utf-8")
+    changed = fault.applied(text)
+    assert changed != text
+    if fault.file.endswith(".py"):
+        ast.parse(changed)
+    file, _, name = fault.test.partition("::")
+    if name:
+        known = {
+            node.name
+            for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        assert name.rpartition("::")[2].partition("[")[0] in known
+    assert (ROOT / file).is_file()
+
+
+def test_there_are_enough_faults_in_every_area() -> None:
+    assert len(FAULTS) >= FEWEST
+    count = Counter(map(area, FAULTS))
+    assert {one: count[one] for one in sorted(AREAS) if count[one] < 3} == {}
+
+
+def test_no_two_faults_are_the_same() -> None:
+    assert len({(fault.file, fault.old, fault.new) for fault in FAULTS}) == len(FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("old", "text"),
+    [("x = 1\n", "x = 1\nx = 1\n"), ("y\n", "x = 1\n")],
+    ids=["twice", "never"],
+)
+def test_a_fault_that_fits_no_single_place_does_not_apply(old: str, text: str) -> None:
+    with pytest.raises(DoesNotApply):
+        Fault("a", "f.py", old, "x = 2\n", "t").applied(text)
+
+
+def test_a_block_is_found_in_the_indentation_that_it_has_in_the_file() -> None:
+    text = "def f():\n    if a:\n        b\n"
+    fault = Fault("a", "f.py", "if a:\n    b\n", "if a:\n    c\n", "t")
+    assert fault.applied(text) == "def f():\n    if a:\n        c\n"
