@@ -59,7 +59,7 @@ PURE = (
     "allocation.ledger",
     "allocation.preferred.grouping",
     "discovery.health",
-    "host.departures",
+    "host.recent_removals",
 )
 """Packages and modules that decide and touch nothing. They import only each other and the values of
 ``backend``; ``planning.diff`` and ``allocation.preferred.grouping`` write to the log besides."""

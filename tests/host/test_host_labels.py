@@ -77,7 +77,7 @@ async def test_nothing_is_written_unless_it_is_wanted(rig, features):
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: rig.host.services)
-        assert await rig.host.labelling.refresh() == node_labels.RESYNC
+        assert await rig.host.node_labels.refresh() == node_labels.RESYNC
         assert not rig.features.exists()
         assert standing(rig) is None
 
@@ -132,7 +132,7 @@ async def test_a_backend_that_cannot_look_after_a_restart_keeps_its_labels(rig, 
     rig.scripts["toy"].on_discover = fail
     async with rig.running():
         await rig.until(lambda: rig.scripts["toy"].looks > 2)
-        assert await rig.host.labelling.refresh() == node_labels.PENDING
+        assert await rig.host.node_labels.refresh() == node_labels.PENDING
         assert features() == before
 
 
@@ -152,7 +152,7 @@ async def test_a_failing_backend_keeps_its_file_and_disturbs_no_other(rig, featu
         assert features() == before
         assert rig.host.discoveries["toy"].condition.reason == ""  # its devices are well
         rig.classes["toy"].labels = labels
-        rig.host.labelling.wake()
+        rig.host.node_labels.wake()
         await rig.until(lambda: features()[0] == "example.com/toy.count=1")
         await rig.until(lambda: standing(rig)["reason"] == "")
 
@@ -173,7 +173,7 @@ async def test_a_directory_that_is_none_is_said_once_and_harms_nothing(rig, feat
         await kubelet.wait_for(lambda: kubelet.allocatable() == {"example.com/x": 2})
         await rig.until(lambda: standing(rig) and "features.d" in standing(rig)["reason"])
         for _ in range(3):
-            await rig.host.labelling.refresh()
+            await rig.host.node_labels.refresh()
     assert [record.message for record in caplog.records].count("labels are missing") == 1
 
 
@@ -192,7 +192,7 @@ async def test_a_file_that_cannot_be_written_is_named_with_the_cause_and_the_men
     async with rig.running():
         await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
         for _ in range(3):
-            await rig.host.labelling.refresh()
+            await rig.host.node_labels.refresh()
         said = standing(rig)["reason"]
         assert re.fullmatch(
             rf"cannot write {rig.features}/devhost\S*_toy: No space left on device "
@@ -200,7 +200,7 @@ async def test_a_file_that_cannot_be_written_is_named_with_the_cause_and_the_men
             said,
         )
         full = False
-        rig.host.labelling.wake()
+        rig.host.node_labels.wake()
         await rig.until(lambda: standing(rig)["reason"] == "")
     assert [record.message for record in caplog.records].count("labels are missing") == 1
     assert [record.message for record in caplog.records].count("labels written") == 1
@@ -218,7 +218,7 @@ async def test_ever_new_reasons_for_missing_labels_do_not_fill_the_log(rig, feat
     async with rig.running():
         await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
         for _ in range(3 * incident.MOST):
-            await rig.host.labelling.refresh()
+            await rig.host.node_labels.refresh()
         assert standing(rig)["reason"].endswith(f"error {len(asked)}")  # the present one is always shown
     assert [record.message for record in caplog.records].count("labels are missing") == incident.MOST
 
@@ -239,9 +239,9 @@ async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_
         rig.write(LINE)
         host.reload()
         await rig.until(lambda: [r for r in caplog.records if "stays behind" in r.message])
-        await host.labelling.refresh()
+        await host.node_labels.refresh()
         monkeypatch.setattr(Path, "unlink", unlink)
-        host.labelling.wake()
+        host.node_labels.wake()
         await rig.until(lambda: features() is None)
     told = [record for record in caplog.records if "stays behind" in record.message]
     (reason,) = {record.fields["reason"] for record in told}
@@ -270,7 +270,7 @@ async def test_the_same_devices_are_not_asked_about_again(rig, features):
     async with rig.running():
         await rig.until(features)
         for _ in range(3):
-            await rig.host.labelling.refresh()
+            await rig.host.node_labels.refresh()
         assert asked == [2]
 
 

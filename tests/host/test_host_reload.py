@@ -187,9 +187,8 @@ async def test_requests_to_read_again_are_one_while_they_wait(rig, kubelet):
         assert go_on.wait(60)
         return rig.load()
 
-    async with rig.running() as host:
+    async with rig.running(read) as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        host._reload = read
         host.reload()
         await asyncio.to_thread(reading.wait, 60)
         for _ in range(10):
@@ -321,11 +320,10 @@ async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, 
     monkeypatch.setattr(watcher, "POLL", 0.05)
     monkeypatch.setattr(watcher, "AGAIN", 0.05)
     rig.write(TOY_LINE)
-    async with rig.running() as host:
+    reads = []
+    async with rig.running(lambda: (reads.append(None), rig.load())[1]) as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        other, reads = rig.classes.pop("other"), []
-        read = host._reload
-        monkeypatch.setattr(host, "_reload", lambda: (reads.append(None), read())[1])
+        other = rig.classes.pop("other")
         rig.write(TOY_LINE, OTHER_LINE)
         await rig.until(lambda: host.last_reload.complaints and len(reads) > 5)
         assert [record.message for record in caplog.records].count(REFUSED) == 1, "told once, read often"

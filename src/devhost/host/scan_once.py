@@ -1,4 +1,4 @@
-"""One look at every backend of a configuration, and the plan that follows: without a kubelet or root."""
+"""Scans every backend of a configuration once, and makes the plan that follows: without a kubelet or root."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .entries import Standing, Standings
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ScanResult:
     """What a machine (or a recorded tree of one) has, and what the configuration makes of it."""
 
     settings: Settings
@@ -55,16 +55,16 @@ class Survey:
         return worst(health, entry.condition(device))
 
 
-async def survey(
-    loaded: Loaded, root: Path, *, everything: bool = False, heard: Listing | None = None
-) -> Survey:
-    """Looks and probes once, at all backends side by side.
+async def scan_once(
+    loaded: Loaded, root: Path, *, everything: bool = False, listing: Listing | None = None
+) -> ScanResult:
+    """Scans and probes once, all backends at the same time.
 
     Args:
         loaded: the configuration; one without resources stands for "every backend there is".
         root: directory that stands for ``/``.
         everything: ask for all attributes, not only those the configuration looks at.
-        heard: what containers hold, which the plan then leaves to them.
+        listing: what containers hold, which the plan then leaves to them.
     """
     discoveries: dict[str, Scanner] = {}
     settings = loaded.settings
@@ -79,13 +79,13 @@ async def survey(
     for discovery in discoveries.values():
         discovery.source.close()
     ledger = Allocations(time.monotonic)
-    if heard is not None:
-        ledger.heard(heard)
+    if listing is not None:
+        ledger.heard(listing)
     plan = ledger.plan(found, settings)
     holders: dict[Key, dict[tuple[str, Holder | None], None]] = {}
     for held in ledger.held():
         holders.setdefault(held.key, {})[held.resource, held.holder] = None
-    return Survey(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
+    return ScanResult(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
 
 
 async def _ask(discovery: Scanner) -> None:
