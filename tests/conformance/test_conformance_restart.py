@@ -62,6 +62,29 @@ async def test_a_stream_cut_at_once_for_ever_is_answered_ever_more_slowly(rig, k
     assert len(registered(kubelet, OTHER)) == 1
 
 
+@pytest.mark.conformance(29)
+async def test_a_registration_that_held_makes_the_next_loss_start_from_the_shortest_delay(
+    rig, kubelet, hurried
+):
+    rig.hurry(steady=1.5)
+    kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await rig.until(lambda: any(len(backoff.delays) >= 4 for backoff in hurried), WAIT)
+        losses = next(backoff for backoff in hurried if len(backoff.delays) >= 4)
+        assert losses.delays[3] > 1
+        kubelet.faults.clear()
+        await served(kubelet, toy=2)
+        registration = host.services[TOY].registration
+        await rig.until(lambda: registration.streams and time.time() > registration.standing.last + 2, WAIT)
+        before = len(losses.delays)
+        kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
+        kubelet.kill_stream(TOY)
+        await rig.until(lambda: len(losses.delays) > before, WAIT)
+        kubelet.faults.clear()
+    assert losses.delays[before] == 1
+
+
 @pytest.mark.conformance(30, 31)
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
 async def test_a_kubelet_restart_makes_every_resource_register_once_on_a_new_socket(rig, kubelet, crash):

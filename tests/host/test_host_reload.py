@@ -17,6 +17,7 @@ from devhost.backend.model import unhealthy
 from devhost.config import document, watcher
 from devhost.config.loader import load
 from devhost.discovery.health import PATIENCE
+from devhost.host.host import Host
 from devhost.telemetry.prometheus import PrometheusMetrics
 from devhost.testing.kubelet import events as ev
 
@@ -198,6 +199,29 @@ async def test_requests_to_read_again_are_one_while_they_wait(rig, kubelet):
         assert len(reads) == 2
         host.reload()
         await rig.until(lambda: host.generation == 4)
+
+
+async def test_requests_to_read_again_before_the_host_runs_lead_to_one_reading(rig, kubelet):
+    rig.write(TOY_LINE)
+    reads = []
+
+    def read():
+        reads.append(1)
+        return rig.load()
+
+    host = Host(rig.config, rig.load(), read, rig.kubelet_dir)
+    host.reload()
+    host.reload()
+    running = asyncio.create_task(host.run())
+    try:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await rig.until(lambda: host.generation == 2)
+        host.reload()  # one that comes later is another reading
+        await rig.until(lambda: host.generation == 3)
+        assert len(reads) == 2
+    finally:
+        host.stop()
+        await asyncio.wait_for(running, 60)
 
 
 async def test_a_device_that_failed_again_and_again_and_is_offered_no_more_costs_nothing(rig, kubelet):
