@@ -60,7 +60,7 @@ PURE = (
     "allocation.edits",
     "allocation.preferred.grouping",
     "discovery.health",
-    "host.departures",
+    "host.recent_removals",
 )
 """Packages and modules that decide and touch nothing. They import only each other and the values of
 ``backend``; ``allocation.preferred.grouping`` writes to the log besides."""

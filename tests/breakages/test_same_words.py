@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from reading_node import RESOURCE, ReadingNode
 
-from devhost.kubelet.registration import ABSENT
+from devhost.kubelet.kubelet_socket import ABSENT
 from devhost.testing.kubelet import OtherPlugin
 
 DEAF = """

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from devhost.config.loader import DEFAULT
-from devhost.kubelet.registration import ABSENT
+from devhost.kubelet.kubelet_socket import ABSENT
 from devhost.testing.kubelet import KubeletSimulator, events
 
 

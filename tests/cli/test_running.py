@@ -18,7 +18,7 @@ from status_document import device, document
 
 from devhost.cli.running_host import answer, view
 from devhost.config.loader import load_or_everything
-from devhost.host.survey import survey
+from devhost.host.scan_once import scan_once
 from devhost.planning.plan import explain
 from devhost.telemetry.document import StatusDocument
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
@@ -245,7 +245,7 @@ def told(**of_device: Any) -> StatusDocument:
 
 def test_explain_counts_what_a_running_host_says_is_held(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
-    found = asyncio.run(survey(loaded, toys.root, heard=answer(told()).listing))
+    found = asyncio.run(scan_once(loaded, toys.root, listing=answer(told()).listing))
     reasons = {
         name: explain(found.plan, found.settings, "toy", found.discoveries["toy"].devices[name])[0].reason
         for name in ("one", "two")
@@ -262,7 +262,7 @@ def test_explain_counts_what_a_running_host_says_is_held(toys: Any) -> None:
 def test_what_is_not_held_is_explained_as_ever(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
     heard = answer(told(allocated=False, holder=None)).listing
-    found = asyncio.run(survey(loaded, toys.root, heard=heard))
+    found = asyncio.run(scan_once(loaded, toys.root, listing=heard))
     (verdict,) = explain(found.plan, found.settings, "toy", found.discoveries["toy"].devices["one"])
     assert verdict.taken
 

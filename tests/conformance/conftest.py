@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -80,8 +81,8 @@ class Hurried(Backoff):
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> list[Hurried]:
+def hurried(rig: Any) -> list[Hurried]:
     """Registrations wait a hundredth of their back-off; gives every back-off that was made."""
     Hurried.made = []
-    monkeypatch.setattr("devhost.kubelet.registration.Backoff", Hurried)
+    rig.hurry(backoff=Hurried)
     return Hurried.made

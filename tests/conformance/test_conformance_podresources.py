@@ -9,11 +9,9 @@ import grpc
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
 
-from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
 from devhost.host.host import Host
 from devhost.host.status import status
-from devhost.kubelet import poll_schedule
 from devhost.telemetry.document import DeviceStatus
 from devhost.testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
 
@@ -21,11 +19,9 @@ THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
 
 @pytest.fixture(autouse=True)
-def _soon_again(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _soon_again(impatient: None, rig) -> None:
     """A kubelet that refuses is asked again ten times as soon, too."""
-    monkeypatch.setattr(
-        poll_schedule, "Backoff", lambda first, cap, draw: Backoff(first / 10, cap / 10, draw=draw)
-    )
+    rig.hurry(question_failed=(0.1, 6.0))
 
 
 def shown(host: Host) -> Iterator[DeviceStatus]:
@@ -111,7 +107,7 @@ async def test_who_holds_what_is_unknown_and_nothing_is_released_while_the_kubel
     async with rig.running() as host:
         await ready(kubelet, 2)
         await kubelet.admit("pod", "main", TOY, 1)
-        await rig.until(lambda: "asked yet" not in host.holders.hearing.reason, WAIT)
+        await rig.until(lambda: "asked yet" not in host.pod_resources.condition.reason, WAIT)
         kubelet.release("pod")
         rig.change("toy", devices(2)[1:])
         await kubelet.wait_for(lambda: listed(kubelet)["d0"] == "Unhealthy", WAIT)
@@ -129,7 +125,7 @@ async def test_an_absent_socket_is_waited_for_and_devices_are_served_meanwhile(r
     async with rig.running() as host:
         await ready(kubelet, 2)
         await kubelet.admit("pod", "main", TOY, 1)
-        await rig.until(lambda: "does not exist" in host.holders.hearing.reason, WAIT)
+        await rig.until(lambda: "does not exist" in host.pod_resources.condition.reason, WAIT)
         assert holders(host) == {"d0": "?"}
         await kubelet.restart()
         await ready(kubelet, 2)
@@ -163,15 +159,13 @@ async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothin
 
 
 @pytest.mark.conformance(60)
-async def test_one_list_serves_all_resources_and_none_is_asked_for_while_nothing_is_held(
-    rig, kubelet, monkeypatch
-):
-    monkeypatch.setattr("devhost.kubelet.poll_schedule.PATIENCE", 0.0)  # a kubelet of good standing
+async def test_one_list_serves_all_resources_and_none_is_asked_for_while_nothing_is_held(rig, kubelet):
+    rig.hurry(question_new=0.0)  # a kubelet that is known for long
     rig.scripts["toy"].devices = [Device(id=f"d{n}", attributes={"index": n}) for n in range(30)]
     rig.write(*(f"name: example.com/r{n}, backend: toy, where: {{index: {n}}}" for n in range(30)))
     async with rig.running() as host:
         await kubelet.wait_for(lambda: sum(kubelet.allocatable().values()) == 30, WAIT)
-        await rig.until(lambda: host.holders.hearing.last, WAIT)
+        await rig.until(lambda: host.pod_resources.condition.last, WAIT)
         asked = len(kubelet.events.of(events.PodsListed))
         assert asked <= 2
         await asyncio.gather(*(kubelet.admit(f"pod-{n}", "main", f"example.com/r{n}", 1) for n in range(30)))
@@ -180,4 +174,4 @@ async def test_one_list_serves_all_resources_and_none_is_asked_for_while_nothing
         for n in range(30):
             kubelet.release(f"pod-{n}")
         await rig.until(lambda: not holders(host), WAIT)
-        assert host.holders.due() is None
+        assert host.pod_resources.due() is None

@@ -15,10 +15,10 @@ from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 
 from devhost.backend.backoff import Backoff
 from devhost.discovery import scanner
-from devhost.host import host as host_module
-from devhost.host import service
+from devhost.host import reload, replanner, service
 from devhost.host.host import Host
-from devhost.kubelet import registration, server
+from devhost.kubelet import kubelet_socket, registration, server
+from devhost.kubelet.timing import NODE
 from devhost.testing.kubelet import Point, cut, fail
 from devhost.testing.kubelet import events as ev
 
@@ -62,6 +62,29 @@ async def test_a_stream_cut_at_once_for_ever_is_answered_ever_more_slowly(rig, k
     assert len(registered(kubelet, OTHER)) == 1
 
 
+@pytest.mark.conformance(29)
+async def test_a_registration_that_held_makes_the_next_loss_start_from_the_shortest_delay(
+    rig, kubelet, hurried
+):
+    rig.hurry(steady=1.5)
+    kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await rig.until(lambda: any(len(backoff.delays) >= 4 for backoff in hurried), WAIT)
+        losses = next(backoff for backoff in hurried if len(backoff.delays) >= 4)
+        assert losses.delays[3] > 1
+        kubelet.faults.clear()
+        await served(kubelet, toy=2)
+        registration = host.services[TOY].registration
+        await rig.until(lambda: registration.streams and time.time() > registration.standing.last + 2, WAIT)
+        before = len(losses.delays)
+        kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
+        kubelet.kill_stream(TOY)
+        await rig.until(lambda: len(losses.delays) > before, WAIT)
+        kubelet.faults.clear()
+    assert losses.delays[before] == 1
+
+
 @pytest.mark.conformance(30, 31)
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
 async def test_a_kubelet_restart_makes_every_resource_register_once_on_a_new_socket(rig, kubelet, crash):
@@ -88,9 +111,9 @@ async def test_without_inotify_a_kubelet_restart_is_found_by_polling(rig, kubele
         def __init__(self, **_: object) -> None:
             raise OSError(errno.EMFILE, "too many open files")
 
-    assert registration.POLL <= 10
+    assert NODE.poll <= 10
     monkeypatch.setattr(asyncinotify, "Inotify", Exhausted)
-    monkeypatch.setattr(registration, "POLL", 0.1)
+    rig.hurry(poll=0.1)
     rig.write(TOY_LINE)
     async with rig.running():
         await served(kubelet, toy=2)
@@ -232,7 +255,7 @@ async def test_a_kubelet_that_restarts_while_devhost_is_away_gets_everything_bac
 @asynccontextmanager
 async def second(rig):
     """Another devhost on the same directory, as the new pod of a rolling update."""
-    host = Host(rig.config, rig.load(), rig.load, rig.kubelet_dir)
+    host = Host(rig.config, rig.load(), rig.load, rig.kubelet_dir, timing=rig.timing)
     task = asyncio.create_task(host.run())
     try:
         yield host
@@ -291,14 +314,14 @@ async def test_a_rollback_ends_with_everything_allocatable_by_the_one_that_staye
 
 
 @pytest.fixture
-def no_return(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_return(rig) -> None:
     """A registration that backs off is not made again while the test runs."""
 
     class Hour(Backoff):
         def delay(self) -> float:
             return 3600.0
 
-    monkeypatch.setattr(registration, "Backoff", Hour)
+    rig.hurry(backoff=Hour)
 
 
 async def comes_and_goes(rig, kubelet, host) -> None:
@@ -361,7 +384,7 @@ async def test_a_clock_that_jumps_changes_nothing(rig, kubelet, devices, monkeyp
         await served(kubelet, toy=2, other=1)
         # Only devhost's own idea of the time: gRPC's deadlines come from the same clock on both sides.
         jumped = SimpleNamespace(**vars(time) | {"time": lambda: time.time() + jump})
-        for module in (host_module, scanner, registration, server, service):
+        for module in (reload, replanner, scanner, kubelet_socket, registration, server, service):
             monkeypatch.setattr(module, "time", jumped)
         await quiet(host)
         rig.change("toy", devices(3))

@@ -11,7 +11,7 @@ from devhost.allocation.inventory import Member
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.discovery.observers import Batch
 from devhost.discovery.scanner import Condition, State
-from devhost.host.publisher import News
+from devhost.host.publisher import EventPublisher
 from devhost.planning.claims import Held
 
 A, B = Device("a"), Device("b")
@@ -54,9 +54,10 @@ class Rig:
         self.books = Books()
         self.listeners = Listeners()
         self.devices: Mapping[str, Member] = {}
-        self.news = News(cast("Any", self.listeners), cast("Any", self.books), lambda: 3, self._present)
+        self.generation = 3
+        self.news = EventPublisher(cast("Any", self.listeners), cast("Any", self.books), self, self)
 
-    def _present(self) -> Iterator[tuple[str, str, Mapping[str, Member]]]:
+    def present(self) -> Iterator[tuple[str, str, Mapping[str, Member]]]:
         yield "x/y", "toy", self.devices
 
     def told(self, batches: Iterable[Batch] | None = None) -> list[str]:

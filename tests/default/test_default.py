@@ -23,7 +23,7 @@ from gpu_nvidia import DGX, NvidiaMachine
 from sriov_tree import SriovTree
 
 from devhost.config.loader import load
-from devhost.host.survey import Survey, survey
+from devhost.host.scan_once import ScanResult, scan_once
 from devhost.testing.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,16 +99,16 @@ SPELLED: dict[str, tuple[Make, dict[str, int]]] = {
 }
 
 
-def look(root: Path) -> Survey:
-    return asyncio.run(survey(load(DEFAULT), root))
+def look(root: Path) -> ScanResult:
+    return asyncio.run(scan_once(load(DEFAULT), root))
 
 
-def offered(seen: Survey) -> dict[str, int]:
+def offered(seen: ScanResult) -> dict[str, int]:
     """How many devices each resource has; a node without any does not register it."""
     return {name: len(found.offers) for name, found in seen.plan.resources.items()}
 
 
-def twice(seen: Survey) -> list[str]:
+def twice(seen: ScanResult) -> list[str]:
     """The physical things that more than one offered device uses up."""
     offers = (offer for found in seen.plan.resources.values() for offer in found.offers)
     claims = Counter(

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.host.host import Host
-from devhost.kubelet import poll_schedule
+from devhost.host.timing import Timing
 from devhost.testing.kubelet import KubeletSimulator
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
@@ -82,6 +82,11 @@ class Rig:
         self.scripts: dict[str, Script] = {"toy": Script(devices(2)), "other": Script(devices(1))}
         self.classes = {name: scripted(name, script) for name, script in self.scripts.items()}
         self.host: Host
+        self.timing = Timing()
+
+    def hurry(self, **durations: object) -> None:
+        """Has the kubelet side of the next host wait for these durations instead."""
+        self.timing = replace(self.timing, kubelet=replace(self.timing.kubelet, **durations))
 
     def load(self) -> Loaded:
         installed = {
@@ -108,8 +113,11 @@ class Rig:
                 await asyncio.sleep(0.02)
 
     @asynccontextmanager
-    async def running(self, **options: object) -> AsyncIterator[Host]:
-        self.host = Host(self.config, self.load(), self.load, self.kubelet_dir, **options)
+    async def running(
+        self, reload: Callable[[], Loaded] | None = None, **options: object
+    ) -> AsyncIterator[Host]:
+        options.setdefault("timing", self.timing)
+        self.host = Host(self.config, self.load(), reload or self.load, self.kubelet_dir, **options)
         task = asyncio.create_task(self.host.run())
         try:
             yield self.host
@@ -133,17 +141,16 @@ async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[Kub
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
     """Asks who holds what ten times as often as on a node, and believes a release ten times as soon."""
     for module, name in (
         (allocations, "APART"),
         (allocations, "RELAXED"),
         (allocations, "MISSED"),
         (allocations, "WATCHED"),
-        (poll_schedule, "GAP"),
-        (poll_schedule, "FIRST"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) / 10)
+    rig.hurry(question_gap=0.05, question_first=0.2)
 
 
 @pytest.fixture

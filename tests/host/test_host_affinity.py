@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 
 from devhost.backend import Device
+from devhost.telemetry.metrics import Metrics
 
 GPU, HCA = "example.com/gpu", "example.com/hca"
 
@@ -73,8 +74,9 @@ async def test_what_a_pod_had_that_has_just_ended_is_free_before_the_kubelets_li
 
 async def test_the_kubelets_word_tells_whether_a_guess_was_right(machine, kubelet):
     told = []
-    async with machine.running() as host:
-        host._metrics.affinity_guessed = told.append
+    metrics = Metrics()
+    metrics.affinity_guessed = told.append
+    async with machine.running(metrics=metrics):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
         for name in (GPU, HCA):
             await kubelet.admit("pod", "main", name, 1)

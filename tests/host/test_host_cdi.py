@@ -15,7 +15,7 @@ from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, before_each_list
 from devhost.allocation.cdi import injector
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
 from devhost.backend.model import unhealthy
-from devhost.host import host as host_module
+from devhost.host.timing import Timing
 from devhost.testing import runtime
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
@@ -282,8 +282,9 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
         asked.set()
         over.wait()
 
-    for module, name in ((injector, "RENDER_DEADLINE"), (host_module, "SHUTDOWN")):
-        monkeypatch.setattr(module, name, 60.0)  # longer than the rig waits for the host's end
+    # longer than the rig waits for the host's end
+    monkeypatch.setattr(injector, "RENDER_DEADLINE", 60.0)
+    rig.timing = Timing(leave=60.0)
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE)
     async with rig.running():
@@ -368,14 +369,14 @@ async def test_a_device_that_is_plugged_in_again_is_healthy_as_soon_as_it_is_lis
         first, second = rig.scripts["toy"].devices
         rig.change("toy", [first])
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
-        judge = host.services[TOY]._delivery._verdict
+        judge = host.services[TOY]._injection._verdict
 
         def judged(device, *, listed):
             verdict = judge(device, listed=listed)
             unwell.extend([verdict.reason] if verdict.reason else [])
             return verdict
 
-        monkeypatch.setattr(host.services[TOY]._delivery, "_verdict", judged)
+        monkeypatch.setattr(host.services[TOY]._injection, "_verdict", judged)
         rig.change("toy", [first, replace(second)])
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         assert not unwell

@@ -68,7 +68,7 @@ async def test_what_a_pod_was_told_stays_good_whatever_becomes_of_the_resource(r
             await rig.until(lambda: kubelet.capacity().get("example.com/renamed"))
         assert specs.resolve(response) == before
     async with rig.running():
-        await rig.until(lambda: rig.host.ledger.known)
+        await rig.until(lambda: rig.host.allocations.known)
         assert specs.resolve(response) == before  # also where devhost has started anew meanwhile
         kubelet.release("pod")
         await rig.until(lambda: not specs.path().exists())
@@ -125,7 +125,7 @@ async def test_while_it_is_not_known_who_holds_what_no_file_is_cleared_away(rig,
         await rig.until(lambda: rig.host.ready()[0])
         rig.host.reload()
         await rig.until(lambda: rig.host.generation == 2)
-        rig.host._clearing.wake()
+        rig.host.cdi_garbage.wake()
     assert stale.exists()
 
 
@@ -142,7 +142,7 @@ async def test_names_of_a_kind_that_earlier_versions_gave_stay_good_while_pods_h
         (aside,) = set(rig.cdi.glob("*.json")) - {specs.path()}
         assert json.loads(aside.read_text()) == old
     async with rig.running():  # also over another restart
-        await rig.until(lambda: rig.host.ledger.known)
+        await rig.until(lambda: rig.host.allocations.known)
         assert json.loads(aside.read_text()) == old
         kubelet.release("pod")
         await rig.until(lambda: not aside.exists())
@@ -189,7 +189,7 @@ async def test_a_set_that_a_container_was_told_of_outlives_any_number_of_others(
         assert specs.resolve(told) == before
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
-        supply = rig.host.services[TOY].supply
+        supply = rig.host.services[TOY].allocator
         for pair in (["d2", "d3"], ["d3", "d4"], ["d4", "d5"]):
             await supply.allocate(pair)
         assert specs.resolve(told) == before  # to whom an earlier run told its sets is not known
@@ -202,7 +202,7 @@ async def test_what_is_left_in_a_directory_that_is_configured_no_more_goes_with_
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
-        await rig.until(lambda: host.ledger.of(TOY).holder(token))
+        await rig.until(lambda: host.allocations.of(TOY).holder(token))
         left = specs.path()
         rig.write(OTHER_LINE)
         await rig.until(lambda: host.generation == 2)

@@ -26,7 +26,7 @@ async def held(rig, kubelet, resource: str = TOY, pod: str = "pod") -> str:
     """A pod that has a device, and the kubelet has told of it."""
     await kubelet.wait_for(lambda: kubelet.healthy(resource))
     (token,) = (await kubelet.admit(pod, "main", resource, 1)).device_ids
-    await rig.until(lambda: rig.host.ledger.of(resource).holder(token))
+    await rig.until(lambda: rig.host.allocations.of(resource).holder(token))
     return token
 
 

@@ -54,7 +54,7 @@ def files(rig, tmp_path):
 async def pod(rig, kubelet, name="pod"):
     """Starts a pod, of which the kubelet then tells; gives the token it got."""
     (token,) = (await kubelet.admit(name, "main", NET, 1)).device_ids
-    await rig.until(lambda: any(held.token == token and held.holder for held in rig.host.ledger.held()))
+    await rig.until(lambda: any(held.token == token and held.holder for held in rig.host.allocations.held()))
     return token
 
 
@@ -111,9 +111,9 @@ async def test_a_pod_whose_resource_left_while_devhost_was_away_keeps_its_file(r
     rig.write("name: example.com/other, backend: other")
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/other") == 1)
-        await rig.until(lambda: rig.host.ledger.known)
+        await rig.until(lambda: rig.host.allocations.known)
         # followed only because a file depends on it
-        await rig.until(lambda: NET in [held.resource for held in rig.host.ledger.in_use()])
+        await rig.until(lambda: NET in [held.resource for held in rig.host.allocations.in_use()])
         assert files() == before
         kubelet.release("pod")
         await rig.until(lambda: files() == {})

@@ -114,9 +114,9 @@ async def test_a_kubelet_that_kept_its_checkpoint_is_offered_everything_as_befor
         (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
         await rig.until(lambda: rows(host)[token]["holder"])
         await kubelet.restart()
-        asked = host.holders.hearing.last
+        asked = host.pod_resources.condition.last
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        await rig.until(lambda: host.holders.hearing.last != asked)
+        await rig.until(lambda: host.pod_resources.condition.last != asked)
         assert listed(kubelet) == {"d0": True, "d1": True}
         assert not [one for one in status(host)["problems"] if one["kind"] == "allocation"]
         with pytest.raises(UnexpectedAdmissionError):
@@ -131,7 +131,7 @@ async def test_preference_avoids_what_a_container_is_known_to_hold(rig, kubelet)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
         (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
         await rig.until(lambda: rows(host)[token]["holder"])
-        supply = host.services[TOY].supply
+        supply = host.services[TOY].allocator
         every = ["d0", "d1", "d2", "d3"]
         assert token not in supply.prefer(every, [], 3)
         assert set(supply.prefer(every, [], 4)) == set(every)
@@ -148,10 +148,10 @@ async def test_allocate_asks_the_kubelet_though_no_preference_was_asked_for(rig,
         await rig.until(lambda: rows(host)[token]["holder"])
         await kubelet.restart(forget=True)
         with pytest.raises(UnhealthyDevice, match="which the kubelet no longer knows"):
-            await host.services[TOY].supply.allocate([token])
+            await host.services[TOY].allocator.allocate([token])
         await kubelet.wait_for(lambda: listed(kubelet).get(stand_in(token)))
         with pytest.raises(UnhealthyDevice, match=f"it stands in for {token}, held by default/train/main"):
-            await host.services[TOY].supply.allocate([stand_in(token)])
+            await host.services[TOY].allocator.allocate([stand_in(token)])
         kubelet.release("train")
-        granted = await host.services[TOY].supply.allocate([stand_in(token)])
+        granted = await host.services[TOY].allocator.allocate([stand_in(token)])
         assert granted.edits.env == {"DEVICES": token}

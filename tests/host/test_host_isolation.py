@@ -86,7 +86,7 @@ async def test_sighup_probes_again_and_events_do_not(rig, kubelet, monkeypatch):
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         looks = rig.scripts["toy"].looks
-        host._roster.dispatch(Event())
+        host.backends.dispatch(Event())
         await rig.until(lambda: rig.scripts["toy"].looks > looks)
         assert probed == [2]
         host.reload()

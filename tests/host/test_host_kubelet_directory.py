@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from devhost.host.problems import problems
-from devhost.kubelet import registration
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.kubelet.registration import NOT_A_DIRECTORY, State
+from devhost.kubelet.kubelet_socket import NOT_A_DIRECTORY
+from devhost.kubelet.registration import State
 from devhost.kubelet.server import SOCKET_PREFIX, PluginServer
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import KubeletSimulator
@@ -25,20 +25,9 @@ LINE = f"name: {TOY}, backend: toy"
 
 
 @pytest.fixture
-def hurried(monkeypatch):
+def hurried(rig):
     """Polls and tries again a hundred times as often as on a node."""
-    monkeypatch.setattr(registration, "POLL", 0.05)
-    monkeypatch.setattr(registration, "Backoff", lambda first, longest: Steady())
-
-
-class Steady:
-    """A back-off that never grows."""
-
-    def delay(self):
-        return 0.05
-
-    def reset(self):
-        pass
+    rig.hurry(poll=0.05, back_off=(0.05, 0.05), refused=(0.05, 0.05))
 
 
 def standing(host):
@@ -107,7 +96,7 @@ async def test_why_there_can_be_no_socket_is_told_with_the_mend(rig, kubelet, tm
     rig.write(LINE)
     async with rig.running() as host:
         await served(kubelet)
-        server = PluginServer(host.services[TOY].supply, tmp_path / place, Metrics(), lambda: None)
+        server = PluginServer(host.services[TOY].allocator, tmp_path / place, Metrics(), lambda: None)
         with pytest.raises(Exception, match=f"^cannot make a socket in .*/{place}: {cause} \\(devhost must"):
             await server.start()
         await server.stop()
@@ -139,13 +128,11 @@ async def test_a_directory_that_lets_nobody_make_a_socket_is_told_until_it_does(
         await rig.until(lambda: standing(host).error == "")
 
 
-async def test_a_kubelet_that_is_slow_to_answer_is_named_as_the_reason_at_once(
-    rig, kubelet, hurried, monkeypatch, caplog
-):
+async def test_a_kubelet_that_is_slow_to_answer_is_named_as_the_reason_at_once(rig, kubelet, hurried, caplog):
+    rig.hurry(unanswered=0.2)
     rig.write(LINE)
     async with rig.running() as host:
         await served(kubelet)
-        monkeypatch.setattr(registration, "UNANSWERED", 0.2)
         gate = Gate()
         kubelet.faults.inject(Point.REGISTER, gate.wait)
         kubelet.kill_stream(TOY)

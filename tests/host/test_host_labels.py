@@ -62,7 +62,7 @@ def features(rig, tmp_path):
 async def refresh(rig):
     """One more pass, which may fail."""
     with suppress(Retry):
-        await rig.host.labelling.refresh()
+        await rig.host.node_labels.refresh()
 
 
 def standing(rig, backend="toy"):
@@ -85,7 +85,7 @@ async def test_nothing_is_written_unless_it_is_wanted(rig, features):
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: rig.host.services)
-        assert await rig.host.labelling.refresh() == node_labels.RESYNC
+        assert await rig.host.node_labels.refresh() == node_labels.RESYNC
         assert not rig.features.exists()
         assert standing(rig) is None
 
@@ -140,7 +140,7 @@ async def test_a_backend_that_cannot_look_after_a_restart_keeps_its_labels(rig, 
     rig.scripts["toy"].on_discover = fail
     async with rig.running():
         await rig.until(lambda: rig.scripts["toy"].looks > 2)
-        assert await rig.host.labelling.refresh() == node_labels.PENDING
+        assert await rig.host.node_labels.refresh() == node_labels.PENDING
         assert features() == before
 
 
@@ -160,7 +160,7 @@ async def test_a_failing_backend_keeps_its_file_and_disturbs_no_other(rig, featu
         assert features() == before
         assert rig.host.discoveries["toy"].condition.reason == ""  # its devices are well
         rig.classes["toy"].labels = labels
-        rig.host.labelling.wake()
+        rig.host.node_labels.wake()
         await rig.until(lambda: features()[0] == "example.com/toy.count=1")
         await rig.until(lambda: standing(rig)["reason"] == "")
 
@@ -208,7 +208,7 @@ async def test_a_file_that_cannot_be_written_is_named_with_the_cause_and_the_men
             said,
         )
         full = False
-        rig.host.labelling.wake()
+        rig.host.node_labels.wake()
         await rig.until(lambda: standing(rig)["reason"] == "")
     assert [record.message for record in caplog.records].count("labels are missing") == 1
     assert [record.message for record in caplog.records].count("labels written") == 1
@@ -249,7 +249,7 @@ async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_
         await rig.until(lambda: [r for r in caplog.records if "cannot remove a file" in r.message])
         await refresh(rig)
         monkeypatch.setattr(Path, "unlink", unlink)
-        host.labelling.wake()
+        host.node_labels.wake()
         await rig.until(lambda: features() is None)
     told = [record for record in caplog.records if "cannot remove a file" in record.message]
     (reason,) = {record.fields["reason"] for record in told}
@@ -278,7 +278,7 @@ async def test_the_same_devices_are_not_asked_about_again(rig, features):
     async with rig.running():
         await rig.until(features)
         for _ in range(3):
-            await rig.host.labelling.refresh()
+            await rig.host.node_labels.refresh()
         assert asked == [2]
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet import self_check
 from devhost.kubelet.self_check import MOST, SelfCheck
 from devhost.kubelet.server import CONNECTIONS
+from devhost.kubelet.timing import Timing
 from devhost.telemetry.http import probe
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -48,11 +48,11 @@ def standing(host):
 
 
 async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
-    before, files = standing(host), host.serving()
-    sockets = SelfCheck(host.serving, clock=iter(range(0, 1000, 10)).__next__)
+    before, files = standing(host), host.services.sockets()
+    sockets = SelfCheck(host.services.sockets, clock=iter(range(0, 1000, 10)).__next__)
     for _ in range(20):
         assert await sockets.answer() == (True, "")
-    assert (standing(host), host.serving()) == (before, files)
+    assert (standing(host), host.services.sockets()) == (before, files)
     assert files.keys() == {TOY, OTHER}
 
 
@@ -60,17 +60,17 @@ async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
     ("listening", "reason"), [(True, "no answer within 0.2 s"), (False, "nobody listens on it")]
 )
 async def test_a_socket_that_is_not_ours_any_more_is_named_and_fails_the_probe(host, listening, reason):
-    with put_in_place(host.serving()[TOY], listening=listening):
-        sockets = SelfCheck(lambda: {TOY: host.serving()[TOY]}, deadline=0.2)
+    with put_in_place(host.services.sockets()[TOY], listening=listening):
+        sockets = SelfCheck(lambda: {TOY: host.services.sockets()[TOY]}, timing=Timing(self_check=0.2))
         answer = await probe(sockets.answer)()
         said = f"own socket does not answer: {TOY} ({reason})\n"
         assert (answer.status, answer.body.decode()) == (503, said)
-        assert await SelfCheck(lambda: {OTHER: host.serving()[OTHER]}).answer() == (True, "")
+        assert await SelfCheck(lambda: {OTHER: host.services.sockets()[OTHER]}).answer() == (True, "")
         assert standing(host)[TOY][0] == 1
 
 
 async def test_a_socket_that_was_exchanged_while_it_was_asked_is_no_failure(host, tmp_path):
-    answers = iter([{TOY: tmp_path / "old"}, {TOY: host.serving()[TOY]}])
+    answers = iter([{TOY: tmp_path / "old"}, {TOY: host.services.sockets()[TOY]}])
     assert await SelfCheck(lambda: next(answers)).answer() == (True, "")
 
 
@@ -78,8 +78,8 @@ async def test_what_is_not_registered_is_not_asked(rig):
     rig.write("name: example.com/none, backend: toy, where: {model: none}", f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services)
-        assert host.serving() == {}
-        assert await SelfCheck(host.serving).answer() == (True, "")
+        assert host.services.sockets() == {}
+        assert await SelfCheck(host.services.sockets).answer() == (True, "")
 
 
 class Counted(SelfCheck):
@@ -130,7 +130,7 @@ async def test_those_who_ask_at_one_time_or_soon_after_share_a_verdict():
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host):
     clock = iter(range(0, 100000, 10))
-    sockets = SelfCheck(host.serving, clock=lambda: next(clock))
+    sockets = SelfCheck(host.services.sockets, clock=lambda: next(clock))
 
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -144,8 +144,7 @@ async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host
     assert resident() - memory < 8 << 20
 
 
-async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(monkeypatch):
-    monkeypatch.setattr(self_check, "FRESH", 0.0)
+async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask():
     asked = []
     said = []
 
@@ -154,11 +153,11 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(
             asked.append(path)
             return "nobody listens on it" if len(asked) <= 20 else ""
 
-    own = Mended(lambda: {TOY: Path("a.sock")}, lambda: said.append(own.trouble))
+    again = Timing(verdict_holds=0.0, self_check_again=0.2)
+    own = Mended(lambda: {TOY: Path("a.sock")}, lambda: said.append(own.trouble), timing=again)
     for _ in range(10):
         assert not (await own.answer())[0]
     assert len(asked) == 10
-    monkeypatch.setattr(self_check, "AGAIN", 0.02)
     await own.answer()
     async with asyncio.timeout(60):
         while own.trouble:
@@ -171,7 +170,7 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(
 
 async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):
     """gRPC closes the seventeenth connection at once, which looks as if nobody listened."""
-    path = host.serving()[TOY]
+    path = host.services.sockets()[TOY]
     before = standing(host)
     with ExitStack() as open_:
         for _ in range(2 * CONNECTIONS):
@@ -189,7 +188,7 @@ async def test_a_socket_of_another_process_that_takes_nobody_in_fails_the_probe(
         "print('listens', flush=True)\n"
         "while True: own.accept()[0].close()\n"
     )
-    path = host.serving()[TOY]
+    path = host.services.sockets()[TOY]
     aside = path.with_name("aside")
     command = [sys.executable, "-c", code, str(aside)]
     other = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)

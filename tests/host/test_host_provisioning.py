@@ -106,13 +106,13 @@ async def test_what_waits_for_a_pod_goes_on_as_soon_as_the_pod_is_gone(rig, kube
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         await rig.until(lambda: shown(host) == ("waiting", "a pod has it"))
-        for subscriber in tuple(host.ledger._released):
+        for subscriber in tuple(host.allocations._released):
             subscriber(TOY, ("d0",))
         assert woken == [host.provisioning["toy"]]
         write(rig, 1)
         await rig.until(lambda: shown(host) == ("ok", ""))
         woken.clear()
-        for subscriber in tuple(host.ledger._released):
+        for subscriber in tuple(host.allocations._released):
             subscriber(TOY, ("d0",))
         assert woken == []
 

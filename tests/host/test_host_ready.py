@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from devhost.kubelet.registration import ABSENT
+from devhost.kubelet.kubelet_socket import ABSENT
 
 TOY = "example.com/toy"
 

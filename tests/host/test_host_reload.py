@@ -17,6 +17,7 @@ from devhost.backend.model import unhealthy
 from devhost.config import document, watcher
 from devhost.config.loader import load
 from devhost.discovery.health import PATIENCE
+from devhost.host.host import Host
 from devhost.telemetry.metrics import Metrics
 from devhost.testing.kubelet import events as ev
 
@@ -187,9 +188,8 @@ async def test_requests_to_read_again_are_one_while_they_wait(rig, kubelet):
         assert go_on.wait(60)
         return rig.load()
 
-    async with rig.running() as host:
+    async with rig.running(read) as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        host._reload = read
         host.reload()
         await asyncio.to_thread(reading.wait, 60)
         for _ in range(10):
@@ -199,6 +199,29 @@ async def test_requests_to_read_again_are_one_while_they_wait(rig, kubelet):
         assert len(reads) == 2
         host.reload()
         await rig.until(lambda: host.generation == 4)
+
+
+async def test_requests_to_read_again_before_the_host_runs_lead_to_one_reading(rig, kubelet):
+    rig.write(TOY_LINE)
+    reads = []
+
+    def read():
+        reads.append(1)
+        return rig.load()
+
+    host = Host(rig.config, rig.load(), read, rig.kubelet_dir)
+    host.reload()
+    host.reload()
+    running = asyncio.create_task(host.run())
+    try:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await rig.until(lambda: host.generation == 2)
+        host.reload()  # one that comes later is another reading
+        await rig.until(lambda: host.generation == 3)
+        assert len(reads) == 2
+    finally:
+        host.stop()
+        await asyncio.wait_for(running, 60)
 
 
 async def test_a_device_that_failed_again_and_again_and_is_offered_no_more_costs_nothing(rig, kubelet):
@@ -321,11 +344,10 @@ async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, 
     monkeypatch.setattr(watcher, "POLL", 0.05)
     monkeypatch.setattr(watcher, "AGAIN", 0.05)
     rig.write(TOY_LINE)
-    async with rig.running() as host:
+    reads = []
+    async with rig.running(lambda: (reads.append(None), rig.load())[1]) as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        other, reads = rig.classes.pop("other"), []
-        read = host._reload
-        monkeypatch.setattr(host, "_reload", lambda: (reads.append(None), read())[1])
+        other = rig.classes.pop("other")
         rig.write(TOY_LINE, OTHER_LINE)
         await rig.until(lambda: host.last_reload.complaints and len(reads) > 5)
         assert [record.message for record in caplog.records].count(REFUSED) == 1, "told once, read often"

@@ -32,7 +32,7 @@ async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -
 
 async def settled(rig, host, condition) -> None:
     """Waits for a condition, and until every backend has looked."""
-    await rig.until(lambda: host.planned and host.ledger.known and condition())
+    await rig.until(lambda: host.planned and host.allocations.known and condition())
     await rig.until(lambda: all(one.listed for one in host.discoveries.values()))
 
 
@@ -71,7 +71,7 @@ async def test_a_resource_that_has_another_backend_now_has_lost_nothing(rig, kub
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         await kubelet.admit("pod", "main", TOY, 1)
-        await rig.until(host.ledger.held)
+        await rig.until(host.allocations.held)
         rig.write(f"name: {TOY}, backend: other", "name: example.com/still, backend: toy")
         await settled(rig, host, lambda: host.discoveries.keys() == {"other", "toy"} and reasons(host))
         await rig.until(lambda: list(reasons(host).values()) == [OTHER_BACKEND])

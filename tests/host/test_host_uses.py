@@ -70,8 +70,8 @@ async def test_allocate_refuses_the_device_only_through_such_a_resource(one_use:
     async with one_use.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2, FAST: 1})
         with pytest.raises(UnhealthyDevice, match=f"d0 is unhealthy: {WHY}"):
-            await host.services[FAST].supply.allocate(["d0"])
-        await host.services[PLAIN].supply.allocate(["d0"])
+            await host.services[FAST].allocator.allocate(["d0"])
+        await host.services[PLAIN].allocator.allocate(["d0"])
 
 
 async def test_the_use_comes_and_goes_while_devhost_runs(one_use: Any, kubelet: Any) -> None:

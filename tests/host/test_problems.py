@@ -27,7 +27,7 @@ def counted(host) -> dict[str, int]:
 async def test_where_all_is_well_there_is_none_and_every_kind_counts_zero(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
-        await rig.until(lambda: host.ready()[0] and not host.holders.hearing.reason)
+        await rig.until(lambda: host.ready()[0] and not host.pod_resources.condition.reason)
         found = problems(host)
         assert list(found.shown) == []
         assert found.counts == dict.fromkeys(KINDS, 0)

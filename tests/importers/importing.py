@@ -14,7 +14,7 @@ from devhost.cli.import_ import command
 from devhost.config import loads
 from devhost.config.loader import Loaded
 from devhost.discovery import catalog
-from devhost.host.survey import survey
+from devhost.host.scan_once import scan_once
 from devhost.planning.settings import ResourceSettings
 
 
@@ -62,7 +62,7 @@ def called(device: Device) -> str:
 
 def offered(text: str, root: Path) -> dict[str, dict[str, int]]:
     """What `devhost discover` shows with this configuration, without what the machine does not have."""
-    plan = asyncio.run(survey(loaded(text), root)).plan
+    plan = asyncio.run(scan_once(loaded(text), root)).plan
     every = {
         name: {
             called(offer.device): offer.replicas

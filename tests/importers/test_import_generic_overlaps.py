@@ -13,7 +13,7 @@ from devhost.cli.importers.overlap import has_parts, may_be_one
 from devhost.config import loads
 from devhost.config.loader import Loaded
 from devhost.discovery import catalog
-from devhost.host.survey import survey
+from devhost.host.scan_once import scan_once
 from devhost.testing.node import Node
 from devhost.testing.trees import Tree
 
@@ -72,7 +72,7 @@ def planned(text: str, root: Path) -> tuple[dict[str, int], list[str]]:
     machine(root)
     found = catalog.load()
     loaded = Loaded(loads(converted(text), "converted.yaml", lambda paths, wanted: found), found)
-    plan = asyncio.run(survey(loaded, root)).plan
+    plan = asyncio.run(scan_once(loaded, root)).plan
     offers = {name.partition("/")[2]: len(one.offers) for name, one in plan.resources.items()}
     return offers, [refusal.reason for refusal in plan.refusals]
 

@@ -17,7 +17,7 @@ from devhost.cli.import_ import command
 from devhost.config import loads
 from devhost.config.loader import Loaded
 from devhost.discovery import catalog
-from devhost.host.survey import survey
+from devhost.host.scan_once import scan_once
 from devhost.planning.settings import Of, ResourceSettings, WhenEmpty
 
 if "rdma" not in catalog.load().installed:
@@ -217,7 +217,7 @@ def test_the_documented_examples_select_what_they_select_there(
     tmp_path: Path, machines: ModuleType, text: str, machine: str, selected: dict[str, list[str]]
 ) -> None:
     getattr(machines, machine)(tmp_path)
-    found = asyncio.run(survey(loaded(text), tmp_path))
+    found = asyncio.run(scan_once(loaded(text), tmp_path))
     plan = {name: [offer.device.id for offer in r.offers] for name, r in found.plan.resources.items()}
     assert {name: ids for name, ids in plan.items() if ids} == selected
     assert plan.keys() == {entry.name for entry in found.settings.resources}
@@ -229,7 +229,7 @@ def test_software_devices_on_an_interface_are_not_selected_as_there(
 ) -> None:
     importlib.import_module("rdma_machines").software(tmp_path)
     text = OPERATOR % '{"ifNames": ["dum0", "dum1"]}'
-    found = asyncio.run(survey(loaded(text), tmp_path))
+    found = asyncio.run(scan_once(loaded(text), tmp_path))
     assert found.devices()
     assert [resource.offers for resource in found.plan.resources.values()] == [()]
 
@@ -253,7 +253,7 @@ def test_entries_that_may_select_one_hca_share_it_and_say_so() -> None:
 def test_one_hca_in_two_pools_serves_both(tmp_path: Path, machines: ModuleType) -> None:
     machines.connectx6_infiniband(tmp_path)
     text = entries({"vendors": ["15b3"]}, {"ifNames": ["ib0"]})
-    found = asyncio.run(survey(loaded(text), tmp_path))
+    found = asyncio.run(scan_once(loaded(text), tmp_path))
     assert {name: len(resource.offers) for name, resource in found.plan.resources.items()} == {
         "rdma/r0": 1,
         "rdma/r1": 1,

@@ -18,7 +18,7 @@ from devhost.cli.import_ import command
 from devhost.config import loads
 from devhost.config.loader import Loaded
 from devhost.discovery import catalog
-from devhost.host.survey import survey
+from devhost.host.scan_once import scan_once
 from devhost.testing.node import Node
 
 if "sriov" not in catalog.load().installed:
@@ -151,7 +151,7 @@ def loaded(text: str, *arguments: str) -> Loaded:
 
 def selected(text: str, root: Path) -> dict[str, set[str]]:
     """The functions of each resource, before it is asked whether two of them are one thing."""
-    found = asyncio.run(survey(loaded(text), root))
+    found = asyncio.run(scan_once(loaded(text), root))
     pools: dict[str, set[str]] = {entry.name: set() for entry in found.settings.resources}
     for _, device in found.devices():
         for entry in () if device.withheld else found.settings.resources:

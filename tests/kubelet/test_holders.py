@@ -6,17 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
-from devhost.backend.backoff import Backoff
 from devhost.backend.model import Holder
-from devhost.kubelet import poll_schedule
 from devhost.kubelet.podresources import PodResources, Unanswered
 from devhost.kubelet.podresources_poller import BELIEVED, PodResourcesPoller
+from devhost.kubelet.timing import Timing
 
 TOY = "example.com/toy"
 POD = Holder("default", "pod", "main")
@@ -39,19 +39,17 @@ class Scripted(PodResources):
         return Listing((1, 2, 3), asyncio.get_running_loop().time(), 1, {TOY: self.held}, containers)
 
 
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll_schedule, "GAP", 0.01)
-    monkeypatch.setattr(poll_schedule, "FIRST", 0.01)
-    monkeypatch.setattr(poll_schedule, "Backoff", lambda first, cap, draw: Backoff(0.01, 0.02, draw=draw))
+FAST = Timing(question_gap=0.01, question_first=0.01, question_failed=(0.01, 0.02))
 
 
 @asynccontextmanager
-async def running(source: Scripted) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
+async def running(
+    source: Scripted, timing: Timing = FAST
+) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
     clock = asyncio.get_running_loop().time
     ledger = Allocations(clock)
-    inventory = Inventory(lambda: 0.0, clock, lambda: holders.wake(), allocations=ledger.of(TOY))
-    holders = PodResourcesPoller(source, ledger, lambda: None)
+    inventory = Inventory(lambda: 0.0, clock, allocations=ledger.of(TOY))
+    holders = PodResourcesPoller(source, ledger, lambda: None, timing=timing)
     task = asyncio.create_task(holders.run())
     try:
         yield holders, inventory
@@ -76,8 +74,8 @@ async def test_silence_is_said_once_for_each_of_its_reasons_and_its_end_once(cap
     caplog.set_level(logging.INFO, "devhost")
     source = Scripted([f"reason {n % 3}" for n in range(9)])
     async with running(source) as (holders, _):
-        await until(lambda: holders.hearing.reason == "reason 2")
-        await until(lambda: not holders.hearing.reason)
+        await until(lambda: holders.condition.reason == "reason 2")
+        await until(lambda: not holders.condition.reason)
     assert said(caplog) == ["WARNING", "WARNING", "WARNING", "INFO"]
     reasons = [vars(record)["fields"].get("reason") for record in caplog.records]
     assert [reason for reason in reasons if reason] == ["reason 1", "reason 2", "reason 0"]
@@ -92,16 +90,15 @@ async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:
             asked = source.asked
             inventory.allocated(["a"])
             await until(lambda asked=asked: source.asked > asked)
-        assert not holders.hearing.reason
+        assert not holders.condition.reason
     assert said(caplog) == ["INFO"]
     assert BELIEVED > 1
 
 
 async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes(monkeypatch) -> None:
-    monkeypatch.setattr(poll_schedule, "PATIENCE", 0.0)
     monkeypatch.setattr("devhost.allocation.allocations.EAGER", 0.01)
     source = Scripted()
-    async with running(source) as (holders, inventory):
+    async with running(source, replace(FAST, question_new=0.0)) as (holders, inventory):
         await until(lambda: source.asked == 1)
         for _ in range(20):
             holders.wake()

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.kubelet import registration
+from devhost.kubelet.kubelet_socket import ABSENT, NO_DIRECTORY, NOT_A_DIRECTORY, REMOVED, KubeletSocket
 from devhost.kubelet.preflight import check_directory
-from devhost.kubelet.registration import ABSENT, NO_DIRECTORY, NOT_A_DIRECTORY, REMOVED, KubeletSocket
 from devhost.kubelet.server import socket_name
 
 
@@ -118,11 +117,8 @@ def test_a_directory_above_that_may_not_be_searched_is_one_line_with_the_mend(
         check_directory(directory)
 
 
-def test_a_second_change_within_one_tick_of_the_clock_is_seen(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registration, "_identity", lambda path: (1, 2, 3))
-    kubelet = KubeletSocket(directory)
+def test_a_second_change_within_one_tick_of_the_clock_is_seen(directory: Path) -> None:
+    kubelet = KubeletSocket(directory, identify=lambda path: (1, 2, 3))
     kubelet.look()
     seen = []
     kubelet.subscribe(lambda: seen.append(dict(kubelet.servers)))

@@ -14,9 +14,11 @@ import grpc.aio
 import pytest
 
 from devhost.backend.model import Holder
-from devhost.kubelet import podresources
 from devhost.kubelet.api import POD_RESOURCES_RECEIVE_LIMIT, RECEIVE_LIMIT, podresources_pb2
 from devhost.kubelet.podresources import PodResources, Unanswered, beside
+from devhost.kubelet.timing import Timing
+
+SHORT = Timing(list_pods=0.2, list_allocatable=0.2)
 
 Answer = Callable[[Any], Awaitable[bytes]]
 
@@ -140,21 +142,24 @@ async def test_garbage_is_told_and_no_traceback_is_logged(serve, caplog) -> None
     assert not caplog.records
 
 
-async def test_a_kubelet_that_never_answers_is_left_at_the_deadline(serve, monkeypatch) -> None:
-    monkeypatch.setattr(podresources, "DEADLINE", 0.2)
+async def test_a_kubelet_that_never_answers_is_left_at_the_deadline(serve) -> None:
 
     async def never(_context: Any) -> bytes:
         return await asyncio.get_running_loop().create_future()
 
-    assert await why(await serve(never)) == "the kubelet did not answer within 0.2 s"
+    assert (
+        await why(PodResources((await serve(never)).socket, timing=SHORT))
+        == "the kubelet did not answer within 0.2 s"
+    )
 
 
-async def test_a_listener_that_is_no_server_is_left_at_the_deadline(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(podresources, "DEADLINE", 0.2)
+async def test_a_listener_that_is_no_server_is_left_at_the_deadline(tmp_path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "kubelet.sock"))
         listener.listen()
-        assert (await why(PodResources(tmp_path / "kubelet.sock"))).startswith("the kubelet did not answer")
+        assert (await why(PodResources(tmp_path / "kubelet.sock", timing=SHORT))).startswith(
+            "the kubelet did not answer"
+        )
 
 
 async def test_a_socket_that_is_absent_dead_or_no_socket_is_told(tmp_path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.allocations import PATIENCE, RELAXED
-from devhost.kubelet.poll_schedule import FIRST, GAP, PollSchedule
+from devhost.allocation.allocations import RELAXED
+from devhost.kubelet.poll_schedule import PollSchedule
+from devhost.kubelet.timing import NODE
+
+GAP, FIRST, PATIENCE = NODE.question_gap, NODE.question_first, NODE.question_new
 
 OLD, NEW = (1, 1, 1), (1, 2, 2)
 NEVER = float("-inf")

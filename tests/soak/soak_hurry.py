@@ -11,32 +11,40 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from devhost.backend.backoff import Backoff
+from devhost.host.timing import Timing
+from devhost.kubelet.timing import Timing as KubeletTiming
 
 SHORT = {
     "devhost.discovery.scanner.MISSING_RESYNC": 0.5,
     "devhost.discovery.scanner.STALE_AFTER": 0.5,
     "devhost.discovery.health.LONGEST_HOLD": 0.3,
-    "devhost.host.host.FIRST_PLAN": 0.5,
     "devhost.allocation.allocations.APART": 0.2,
     "devhost.allocation.allocations.EAGER": 0.05,
     "devhost.allocation.allocations.MISSED": 0.2,
     "devhost.allocation.allocations.PATIENCE": 1.5,
     "devhost.allocation.allocations.RELAXED": 0.4,
     "devhost.allocation.inventory.GRACE": 0.4,
-    "devhost.kubelet.podresources.DEADLINE": 0.3,
-    "devhost.kubelet.registration.REGISTER_DEADLINE": 1.0,
-    "devhost.kubelet.registration.STREAM_DEADLINE": 0.5,
-    "devhost.kubelet.registration.STEADY": 1.0,
-    "devhost.kubelet.registration.DRAIN": 0.5,
-    "devhost.kubelet.server.STOP_GRACE": 0.3,
-    "devhost.kubelet.poll_schedule.FIRST": 0.2,
-    "devhost.kubelet.poll_schedule.GAP": 0.05,
-    "devhost.kubelet.poll_schedule.PATIENCE": 1.5,
     "devhost.discovery.probing.APART": 0.1,
     "devhost.allocation.allocator.ALLOCATE_DEADLINE": 0.3,
     "devhost.allocation.allocator.PREPARE_DEADLINE": 0.3,
 }
 """Seconds by the constant's name."""
+
+TIMING = Timing(
+    first_plan=0.5,
+    kubelet=KubeletTiming(
+        register=1.0,
+        stream=0.5,
+        steady=1.0,
+        drain=0.5,
+        stop_grace=0.1,
+        list_pods=0.3,
+        question_first=0.2,
+        question_gap=0.05,
+        question_new=1.5,
+    ),
+)
+"""The host's own durations."""
 
 BACKOFF = 0.05
 """What every back-off is multiplied with."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from grpc import StatusCode
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from soak_hurry import TIMING
 from soak_node import Node, Tally
 from soak_toys import BACKENDS, JUNK, MODES
 from soak_verdict import footprint, leftovers, quiet
@@ -103,7 +104,7 @@ class Soak(RuleBasedStateMachine):
     def begin(self, profile: str, first: bool) -> None:
         async def start() -> None:
             self.before = footprint()
-            self.node = Node(profile, self.tally, every_resource).__enter__()
+            self.node = Node(profile, self.tally, every_resource, TIMING).__enter__()
             for toy in self.node.toys.values():
                 for number in range(3):
                     toy.devices[f"d{number}"] = device(number)

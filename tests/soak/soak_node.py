@@ -11,7 +11,6 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from soak_toys import BACKENDS, Toy, backend
 
@@ -21,6 +20,7 @@ from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.host.host import Host
 from devhost.host.service import ResourceService
+from devhost.host.timing import NODE, Timing
 from devhost.planning.settings import Settings
 from devhost.testing.kubelet import (
     ContainerStartError,
@@ -48,8 +48,9 @@ class Tally:
 class Node:
     """One node's life. What cannot go on for ever (a pod, a flood) is in ``loose`` until it ends."""
 
-    def __init__(self, profile: Profile, tally: Tally, first_config: str) -> None:
+    def __init__(self, profile: Profile, tally: Tally, first_config: str, timing: Timing = NODE) -> None:
         self.tally = tally
+        self.timing = timing
         self.directory = Path(tempfile.mkdtemp(prefix="dh"))
         self.nodes = self.directory / "dev"
         self.nodes.mkdir()
@@ -128,7 +129,7 @@ class Node:
             return
         self.held.clear()
         self.candidates = [loaded.settings]
-        self.host = Host(self.config, loaded, self.load, self.kubelet.directory)
+        self.host = Host(self.config, loaded, self.load, self.kubelet.directory, timing=self.timing)
         self._task = self._loop.create_task(self.host.run(), name="host")
 
     async def stop_host(self) -> None:
@@ -142,8 +143,7 @@ class Node:
         stale = [path for path in self.sockets() if not path.with_suffix(".dead").exists()]
         for path in stale:
             path.with_suffix(".dead").hardlink_to(path)
-        with patch("devhost.kubelet.server.STOP_GRACE", 0.0):
-            await self.stop_host()
+        await self.stop_host()
         for path in stale:
             if path.with_suffix(".dead").exists():  # a kubelet's start may have wiped it meanwhile
                 path.unlink(missing_ok=True)  # renaming a link onto its own file would do nothing

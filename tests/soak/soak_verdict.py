@@ -93,7 +93,7 @@ def problems(node: Node) -> list[str]:
     if found:
         return found
     node.candidates = [host.settings]
-    plan = make_plan(dict(_devices(node, host)), host.settings, host.ledger.held())
+    plan = make_plan(dict(_devices(node, host)), host.settings, host.allocations.held())
     for name, planned in plan.resources.items():
         found += _resource(node, host, name, planned)
     found += _others(node, host, plan)

@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 from devhost.config.loader import load
-from devhost.host.host import Host, on_signals
+from devhost.host.daemon import on_signals
+from devhost.host.host import Host
 from devhost.testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from devhost.testing.kubelet.events import Event, ListReceived
 from devhost.testing.kubelet.render import response_lines

@@ -16,7 +16,7 @@ from devhost.backend.sysfs import natural
 from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
 from devhost.host.entries import State, described, wanted
-from devhost.host.survey import Survey
+from devhost.host.scan_once import ScanResult
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
 
@@ -68,7 +68,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
         sys.exit(1)
 
 
-def _chosen(found: Survey, resource: str | None) -> list[str]:
+def _chosen(found: ScanResult, resource: str | None) -> list[str]:
     if resource is None:
         return sorted(found.plan.resources, key=natural)
     if resource in found.plan.resources:
@@ -117,7 +117,7 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
         click.echo(f"{count} no resource (--all lists them, `devhost explain DEVICE` tells why)")
 
 
-def _print_empty(found: Survey, resource: str | None) -> None:
+def _print_empty(found: ScanResult, resource: str | None) -> None:
     """The entries without devices, with what comes nearest; only that of ``resource`` if it is given."""
     for standing in found.entries():
         if standing.devices or (resource is not None and standing.entry.name != resource):
@@ -136,11 +136,11 @@ def _offers(resource: PlannedResource) -> list[Offer]:
     return sorted(resource.offers, key=lambda offer: natural(offer.device.id))
 
 
-def _refusals(found: Survey) -> list[Refusal]:
+def _refusals(found: ScanResult) -> list[Refusal]:
     return sorted(found.plan.refusals, key=lambda refusal: (refusal.entry, natural(refusal.device)))
 
 
-def _unmatched(found: Survey) -> list[tuple[str, Device]]:
+def _unmatched(found: ScanResult) -> list[tuple[str, Device]]:
     taken = {
         (resource.entry.backend, offer.device.id)
         for resource in found.plan.resources.values()

@@ -17,7 +17,7 @@ from devhost.config.loader import load_or_everything
 from devhost.config.reader import declared
 from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
-from devhost.host.survey import Survey
+from devhost.host.scan_once import ScanResult
 from devhost.planning.plan import Verdict, explain
 
 from . import options as shared
@@ -56,7 +56,7 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
         click.echo(f"What containers hold is not counted: {seen.unheard}.", err=output == "json")
 
 
-def _matches(found: Survey, text: str) -> list[tuple[str, Device]]:
+def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:
     """The devices meant, by id or else by an attribute's value or a node they use up.
 
     Where nothing is called exactly that, case does not matter in an id, as long as one device alone is
@@ -94,7 +94,7 @@ def _is_named(text: str, device: Device) -> bool:
     return f"node:{text}" in device.claims or any(_names(text, value) for value in values)
 
 
-def _has_hex(found: Survey, backend: str, device: Device, folded: str) -> bool:
+def _has_hex(found: ScanResult, backend: str, device: Device, folded: str) -> bool:
     """Whether an attribute whose case means nothing has this value, which is in lower case."""
     known = found.discoveries[backend].runner.kind.attributes
     for key, value in device.attributes.items():
@@ -133,7 +133,7 @@ def _print(seen: View, backend: str, device: Device) -> None:
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
 
 
-def _own(found: Survey, resource: str, backend: str, device: Device) -> Health:
+def _own(found: ScanResult, resource: str, backend: str, device: Device) -> Health:
     """The health of a device in a resource, as this command found it."""
     planned = found.plan.resources.get(resource)
     return found.health_in(planned.entry, device) if planned else found.health(backend, device)

@@ -111,11 +111,11 @@ def command(
 
         from devhost.config.loader import DEFAULT
         from devhost.host import daemon
-        from devhost.kubelet.api import PLUGIN_DIRECTORY
+        from devhost.host.host import KUBELET_DIRECTORY
 
         options = daemon.Options(
             config or DEFAULT,
-            kubelet_dir or Path(PLUGIN_DIRECTORY),
+            kubelet_dir or KUBELET_DIRECTORY,
             root,
             listen,
             status_socket,

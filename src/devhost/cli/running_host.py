@@ -13,7 +13,7 @@ from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
 from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
-from devhost.host.survey import Survey, survey
+from devhost.host.scan_once import ScanResult, scan_once
 from devhost.telemetry import ask
 from devhost.telemetry.document import DeviceStatus, HolderStatus, MemberStatus, StatusDocument
 from devhost.telemetry.log import printable
@@ -46,9 +46,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A survey beside what a running devhost says; ``unheard`` is why none is asked, empty if one is."""
+    """A scan beside what a running devhost says; ``unheard`` is why none is asked, empty if one is."""
 
-    found: Survey
+    found: ScanResult
     running: Running | None
     unheard: str
     same_config: bool
@@ -96,7 +96,7 @@ async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
     Args:
         loaded: the configuration.
         root: the directory that represents ``/``; only a devhost with the same one is asked.
-        everything: see :func:`devhost.host.survey.survey`.
+        everything: see :func:`devhost.host.scan_once.scan_once`.
     """
     running, unheard = None, ""
     try:
@@ -104,7 +104,7 @@ async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
     except DevhostError as error:
         unheard = error.message
     heard = running.listing if running else None
-    found = await survey(loaded, root, everything=everything, heard=heard)
+    found = await scan_once(loaded, root, everything=everything, listing=heard)
     same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
     return View(found, running, unheard, same)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
@@ -15,7 +16,6 @@ from devhost.backend.errors import UsageError
 from devhost.backend.incident import Recurring
 from devhost.config.last_good import LastGood, state_dir
 from devhost.config.loader import DEFAULT, load, load_or_copy
-from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.server import CONNECTIONS
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.http import HttpServer, Listen, page, parse_listen, probe
@@ -25,8 +25,9 @@ from devhost.telemetry.status import StatusServer
 from devhost.telemetry.systemd import SystemdNotifier, line
 from devhost.telemetry.watchdog import Watchdog
 
+from . import startup_signals
 from .entries import place
-from .host import Host, on_signals
+from .host import KUBELET_DIRECTORY, Host
 from .problems import problems
 from .status import holders, status
 
@@ -54,7 +55,7 @@ class Options:
     """
 
     config: Path = DEFAULT
-    kubelet_dir: Path = Path(PLUGIN_DIRECTORY)
+    kubelet_dir: Path = KUBELET_DIRECTORY
     root: Path = Path("/")
     listen: str = ""
     status_socket: Path | None = None
@@ -136,6 +137,24 @@ async def serve(options: Options) -> None:
         await host.run()
 
 
+def on_signals(host: Host) -> None:
+    """SIGTERM and SIGINT stop the host, SIGHUP makes it read its configuration again.
+
+    Also a SIGHUP that came while the process started (:mod:`.startup_signals`).
+    """
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, host.reload)
+    if startup_signals.reload_wanted():
+        host.reload()
+
+    def stop(number: int) -> None:
+        host.stop()
+        loop.remove_signal_handler(number)  # a second one ends the process at once
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+
+
 def _loop_failed() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     """What the event loop does with an error that no task gets: asyncio accepts connections by itself."""
     recurring = Recurring(60.0)
@@ -160,7 +179,7 @@ def _wrong(host: Host) -> Wrong:
 
 def _left(host: Host) -> Iterator[Left]:
     for name, service in host.services.items():
-        for departed in service.departures.lately():
+        for departed in service.removals.recent():
             yield name, departed.reason
 
 
@@ -199,7 +218,7 @@ def _check_pods(options: Options) -> None:
 def _http(listen: Listen, metrics: Metrics, status_page: StatusPage, host: Host) -> HttpServer:
     async def alive() -> tuple[bool, str]:
         usable, reason = host.kubelet.usable()
-        return await host.own_sockets.answer() if usable else (False, reason)
+        return await host.self_check.answer() if usable else (False, reason)
 
     routes = {
         **status_page.routes(),

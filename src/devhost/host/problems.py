@@ -1,4 +1,4 @@
-"""What is wrong now, from the parts of a host, in the words that the log has for it.
+"""What is wrong now, from the parts of a host, in the words of the log.
 
 Status, page, metrics and probes all show this list, so that whoever has found a reason in one of them can
 search for it in the others. It is made anew whenever somebody asks, and looks at each token once.
@@ -7,31 +7,20 @@ search for it in the others. It is made anew whenever somebody asks, and looks a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from devhost.allocation.inventory import Member, Snapshot, forgotten
-from devhost.config.last_good import LastGood
-from devhost.discovery.catalog import Refusal
-from devhost.discovery.observers import Observer
 from devhost.discovery.observers import State as ObserverState
-from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.provisioning import State as ProvisioningState
-from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
-from devhost.kubelet.podresources_poller import PodResourcesPoller
-from devhost.kubelet.registration import KubeletSocket
-from devhost.kubelet.self_check import SelfCheck
 from devhost.telemetry.document import ProblemKind
 from devhost.telemetry.log import printable
 
 from .entries import State as EntryState
-from .node_labels import NodeLabels
-from .orphans import Orphans
-from .service import ResourceService
-from .shortages import Shortages, refusal_reason
+from .host import Host
+from .shortages import refusal_reason
 
 T = TypeVar("T")
 
@@ -69,69 +58,7 @@ class Problems:
     counts: Mapping[ProblemKind, int]
 
 
-class Reading(Protocol):
-    """How the last reading of the configuration ended; ``at`` is wall-clock seconds."""
-
-    @property
-    def at(self) -> float: ...
-
-    @property
-    def complaints(self) -> Sequence[str]: ...
-
-
-class Parts(Protocol):
-    """The parts of a host that may be in trouble, under the names of :class:`devhost.host.host.Host`."""
-
-    @property
-    def config(self) -> Path: ...
-
-    @property
-    def last_reload(self) -> Reading: ...
-
-    @property
-    def last_good(self) -> LastGood: ...
-
-    @property
-    def kubelet(self) -> KubeletSocket: ...
-
-    @property
-    def own_sockets(self) -> SelfCheck: ...
-
-    @property
-    def refused_plugins(self) -> Sequence[Refusal]: ...
-
-    @property
-    def services(self) -> Mapping[str, ResourceService]: ...
-
-    @property
-    def unheard(self) -> str: ...
-
-    @property
-    def polled(self) -> Mapping[str, str]: ...
-
-    @property
-    def discoveries(self) -> Mapping[str, Scanner]: ...
-
-    @property
-    def provisioning(self) -> Mapping[str, Provisioning]: ...
-
-    @property
-    def labelling(self) -> NodeLabels: ...
-
-    @property
-    def observers(self) -> Iterable[Observer]: ...
-
-    @property
-    def shortages(self) -> Shortages: ...
-
-    @property
-    def strand(self) -> Orphans: ...
-
-    @property
-    def holders(self) -> PodResourcesPoller: ...
-
-
-def problems(host: Parts) -> Problems:
+def problems(host: Host) -> Problems:
     """What is wrong now."""
     devices = [problem for name, found in _ill(host) for problem in _first(found, NAMED, name, MORE_ILL)]
     others = [
@@ -167,23 +94,23 @@ def _told(problem: Problem) -> Problem:
     return replace(problem, subject=printable(problem.subject), reason=printable(problem.reason))
 
 
-def _config(host: Parts) -> list[Problem]:
-    last, file = host.last_reload, str(host.config)
+def _config(host: Host) -> list[Problem]:
+    last, file = host.last_reload, str(host.configuration.file)
     found = [Problem("config", file, complaint, last.at) for complaint in last.complaints]
     copy = host.last_good
     outdated = [Problem("config", file, copy.outdated, copy.since)] if copy.outdated else []
     return [*_first(found, NAMED, file, "more complaints"), *outdated]
 
 
-def _kubelet(host: Parts) -> Iterator[Problem]:
+def _kubelet(host: Host) -> Iterator[Problem]:
     if host.kubelet.trouble:
         yield Problem("kubelet", str(host.kubelet.directory), host.kubelet.trouble, host.kubelet.since)
-    elif host.own_sockets.trouble:
-        own = host.own_sockets
+    elif host.self_check.trouble:
+        own = host.self_check
         yield Problem("kubelet", str(host.kubelet.directory), own.trouble, own.since)
 
 
-def _resources(host: Parts) -> list[Problem]:
+def _resources(host: Host) -> list[Problem]:
     found = []
     for name, service in _sorted(host.services):
         if trouble := service.trouble:
@@ -193,17 +120,17 @@ def _resources(host: Parts) -> list[Problem]:
     return _first(found, NAMED, "", "more resources are not served")
 
 
-def _allocations(host: Parts) -> list[Problem]:
+def _allocations(host: Host) -> list[Problem]:
     found = [
         Problem("allocation", f"{resource} {token}", forgotten(holder))
-        for (resource, token), holder in host.strand.forgotten().items()
+        for (resource, token), holder in host.orphans.forgotten().items()
     ]
     return _first(found, NAMED, "", "more allocations are forgotten")
 
 
-def _ill(host: Parts) -> Iterator[tuple[str, list[Problem]]]:
+def _ill(host: Host) -> Iterator[tuple[str, list[Problem]]]:
     """By resource: unhealthy devices, and those that no list shows and a container has all the same."""
-    missing = host.strand.missing()
+    missing = host.orphans.missing()
     for name in sorted(host.services.keys() | missing.keys()):
         service = host.services.get(name)
         found = ill(service.inventory.snapshot) if service else {}
@@ -233,14 +160,14 @@ def ill(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]:
     return found
 
 
-def _backends(host: Parts) -> Iterator[Problem]:
+def _backends(host: Host) -> Iterator[Problem]:
     for name, discovery in _sorted(host.discoveries):
         condition = discovery.condition
         if condition.state is BackendState.DEGRADED:
             yield Problem("backend", name, condition.reason, condition.since)
 
 
-def _drivers(host: Parts) -> list[Problem]:
+def _drivers(host: Host) -> list[Problem]:
     """Hardware without its driver."""
     found = [
         Problem("driver", f"{backend} {one.subject}", one.reason)
@@ -249,7 +176,7 @@ def _drivers(host: Parts) -> list[Problem]:
     return _first(found, NAMED, "", "more have no driver")
 
 
-def _entries(host: Parts) -> list[Problem]:
+def _entries(host: Host) -> list[Problem]:
     """Entries that should have devices and have none."""
     since = host.shortages.since()
     found = [
@@ -260,7 +187,7 @@ def _entries(host: Parts) -> list[Problem]:
     return _first(found, NAMED, "", "more entries have no devices")
 
 
-def _plan(host: Parts) -> list[Problem]:
+def _plan(host: Host) -> list[Problem]:
     """Devices that the plan refuses to an entry because of how the file is written."""
     found = [
         Problem("plan", f"{one.backend} {one.device}", refusal_reason(one)) for one in host.shortages.refusals
@@ -268,15 +195,15 @@ def _plan(host: Parts) -> list[Problem]:
     return _first(found, NAMED, "", "more devices are refused")
 
 
-def _plugins(host: Parts) -> list[Problem]:
+def _plugins(host: Host) -> list[Problem]:
     found = [Problem("plugin", one.origin, one.reason) for one in host.refused_plugins]
     return _first(found, NAMED, "", "more plugins are refused")
 
 
-def _events(host: Parts) -> Iterator[Problem]:
-    if host.unheard:
-        yield Problem("events", "uevents", host.unheard)
-    for path, reason in _sorted(host.polled):
+def _events(host: Host) -> Iterator[Problem]:
+    if host.monitors.unheard:
+        yield Problem("events", "uevents", host.monitors.unheard)
+    for path, reason in _sorted(host.monitors.polled):
         if reason:
             yield Problem("events", path, reason)
     for name, discovery in _sorted(host.discoveries):
@@ -284,37 +211,37 @@ def _events(host: Parts) -> Iterator[Problem]:
             yield Problem("events", name, discovery.event_source_error)
 
 
-def _refused(host: Parts) -> Iterator[Problem]:
+def _refused(host: Host) -> Iterator[Problem]:
     for name, discovery in _sorted(host.discoveries):
         refused = discovery.condition.refused
         found = [Problem("refused", f"{name} {one.device}", one.reason) for one in refused]
         yield from _first(found, NAMED, name, "more devices are refused")
 
 
-def _provisioning(host: Parts) -> Iterator[Problem]:
+def _provisioning(host: Host) -> Iterator[Problem]:
     for name, provisioning in _sorted(host.provisioning):
         condition = provisioning.condition
         if name in host.discoveries and condition.state is ProvisioningState.FAILED:
             yield Problem("provisioning", name, condition.reason, condition.since)
 
 
-def _labels(host: Parts) -> Iterator[Problem]:
-    for name, standing in _sorted(host.labelling.standing):
+def _labels(host: Host) -> Iterator[Problem]:
+    for name, standing in _sorted(host.node_labels.standing):
         if standing.reason:
             yield Problem("labels", name, standing.reason)
 
 
-def _observers(host: Parts) -> Iterator[Problem]:
+def _observers(host: Host) -> Iterator[Problem]:
     for observer in host.observers:
         standing = observer.condition
         if standing.state is ObserverState.PAUSED:
             yield Problem("observer", observer.plugin.name, standing.reason, standing.since)
 
 
-def _pods(host: Parts) -> Iterator[Problem]:
-    hearing = host.holders.hearing
-    if hearing.silent:
-        yield Problem("pods", str(host.holders.source.socket), hearing.reason, hearing.since)
+def _pods(host: Host) -> Iterator[Problem]:
+    condition = host.pod_resources.condition
+    if condition.silent:
+        yield Problem("pods", str(host.pod_resources.source.socket), condition.reason, condition.since)
 
 
 def _sorted(named: Mapping[str, T]) -> list[tuple[str, T]]:

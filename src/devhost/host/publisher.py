@@ -1,10 +1,10 @@
-"""What observers are told, made from what the host comes to know. Costs nothing where nobody listens."""
+"""Publishes to observers what the host learns. It costs nothing while there is no observer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.inventory import Changes, Given, Member
@@ -23,28 +23,42 @@ Present = tuple[str, str, Mapping[str, Member]]
 """A resource, its backend, and the devices it has now, by id."""
 
 
-class News:
-    """Tells observers; each method is named after what has happened.
+class Generation(Protocol):
+    """Counts the configurations that took effect."""
+
+    @property
+    def generation(self) -> int: ...
+
+
+class Presence(Protocol):
+    """What is served."""
+
+    def present(self) -> Iterable[Present]:
+        """Every resource with its backend and its devices."""
+
+
+class EventPublisher:
+    """Publishes events to observers; each method is named after what has happened.
 
     Args:
         observers: those who listen.
-        ledger: what containers hold.
-        generation: counts the configurations that took effect.
-        present: every resource with its devices.
+        allocations: what containers hold.
+        configuration: its generation is part of each event.
+        services: every resource with its devices.
     """
 
     def __init__(
         self,
         observers: Observers,
-        ledger: Allocations,
-        generation: Callable[[], int],
-        present: Callable[[], Iterable[Present]],
+        allocations: Allocations,
+        configuration: Generation,
+        services: Presence,
     ) -> None:
         self._observers = observers
-        self._ledger = ledger
-        self._generation = generation
-        self._present = present
-        self._ledger_held: Sequence[Held] = ()
+        self._allocations = allocations
+        self._configuration = configuration
+        self._services = services
+        self._published: Sequence[Held] = ()
         self._hands: dict[Token, tuple[Held, ...]] = {}
         self._degraded: dict[str, str] = {}
 
@@ -89,7 +103,7 @@ class News:
 
     def held(self) -> None:
         """The ledger may say something else than before."""
-        if not self._observers or self._ledger.held() is self._ledger_held:
+        if not self._observers or self._allocations.held() is self._published:
             return
         known, self._hands = self._hands, self._in_hands()
         gone = [held for token, parts in known.items() if token not in self._hands for held in parts]
@@ -127,7 +141,7 @@ class News:
         """What somebody must be told who begins to listen now."""
         if not self._observers:
             self._hands = self._in_hands()
-        for resource, backend, devices in self._present():
+        for resource, backend, devices in self._services.present():
             yield self._appeared(resource, backend, list(devices.values()))
         hands = [held for parts in self._hands.values() for held in parts]
         yield self._handed_out([held for held in hands if not held.holder])
@@ -136,10 +150,10 @@ class News:
 
     def _in_hands(self) -> dict[Token, tuple[Held, ...]]:
         """What containers have; what they are only about to get is not among it."""
-        self._ledger_held = self._ledger.held()
+        self._published = self._allocations.held()
         hands: dict[Token, tuple[Held, ...]] = {}
-        for held in self._ledger_held:
-            if self._ledger.is_held(held.resource, held.token):
+        for held in self._published:
+            if self._allocations.is_held(held.resource, held.token):
                 token = held.resource, held.token
                 hands[token] = (*hands.get(token, ()), held)
         return hands
@@ -171,7 +185,7 @@ class News:
         self, kind: type[observe.News], about: Sequence[R], facts: Callable[[R], Mapping[str, Any]]
     ) -> Batch:
         """News of one kind, one for each of what they are ``about``."""
-        common: dict[str, Any] = {"at": time.time(), "generation": self._generation()}
+        common: dict[str, Any] = {"at": time.time(), "generation": self._configuration.generation}
         return Batch(kind, len(about), lambda: [kind(**common, **facts(one)) for one in about])
 
 

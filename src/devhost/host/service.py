@@ -1,4 +1,4 @@
-"""One resource in service: its inventory, its supply, its registration with the kubelet."""
+"""One resource in service: its inventory, its allocator, its registration with the kubelet."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from devhost.allocation.allocations import ResourceAllocations
-from devhost.allocation.allocator import Allocator, HolderCheck
+from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.injection import make_injection
@@ -20,15 +20,18 @@ from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.model import Device, Health
 from devhost.discovery.health import Recovery, in_resource, worst
 from devhost.discovery.scanner import Scanner
-from devhost.host.device_log import DeviceLog
-from devhost.kubelet.registration import KubeletSocket, Registration, State
+from devhost.kubelet.kubelet_socket import KubeletSocket
+from devhost.kubelet.podresources_poller import PodResourcesPoller
+from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
+from devhost.kubelet.timing import Timing
 from devhost.planning.plan import Offer, PlannedResource, units
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.metrics import Metrics
 
-from .departures import RecentRemovals
-from .publisher import News
+from .device_log import DeviceLog
+from .publisher import EventPublisher
+from .recent_removals import RecentRemovals
 
 GONE = "the device is gone"
 """Why a device is listed no more that its backend does not find."""
@@ -37,52 +40,68 @@ NONE_REFUSED: Mapping[str, str] = MappingProxyType({})
 """No device is refused."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceParts:
+    """What every service works with."""
+
+    kubelet: KubeletSocket
+    rivals: Rivals
+    pod_resources: PodResourcesPoller
+    cdi_files: SpecFiles
+    device_info: DeviceInfoFiles
+    preferred: PreferredAllocation
+    publisher: EventPublisher
+    metrics: Metrics
+    changed: Callable[[], None]
+    """Called when the status of a service has changed."""
+    timing: Timing
+
+
 class ResourceService:
     """Serves one resource name from the devices of one discovery.
 
     Args:
         planned: the resource as the plan has it.
         discovery: the backend that finds its devices; :meth:`update` may exchange it.
-        changed: called when anything of it is another than before.
-        rivals: what the kubelet says of other plugins.
-        specifications: where its CDI specification goes, if it has one.
-        device_info: writes files for network plugins.
-        allocations: what containers hold of it, since before it was served too.
-        news: tells observers.
-        preferred: knows the resources beside this one.
-        holders: asks the kubelet who holds what.
+        allocations: what containers hold of it, also since before it was served.
+        parts: what it works with.
     """
 
     def __init__(
         self,
         planned: PlannedResource,
         discovery: Scanner,
-        kubelet: KubeletSocket,
-        metrics: Metrics,
-        changed: Callable[[], None],
-        rivals: Rivals,
-        specifications: SpecFiles,
-        device_info: DeviceInfoFiles | None = None,
-        allocations: ResourceAllocations | None = None,
-        news: News | None = None,
-        preferred: PreferredAllocation | None = None,
-        holders: HolderCheck | None = None,
+        allocations: ResourceAllocations,
+        parts: ServiceParts,
     ) -> None:
         self.name = planned.name
         self.entry = planned.entry
         self.discovery = discovery
-        self.departures = RecentRemovals(time.time)
-        self._news = news
+        self.removals = RecentRemovals(time.time)
+        self._kubelet = parts.kubelet
+        self._publisher = parts.publisher
+        self._metrics = parts.metrics
         self._device_log = DeviceLog(planned.name)
         self.inventory = Inventory(
-            time.time, time.monotonic, self._tell, allocations, planned.entry.backend, self._handed_out
+            time.time,
+            time.monotonic,
+            self._devices_changed,
+            allocations,
+            planned.entry.backend,
+            self._allocated,
         )
         backend = ResourceBackend(planned.name, discovery, planned.entry)
-        self._delivery = make_injection(
-            planned.entry.inject, backend, self.inventory, specifications, self._publish
+        self._injection = make_injection(
+            planned.entry.inject, backend, self.inventory, parts.cdi_files, self._publish
         )
-        self.supply = Allocator(
-            self.inventory, backend, planned.entry, self._delivery, device_info, preferred, holders
+        self.allocator = Allocator(
+            self.inventory,
+            backend,
+            planned.entry,
+            self._injection,
+            parts.device_info,
+            parts.preferred,
+            parts.pod_resources,
         )
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, str] = NONE_REFUSED
@@ -90,19 +109,23 @@ class ResourceService:
         self._recovery = Recovery()
         self._judged_at = 0.0
         self._left = False
-        self._kubelet = kubelet
         self.registration = Registration(
-            self.supply, kubelet, metrics, changed, rivals, lambda: self.entry.take_over
+            self.allocator,
+            parts.kubelet,
+            parts.rivals,
+            parts.metrics,
+            parts.changed,
+            take_over=planned.entry.take_over,
+            timing=parts.timing,
         )
-        self._metrics = metrics
-        metrics.resource_added(self.name, planned.entry.backend, self.supply.prepares)
+        parts.metrics.resource_added(self.name, planned.entry.backend, self.allocator.prepares)
 
     def fits(self, planned: PlannedResource, discovery: Scanner) -> bool:
         """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
         prepares = discovery.runner.prepares(planned.entry.options)
-        return same_backend and same_inject and self.supply.prepares == prepares
+        return same_backend and same_inject and self.allocator.prepares == prepares
 
     def update(
         self,
@@ -114,7 +137,7 @@ class ResourceService:
         """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
         self._follow(planned.entry, refused)
         self.discovery = discovery
-        self.supply.follow(discovery, planned.entry)
+        self.allocator.follow(discovery, planned.entry)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:
@@ -128,10 +151,10 @@ class ResourceService:
         It is registered only when there may be a list: an empty first one would be a lie.
         """
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._delivery.run())
-            await self._delivery.ready.wait()
+            group.create_task(self._injection.run())
+            await self._injection.ready.wait()
             await self.registration.run()
-            self._delivery.stop()
+            self._injection.stop()
 
     def stop(self) -> None:
         """Leaves, keeping the kubelet's count and the specification: this process will be back."""
@@ -156,7 +179,7 @@ class ResourceService:
         """
         standing = self.registration.standing
         failed = standing.error if standing.state is not State.REGISTERED else ""
-        return failed or self._delivery.trouble
+        return failed or self._injection.trouble
 
     def missing(self) -> str:
         """Why the kubelet has no list stream open for it; empty if it has one.
@@ -176,7 +199,7 @@ class ResourceService:
 
     def _leave(self) -> None:
         self._left = True
-        self._delivery.stop()
+        self._injection.stop()
 
     def _follow(self, entry: ResourceSettings, refused: Mapping[str, str]) -> None:
         if entry.healthy_while != self.entry.healthy_while:
@@ -184,11 +207,11 @@ class ResourceService:
         edited = entry.take_over != self.entry.take_over
         self.entry, self._refused = entry, refused
         if edited:
-            self.registration.look_again()
+            self.registration.follow(entry.take_over)
 
     def _show(self, offers: Sequence[Offer], caused_at: float | None) -> None:
         self._offers, self._caused_at = offers, caused_at
-        self._delivery.want(offers, self._verdict())
+        self._injection.want(offers, self._verdict())
         self._publish()
 
     def _verdict(self) -> Callable[[Device], Health]:
@@ -211,14 +234,14 @@ class ResourceService:
         return verdict
 
     def _publish(self) -> None:
-        if self._left or not self._delivery.ready.is_set():
+        if self._left or not self._injection.ready.is_set():
             return
-        offers, verdict = self._delivery.listable(self._offers, self._verdict())
+        offers, verdict = self._injection.listable(self._offers, self._verdict())
         topology = self.entry.topology
         tokens = units(self.entry.share.of, offers, topology=topology)
         self.inventory.update(tokens, verdict, self.why_not, self._caused_at, topology=topology)
         self._caused_at = None
-        self.departures.settle(self.inventory.snapshot.devices)
+        self.removals.settle(self.inventory.snapshot.devices)
         entries = [entry for entry in self.inventory.snapshot.entries.values() if not entry.stands_in]
         unhealthy = Counter(entry.health.reason for entry in entries if not entry.health.healthy)
         self._metrics.devices(self.name, len(entries) - unhealthy.total(), unhealthy)
@@ -233,14 +256,12 @@ class ResourceService:
             return GONE
         return self._refused.get(device) or "the configuration does not give it to this resource any more"
 
-    def _tell(self, changed: Changes) -> None:
+    def _devices_changed(self, changed: Changes) -> None:
         self._device_log.write(changed)
         if not changed.whole:
-            self.departures.left(changed.left)
-            self.departures.came(changed.appeared)
-        if self._news is not None:
-            self._news.changed(self.name, self.entry.backend, changed)
+            self.removals.left(changed.left)
+            self.removals.came(changed.appeared)
+        self._publisher.changed(self.name, self.entry.backend, changed)
 
-    def _handed_out(self, given: Given) -> None:
-        if self._news is not None:
-            self._news.allocated(self.name, self.entry.backend, given)
+    def _allocated(self, given: Given) -> None:
+        self._publisher.allocated(self.name, self.entry.backend, given)

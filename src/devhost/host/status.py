@@ -56,26 +56,28 @@ def status(host: Host) -> StatusDocument:
             "pid": os.getpid(),
             "startedAt": _iso(_STARTED.timestamp()),
             "root": str(host.root.absolute()),
-            "config": str(host.config),
-            "configDigest": digest(host.read_from),
+            "config": str(host.configuration.file),
+            "configDigest": digest(host.configuration.read_from),
             "generation": host.generation,
             "lastReload": {
                 "at": _iso(reload.at),
                 "result": "rejected" if reload.complaints else "ok",
                 "complaints": list(reload.complaints),
             },
-            "copy": {"file": str(host.copied.file), "acceptedAt": host.copied.at} if host.copied else None,
+            "copy": {"file": str(host.configuration.copied.file), "acceptedAt": host.configuration.copied.at}
+            if host.configuration.copied
+            else None,
         },
         "kubelet": {
             "dir": str(host.kubelet.directory),
             "socket": "present" if host.kubelet.identity else "absent",
-            "podResources": _pod_resources(host.holders),
+            "podResources": _pod_resources(host.pod_resources),
         },
         "entries": [described(standing) for standing in host.shortages.standings.all()],
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
-        "held": [_stranded(one) for one in host.strand.found()],
+        "held": [_stranded(one) for one in host.orphans.found()],
         "backends": [
-            _backend(name, d, host.provisioning.get(name), host.labelling.standing.get(name))
+            _backend(name, d, host.provisioning.get(name), host.node_labels.standing.get(name))
             for name, d in sorted(host.discoveries.items())
         ]
         + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
@@ -108,7 +110,7 @@ def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
     Devices, not tokens: a container with two shares of one device holds one. Where nobody knows which
     devices are behind a token it is what the token is named after.
     """
-    for account in host.ledger.in_use():
+    for account in host.allocations.in_use():
         found = {
             (device, account.holder(token))
             for token in account.tokens()
@@ -132,13 +134,13 @@ def _stranded(one: Orphan) -> HeldStatus:
     }
 
 
-def _pod_resources(holders: PodResourcesPoller) -> PodResourcesStatus:
-    hearing = holders.hearing
+def _pod_resources(poller: PodResourcesPoller) -> PodResourcesStatus:
+    condition = poller.condition
     return {
-        "socket": str(holders.source.socket),
-        "known": not hearing.reason,
-        "reason": hearing.reason,
-        "listed": _iso(hearing.last) if hearing.last else None,
+        "socket": str(poller.source.socket),
+        "known": not condition.reason,
+        "reason": condition.reason,
+        "listed": _iso(condition.last) if condition.last else None,
     }
 
 
@@ -176,7 +178,7 @@ def _resource(service: ResourceService) -> ResourceStatus:
         "together": [] if service.entry.share.of is Of.EACH else _together(snapshot),
         "departed": [
             DepartedStatus(device=device, reason=reason, at=_iso(at))
-            for device, reason, at in service.departures.lately()
+            for device, reason, at in service.removals.recent()
         ],
     }
 

@@ -25,18 +25,13 @@ from devhost.backend.errors import DevhostError
 from devhost.backend.model import Holder
 
 from .api import KUBELET_SOCKET, POD_RESOURCES_DIRECTORY, POD_RESOURCES_RECEIVE_LIMIT, podresources_pb2
-from .channel import local
-
-DEADLINE = 5.0
-"""Seconds the kubelet has to answer."""
+from .sockets import channel
+from .timing import NODE, Timing
 
 METHOD = "/v1.PodResourcesLister/List"
 
 ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 """Kubernetes 1.23 and newer."""
-
-BRIEFLY = 2.0
-"""Seconds the kubelet has to answer GetAllocatableResources: a registration may wait for it."""
 
 _UNREACHED = ": connect failed: "
 """What gRPC says, among much else, of a socket on which nobody listens; the errno's text comes last."""
@@ -67,9 +62,13 @@ class PodResources:
 
     Args:
         clock: monotonic seconds, for the times in a listing.
+        timing: deadlines.
     """
 
-    def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, socket: Path, clock: Callable[[], float] = time.monotonic, *, timing: Timing = NODE
+    ) -> None:
+        self._timing = timing
         self.socket = socket
         self._clock = clock
 
@@ -81,7 +80,9 @@ class PodResources:
         """
         kubelet, began = self._present(), self._clock()
         try:
-            answer = podresources_pb2.ListPodResourcesResponse.FromString(await self._ask(METHOD, DEADLINE))
+            answer = podresources_pb2.ListPodResourcesResponse.FromString(
+                await self._ask(METHOD, self._timing.list_pods)
+            )
         except DecodeError:
             raise Unanswered(_UNREADABLE) from None
         if self._present() != kubelet:
@@ -98,7 +99,7 @@ class PodResources:
         """
         self._present()
         try:
-            data = await self._ask(ALLOCATABLE, BRIEFLY)
+            data = await self._ask(ALLOCATABLE, self._timing.list_allocatable)
             answer = podresources_pb2.AllocatableResourcesResponse.FromString(data)
         except DecodeError:
             raise Unanswered(_UNREADABLE) from None
@@ -109,8 +110,8 @@ class PodResources:
 
     async def _ask(self, method: str, deadline: float) -> bytes:
         """The answer as it came: gRPC would log a traceback where it cannot be decoded."""
-        async with local(self.socket, _LIMIT) as channel:
-            call = channel.unary_unary(method, bytes, bytes)
+        async with channel(self.socket, _LIMIT) as connection:
+            call = connection.unary_unary(method, bytes, bytes)
             try:
                 answer: bytes = await call(b"", timeout=deadline)
             except grpc.aio.AioRpcError as error:

@@ -1,8 +1,8 @@
-"""Keeps the ledger told of who holds which device, by asking the kubelet now and then.
+"""Keeps the allocations up to date with who holds which device, by asking the kubelet now and then.
 
-What a list means is decided in :mod:`devhost.allocation.allocations`, when to ask in :mod:`.poll_schedule`.
-Where the kubelet does not answer, nothing changes: what was allocated counts as held, and the status says
-that, and why, it is not known who holds it.
+What a list means is decided in :mod:`devhost.allocation.allocations`, when to ask by :mod:`.poll_schedule`.
+While the kubelet does not answer, nothing changes: what was allocated counts as held, and the status says why
+holders are unknown.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 
 from devhost.allocation.allocations import Allocations, ResourceAllocations
 from devhost.backend.incident import Incident
+from devhost.discovery.reconciler import Reconciler
 from devhost.planning.tokens import stood_for
 from devhost.telemetry.log import get
 
 from .podresources import NobodyThere, PodResources, Unanswered
 from .poll_schedule import PollSchedule
+from .timing import NODE, Timing
 
 log = get(__name__)
 
@@ -27,19 +29,15 @@ BELIEVED = 2
 """Failures in a row after which the kubelet counts as silent: a restart costs one or two."""
 
 LULL = 0.1
-"""Seconds from a wish to thinking about it: pods that start together, and their answers, come first."""
-
-
-CONFIRMED = 2.0
-"""Seconds that an Allocate waits for a list: the kubelet admits no other pod meanwhile."""
+"""Seconds from a wake to the question: pods that start together, and their answers, come first."""
 
 
 @dataclass(slots=True)
-class Hearing:
-    """What there is to say of podresources; ``last`` is the wall-clock time of the last answer.
+class Condition:
+    """Whether the kubelet answers; ``last`` is the wall-clock time of its last answer.
 
-    ``reason`` is empty exactly while the kubelet answers; ``silent`` is whether it has been asked, and does
-    not answer, since ``since``.
+    ``reason`` is empty exactly while the kubelet answers; ``silent`` is whether it has been asked and has not
+    answered since ``since``.
     """
 
     reason: str = "the kubelet has not been asked yet"
@@ -49,78 +47,84 @@ class Hearing:
 
 
 class PodResourcesPoller:
-    """Asks for as long as :meth:`run` runs.
+    """Asks the kubelet for as long as :meth:`run` runs.
 
     Args:
         source: the kubelet's service.
-        ledger: who wants to know.
-        changed: called when somebody else holds a device than before, or the hearing is another.
+        allocations: where the answers go.
+        changed: called when another container holds a device, or the condition has changed.
+        schedule: when to ask.
+        timing: how long an Allocate waits for a fresh list.
     """
 
     def __init__(
         self,
         source: PodResources,
-        ledger: Allocations,
+        allocations: Allocations,
         changed: Callable[[], None],
+        *,
+        schedule: PollSchedule | None = None,
+        timing: Timing = NODE,
     ) -> None:
         self.source = source
-        self.hearing = Hearing()
-        self._ledger = ledger
+        self.condition = Condition()
+        self._allocations = allocations
         self._changed = changed
-        self._timetable = PollSchedule()
+        self._schedule = schedule or PollSchedule(timing=timing)
+        self._timing = timing
         self._failures = 0
         self._silence = Incident()
-        self._wake = asyncio.Event()
         self._tried = asyncio.Event()
-        self._waking: asyncio.TimerHandle | None = None
         self._asking = asyncio.Lock()
         self._restarts = 0
-        ledger.watch(self.wake)
+        self._loop = Reconciler(self._ask_if_due, settle=LULL)
+        allocations.watch(self.wake)
 
     def wake(self) -> None:
-        """Something may be wanted sooner than before: a container got devices, a held one vanished."""
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(LULL, self._woken)
+        """A list may be wanted sooner than before: a container got devices, or a held one vanished."""
+        self._loop.wake()
 
     def restarted(self) -> None:
         """There is another kubelet."""
         self._restarts += 1
-        self._timetable.restarted(time.monotonic())
-        self._wake.set()
+        self._schedule.restarted(time.monotonic())
+        self._loop.wake(0.0)
 
     def due(self) -> float | None:
         """When the kubelet is asked next, in monotonic seconds; ``None`` while there is nothing to learn."""
-        return self._timetable.due(self._ledger.due(self._timetable.last))
+        return self._schedule.due(self._allocations.due(self._schedule.last))
 
     async def run(self) -> None:
-        """Asks whenever it is due, for ever; asleep while it is not."""
-        while True:
-            self._wake.clear()
-            due = self.due()
-            if due is None or (wait := due - time.monotonic()) > 0:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if due is None else wait):
-                        await self._wake.wait()
-            else:
-                await self._ask()
+        """Asks whenever a question is due; never ends by itself."""
+        await self._loop.run()
 
-    async def first_word(self, within: float) -> None:
-        """Waits for the kubelet's first answer, if one is there to answer; at most ``within`` seconds."""
+    async def first_answer(self, within: float) -> None:
+        """Waits for the kubelet's first answer, if there is a kubelet; at most ``within`` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._tried.wait()
 
+    def follow(self, resource: str) -> None:
+        """Includes a resource in the allocations, though it may not be served."""
+        self._allocations.follow(resource)
+        self.wake()
+
+    def has_token(self, resource: str, token: str) -> bool | None:
+        """Whether a container holds this token; ``None`` while not known, which the next list will change."""
+        self.wake()
+        return self._allocations.has_token(resource, token)
+
     async def confirm(
         self, account: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False
     ) -> None:
-        """Asks the kubelet now, where it may not know who holds these tokens.
+        """Asks the kubelet now, if it may not know who holds these tokens.
 
         A kubelet that has lost its checkpoint allocates what containers hold. Does nothing, and takes no
-        time, for tokens that no container is known to hold. Waits :data:`CONFIRMED` seconds at most.
+        time, for tokens that no container is known to hold. Waits :attr:`Timing.confirm` seconds at most.
 
         Args:
             offered: whether the kubelet only offers the tokens. It then knows that their containers have
-                ended, or has forgotten them. Else it is asked where an earlier kubelet named the holders.
+                ended, or has forgotten them. Else it is asked if an earlier kubelet named the holders.
         """
         held = account.tokens()
         if not held:
@@ -131,12 +135,16 @@ class PodResourcesPoller:
         if not named_by or (not offered and named_by == {(*(self.source.identity() or ()), self._restarts)}):
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(CONFIRMED):
+            async with asyncio.timeout(self._timing.confirm):
                 await self._ask()
 
-    def _woken(self) -> None:
-        self._waking = None
-        self._wake.set()
+    async def _ask_if_due(self) -> float | None:
+        """One pass: asks if a question is due; returns the seconds until the next one is."""
+        due = self.due()
+        if due is not None and due <= time.monotonic():
+            await self._ask()
+            due = self.due()
+        return None if due is None else max(0.0, due - time.monotonic())
 
     async def _ask(self) -> None:
         async with self._asking:
@@ -148,33 +156,31 @@ class PodResourcesPoller:
             found = await self.source.list()
             listing = replace(found, kubelet=(*found.kubelet, restarts))
         except Unanswered as error:
-            self._timetable.failed(asked, time.monotonic())
-            self._silent(error.message)
+            self._schedule.failed(asked, time.monotonic())
+            self._failed(error.message)
             if isinstance(error, NobodyThere):
                 self._tried.set()
             return
-        self._timetable.answered(asked, listing.kubelet)
+        self._schedule.answered(asked, listing.kubelet)
         self._failures = 0
-        self.hearing.last = time.time()
-        self._silence.over()
-        self.hearing.silent = False
-        news = bool(self.hearing.reason)
-        if news:
-            self.hearing.reason = ""
-            log.info("the kubelet tells who holds which device", socket=str(self.source.socket))
-        news = self._ledger.apply(listing) or news
+        recovered = bool(self.condition.reason)
+        self.condition.reason, self.condition.silent, self.condition.last = "", False, time.time()
+        if recovered:
+            self._silence.over()
+            log.info("the kubelet reports who holds which device", socket=str(self.source.socket))
+        changed = self._allocations.apply(listing) or recovered
         self._tried.set()
-        if news:
+        if changed:
             self._changed()
 
-    def _silent(self, reason: str) -> None:
+    def _failed(self, reason: str) -> None:
         self._failures += 1
         if self._failures < BELIEVED:
             return
-        if not self.hearing.silent:
-            self.hearing.silent, self.hearing.since = True, time.time()
+        if not self.condition.silent:
+            self.condition.silent, self.condition.since = True, time.time()
         if self._silence.news(reason):
             log.warning("who holds which device is unknown", reason=reason)
-        if reason != self.hearing.reason:
-            self.hearing.reason = reason
+        if reason != self.condition.reason:
+            self.condition.reason = reason
             self._changed()

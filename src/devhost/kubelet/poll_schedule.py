@@ -1,7 +1,7 @@
-"""When to ask the kubelet who holds what: as seldom as what can be learned allows. Computes, never sleeps.
+"""The schedule of the question who holds what: as seldom as what can be learned allows. Pure.
 
-A kubelet serves 100 such questions a second, to all who ask, in bursts of 10 at most. This asks for all
-resources at once and never twice within :data:`GAP`, whatever wakes it; and not at all while no container
+A kubelet serves 100 such questions a second to all clients together, in bursts of 10. This asks for all
+resources at once and never twice within half a second, whatever wakes it; and not at all while no container
 holds anything and the kubelet is known for long enough to have told of all its pods.
 """
 
@@ -10,16 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from devhost.allocation.allocations import PATIENCE, Kubelet
+from devhost.allocation.allocations import Kubelet
 from devhost.backend.backoff import Backoff
 
-GAP = 0.5
-"""Least seconds from the beginning of one question to the next."""
-
-FIRST = 2.0
-"""Seconds until a kubelet that has just been met is asked again; each time twice as long.
-
-It may have just started, and know some of its pods only."""
+from .timing import NODE, Timing
 
 
 class PollSchedule:
@@ -27,10 +21,18 @@ class PollSchedule:
 
     Args:
         draw: chance for the jitter of the back-off, from 0 to 1.
+        timing: of the questions.
     """
 
-    def __init__(self, draw: Callable[[], float] = random.random) -> None:
-        self._backoff = Backoff(1.0, 60.0, draw=draw)
+    def __init__(
+        self,
+        draw: Callable[[], float] = random.random,
+        *,
+        timing: Timing = NODE,
+    ) -> None:
+        self._backoff = Backoff(*timing.question_failed, draw=draw)
+        self._gap, self._first = timing.question_gap, timing.question_first
+        self._patience = timing.question_new
         self._asked: float | None = None
         self._retry: float | None = None
         self._kubelet: Kubelet | None = None
@@ -53,10 +55,10 @@ class PollSchedule:
         if self._retry is not None:
             return self._retry
         known = self._asked - self._met
-        wishes = [self._asked + max(FIRST, known)] if known < PATIENCE else []
+        wishes = [self._asked + max(self._first, known)] if known < self._patience else []
         if wanted is not None:
             wishes.append(self._asked if self._another else wanted)
-        return max(min(wishes), self._asked + GAP) if wishes else None
+        return max(min(wishes), self._asked + self._gap) if wishes else None
 
     def answered(self, asked: float, kubelet: Kubelet) -> None:
         """The question that was asked then has its answer."""
@@ -68,7 +70,7 @@ class PollSchedule:
     def failed(self, asked: float, now: float) -> None:
         """It has none: the next waits, whoever wants to know, and waits longer each time."""
         self._asked = asked
-        self._retry = now + max(GAP, self._backoff.delay())
+        self._retry = now + max(self._gap, self._backoff.delay())
 
     def restarted(self, now: float) -> None:
         """There is another kubelet: what failed with the old one may be tried again soon.
@@ -79,4 +81,4 @@ class PollSchedule:
         self._another = True
         if self._retry is not None:
             self._backoff.reset()
-            self._retry = min(self._retry, now + GAP)
+            self._retry = min(self._retry, now + self._gap)

@@ -1,6 +1,6 @@
-"""What the kubelet says of the resources that plugins serve, devhost's own and those of others.
+"""What the kubelet reports of the resources that plugins serve, devhost's own and those of others.
 
-Two plugins under one name disturb each other, and nothing tells them: a kubelet since 1.25 leaves the
+Two plugins under one name disturb each other without a notice: a kubelet since 1.25 leaves the
 stream of the older one open. GetAllocatableResources shows it: it has the healthy devices of every
 resource, whichever plugin listed them. :class:`Rivals` asks it for all resources at once;
 :mod:`.registration` draws the conclusions. Where the kubelet does not answer it, only the sockets in the
@@ -18,8 +18,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from devhost.discovery.reconciler import Reconciler
+
 from .api import KUBELET_SOCKET
 from .podresources import PodResources, Unanswered
+from .resource import Resource
 from .server import SOCKET_PREFIX
 from .sockets import dead, described
 
@@ -32,6 +35,9 @@ receives changes its checkpoint there."""
 
 LULL = 0.02
 """Seconds from a wish to the question: resources that start together share it."""
+
+DROPPED_AFTER = 3
+"""Answers in a row that must lack a resource before it counts as dropped, and registers again."""
 
 NAMED = 3
 """Sockets of other plugins that a message names at most."""
@@ -52,8 +58,7 @@ class Rivals:
         """When the newest question that has ended was asked, in seconds of the event loop's clock."""
         self._source = source
         self._directory = directory
-        self._due = math.inf
-        self._wake = asyncio.Event()
+        self._loop = Reconciler(self._ask, first=None, settle=LULL, gap=GAP)
         self._subscribers: set[Callable[[], None]] = set()
         self._described: dict[tuple[str, int, int], str] = {}
 
@@ -64,35 +69,26 @@ class Rivals:
 
     def ask(self, within: float = 0.0) -> None:
         """Has the kubelet asked within so many seconds, as far as :data:`GAP` allows."""
-        due = asyncio.get_running_loop().time() + max(within, LULL)
-        if due < self._due:
-            self._due = due
-            self._wake.set()
+        self._loop.wake(max(within, LULL))
 
-    def news(self) -> None:
-        """Something changed in the kubelet's directory: a plugin came or left, or sent a list."""
+    def directory_changed(self) -> None:
+        """A plugin came or left, or sent a list."""
         if self._subscribers:
             self.ask(self.asked + NEWS - asyncio.get_running_loop().time())
 
     async def run(self) -> None:
-        """Asks whenever it is due, for ever."""
-        loop = asyncio.get_running_loop()
-        while True:
-            self._wake.clear()
-            wait = max(self._due, self.asked + GAP) - loop.time()
-            if wait > 0:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if math.isinf(wait) else wait):
-                        await self._wake.wait()
-                continue
-            self._due, began = math.inf, loop.time()
-            try:
-                self.listed = await self._source.allocatable()
-            except Unanswered:
-                self.listed = None
-            self.asked = began
-            for subscriber in tuple(self._subscribers):
-                subscriber()
+        """Asks whenever it is due; never ends by itself."""
+        await self._loop.run()
+
+    async def _ask(self) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            self.listed = await self._source.allocatable()
+        except Unanswered:
+            self.listed = None
+        self.asked = began
+        for subscriber in tuple(self._subscribers):
+            subscriber()
 
     def newest(self) -> Path | None:
         """The socket of another plugin that was made last, if a process listens on one."""
@@ -125,3 +121,43 @@ class Rivals:
                     found.append((there.st_mtime, path, text))
         self._described = seen
         return [(path, text) for _, path, text in sorted(found, key=lambda one: one[0], reverse=True)]
+
+
+class Answers:
+    """What the kubelet's answers since a registration say of it; each conclusion takes more than one."""
+
+    def __init__(self, resource: Resource, rivals: Rivals) -> None:
+        self.foreign = False
+        """Whether the kubelet has healthy devices of the resource that are not in its list."""
+        self.dropped = False
+        """Whether it had the devices of the list, and now has none, though the list has healthy ones."""
+        self._resource = resource
+        self._rivals = rivals
+        self._applied = asyncio.get_running_loop().time()
+        self._strange: frozenset[str] = frozenset()
+        self._known = False
+        self._missing = 0
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether one more answer would tell more."""
+        return bool((self._strange and not self.foreign) or (self._missing and not self.dropped))
+
+    def pending(self) -> bool:
+        """Whether there is an answer to a question that was asked since the last one that was applied."""
+        return self._rivals.asked > self._applied
+
+    def apply(self) -> None:
+        """Draws the conclusions from the newest answer."""
+        self._applied = self._rivals.asked
+        if self._rivals.listed is None:
+            return
+        snapshot = self._resource.inventory.snapshot
+        listed = self._rivals.listed.get(self._resource.name, frozenset())
+        strange = listed - snapshot.entries.keys()
+        # twice the same: a list that devhost has just sent may not have arrived yet
+        self.foreign = bool(strange & self._strange)
+        self._strange = strange
+        self._known = self._known or bool(listed & snapshot.entries.keys())
+        self._missing = self._missing + 1 if self._known and snapshot.healthy and not listed else 0
+        self.dropped = self._missing >= DROPPED_AFTER

@@ -23,22 +23,13 @@ from devhost.telemetry.log import get
 
 from .api import api_pb2 as pb
 from .api import api_pb2_grpc
-from .channel import local
+from .sockets import channel
+from .timing import NODE, Timing
 
 log = get(__name__)
 
-DEADLINE = 4.0
-"""Seconds a socket has to answer. It takes 2 ms; a machine without a free core must not count as hung."""
-
 MOST = 32
 """Sockets that are asked at one time; where there are more, the others' turn comes next time."""
-
-FRESH = 1.0
-"""Seconds for which a verdict holds: whoever asks in between makes no calls."""
-
-
-AGAIN = 10.0
-"""Seconds after which silent sockets are asked again though nobody wants to know: they may be back."""
 
 
 class SelfCheck:
@@ -55,7 +46,7 @@ class SelfCheck:
         serving: Callable[[], Mapping[str, Path]],
         changed: Callable[[], None] = lambda: None,
         *,
-        deadline: float = DEADLINE,
+        timing: Timing = NODE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trouble = ""
@@ -64,7 +55,7 @@ class SelfCheck:
         """Wall-clock seconds at which that began."""
         self._serving = serving
         self._changed = changed
-        self._deadline = deadline
+        self._timing = timing
         self._clock = clock
         self._asking: asyncio.Future[tuple[bool, str]] | None = None
         self._until = 0.0
@@ -93,7 +84,7 @@ class SelfCheck:
             if reason and now.get(name) == path
         }
         self._silent = frozenset(wrong)
-        self._until = self._clock() + FRESH
+        self._until = self._clock() + self._timing.verdict_holds
         said = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
         self._note(f"own socket does not answer: {said}" if wrong else "")
         return not wrong, self.trouble
@@ -104,7 +95,9 @@ class SelfCheck:
             self._again = None
         if trouble:
             loop = asyncio.get_running_loop()
-            self._again = loop.call_later(AGAIN, lambda: asyncio.ensure_future(self.answer()))
+            self._again = loop.call_later(
+                self._timing.self_check_again, lambda: asyncio.ensure_future(self.answer())
+            )
             if not self._silence:
                 self.since = time.time()
             if self._silence.news(trouble):
@@ -128,13 +121,13 @@ class SelfCheck:
 
     async def _call(self, path: Path) -> str:
         """What is wrong with a socket; empty if it answers."""
-        async with local(path) as channel:
-            stub = api_pb2_grpc.DevicePluginStub(channel)
+        async with channel(path) as connection:
+            stub = api_pb2_grpc.DevicePluginStub(connection)
             try:
-                await stub.GetDevicePluginOptions(pb.Empty(), timeout=self._deadline)
+                await stub.GetDevicePluginOptions(pb.Empty(), timeout=self._timing.self_check)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    return f"no answer within {self._deadline:g} s"
+                    return f"no answer within {self._timing.self_check:g} s"
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     return _refused(path)
                 return error.code().name

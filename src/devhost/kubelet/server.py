@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.allocation.allocator import Allocator, MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
 from devhost.backend.incident import Recurring
@@ -31,18 +31,11 @@ from devhost.telemetry.metrics import CallFailure, Metrics
 from . import messages
 from .api import MAX_SOCKET_PATH
 from .api import api_pb2 as pb
+from .resource import Resource
+from .timing import NODE, Timing
 from .token_bucket import TokenBucket
 
 log = get(__name__)
-
-LISTS_AT_ONCE = 4
-"""Lists that a stream may send without a pause: a hot-plug that follows another change is sent at once."""
-
-LIST_INTERVAL = 0.2
-"""Seconds between two lists of a stream under sustained churn; the changes in between share one list."""
-
-STOP_GRACE = 1.0
-"""Seconds that calls in progress have to finish when a server stops."""
 
 CONNECTIONS = 16
 """Connections to one socket at a time; more are closed at once. A kubelet has one, a probe one more."""
@@ -93,21 +86,29 @@ class PluginServer:
     on which nothing is said is closed. The kubelet's, with its list stream, never is.
 
     Args:
-        supply: the resource.
+        resource: answers the kubelet's requests.
         directory: the kubelet's device-plugin directory.
-        metrics: hears of lists and of what is asked.
+        metrics: counts lists and requests.
         changed: called when a stream was opened or ended.
+        timing: how lists are paced, and how long a stop may take.
     """
 
     def __init__(
-        self, supply: Allocator, directory: Path, metrics: Metrics, changed: Callable[[], None]
+        self,
+        resource: Resource,
+        directory: Path,
+        metrics: Metrics,
+        changed: Callable[[], None],
+        *,
+        timing: Timing = NODE,
     ) -> None:
-        self.path = directory / socket_name(supply.name)
+        self.path = directory / socket_name(resource.name)
         self.lost = False
         """Whether the kubelet's list stream ended without this side's doing."""
         self.opened = False
         """Whether the kubelet has ever opened a list stream."""
-        self._supply = supply
+        self._resource = resource
+        self._timing = timing
         self._metrics = metrics
         self._changed = changed
         self._ending = asyncio.Event()
@@ -153,7 +154,7 @@ class PluginServer:
             os.umask(before)
         await server.start()
         self._server = server
-        self._unsubscribe = self._supply.inventory.subscribe(self._wake)
+        self._unsubscribe = self._resource.inventory.subscribe(self._wake)
 
     async def stop(self) -> None:
         """Ends the streams first, then the server, then unlinks the socket. Safe to call twice.
@@ -166,7 +167,7 @@ class PluginServer:
         server, self._server = self._server, None
         try:
             if server is not None:
-                await server.stop(STOP_GRACE)
+                await server.stop(self._timing.stop_grace)
         finally:
             self.unlink()
 
@@ -227,19 +228,19 @@ class PluginServer:
             self._undecodable.setdefault(method, Recurring(QUIET)).tell(
                 lambda more: log.warning(
                     "request cannot be decoded",
-                    resource=self._supply.name,
+                    resource=self._resource.name,
                     method=method,
                     reason=wrong,
                     bytes=len(data),
                     more=more,
                 )
             )
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self._supply.name} {method}: {wrong}")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self._resource.name} {method}: {wrong}")
             raise  # abort() raises; this tells the type checker so
 
     async def _options(self, data: bytes, context: Any) -> pb.DevicePluginOptions:
         await self._decoded(pb.Empty, data, context, "GetDevicePluginOptions")
-        return messages.options(prepares=self._supply.prepares)
+        return messages.options(prepares=self._resource.prepares)
 
     async def _list_and_watch(self, data: bytes, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
         """Each stream remembers what it sent, so streams never steal from each other.
@@ -253,12 +254,12 @@ class PluginServer:
         self.opened = True
         self._changed()
         sent = (-1, self._round)
-        bucket = TokenBucket(LISTS_AT_ONCE, LIST_INTERVAL)
+        bucket = TokenBucket(self._timing.lists_at_once, self._timing.list_interval)
         try:
             while True:
                 await news.wait()
                 await self._until_allowed(bucket)
-                snapshot = self._supply.inventory.snapshot
+                snapshot = self._resource.inventory.snapshot
                 wanted = snapshot.revision, self._round
                 if self._ending.is_set() and (wanted == sent or self._held):
                     return
@@ -268,10 +269,12 @@ class PluginServer:
                     sent = wanted
                     cause = snapshot.caused_at
                     age = None if cause is None else time.monotonic() - cause
-                    self._metrics.list_sent(self._supply.name, len(snapshot.entries), snapshot.revision, age)
+                    self._metrics.list_sent(
+                        self._resource.name, len(snapshot.entries), snapshot.revision, age
+                    )
                 if self._ending.is_set():
                     return
-                if self._held or (self._supply.inventory.snapshot.revision, self._round) == sent:
+                if self._held or (self._resource.inventory.snapshot.revision, self._round) == sent:
                     news.clear()
                     self._sent.set()
         finally:
@@ -295,17 +298,17 @@ class PluginServer:
         response = pb.PreferredAllocationResponse()
         for container in request.container_requests:
             try:
-                await self._supply.settle(container.available_deviceIDs, container.must_include_deviceIDs)
-                chosen = self._supply.prefer(
+                await self._resource.settle(container.available_deviceIDs, container.must_include_deviceIDs)
+                chosen = self._resource.prefer(
                     container.available_deviceIDs,
                     container.must_include_deviceIDs,
                     container.allocation_size,
                 )
             except Exception:
-                log.exception("choosing devices failed", resource=self._supply.name)
+                log.exception("choosing devices failed", resource=self._resource.name)
                 chosen = []
             response.container_responses.add(deviceIDs=chosen)
-        self._metrics.preferred(self._supply.name, time.perf_counter() - began)
+        self._metrics.preferred(self._resource.name, time.perf_counter() - began)
         return response
 
     async def _allocate(self, data: bytes, context: Any) -> pb.AllocateResponse:
@@ -314,33 +317,33 @@ class PluginServer:
         began = time.perf_counter()
 
         def failed(kind: CallFailure) -> None:
-            self._metrics.allocation_failed(self._supply.name, kind, time.perf_counter() - began)
+            self._metrics.allocation_failed(self._resource.name, kind, time.perf_counter() - began)
 
         response = pb.AllocateResponse()
         for container in request.container_requests:
             tokens = list(container.devices_ids)
-            work = self._supply.allocate(tokens)
+            work = self._resource.allocate(tokens)
             granted = await self._answer(context, work, "allocation failed", failed)
             response.container_responses.append(messages.allocation(granted.edits, granted.left_out))
             # told once the answer is on its way: the kubelet admits no other pod until it has it
             loop.call_soon(self._tell_allocated, tokens)
-        self._metrics.allocated(self._supply.name, time.perf_counter() - began)
+        self._metrics.allocated(self._resource.name, time.perf_counter() - began)
         return response
 
     def _tell_allocated(self, tokens: Sequence[str]) -> None:
-        given = self._supply.given(tokens)
-        log.info("allocated", resource=self._supply.name, devices=",".join(tokens), given=",".join(given))
+        given = self._resource.given(tokens)
+        log.info("allocated", resource=self._resource.name, devices=",".join(tokens), given=",".join(given))
 
     async def _prepare(self, data: bytes, context: Any) -> pb.PreStartContainerResponse:
         request = await self._decoded(pb.PreStartContainerRequest, data, context, "PreStartContainer")
         began = time.perf_counter()
 
         def failed(kind: CallFailure) -> None:
-            self._metrics.preparation_failed(self._supply.name, kind, time.perf_counter() - began)
+            self._metrics.preparation_failed(self._resource.name, kind, time.perf_counter() - began)
 
-        work = self._supply.prepare(list(request.devices_ids))
+        work = self._resource.prepare(list(request.devices_ids))
         await self._answer(context, work, "preparing devices failed", failed)
-        self._metrics.prepared(self._supply.name, time.perf_counter() - began)
+        self._metrics.prepared(self._resource.name, time.perf_counter() - began)
         return pb.PreStartContainerResponse()
 
     async def _answer(
@@ -351,7 +354,7 @@ class PluginServer:
             return await work
         except DevhostError as error:
             code, kind = _status(error)
-            log.warning(event, resource=self._supply.name, reason=str(error), code=code.name)
+            log.warning(event, resource=self._resource.name, reason=str(error), code=code.name)
             failed(kind)
             await context.abort(code, str(error))
             raise  # abort() raises; this tells the type checker so

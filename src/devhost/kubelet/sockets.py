@@ -1,4 +1,4 @@
-"""Unix sockets of other processes: whether a process listens on one, and which. Looking changes nothing."""
+"""Unix sockets: whether a process listens on one, which process that is, and a gRPC channel to it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import socket
 import stat
 import struct
 from pathlib import Path
+
+import grpc.aio
+
+_OPTIONS = (
+    ("grpc.default_authority", "localhost"),  # the socket's path, the default, is not a legal one
+    ("grpc.use_local_subchannel_pool", 1),  # a new server must not inherit the back-off of the one before it
+    ("grpc.http2.bdp_probe", 0),  # it pings, and kubelets count pings as abuse
+)
 
 _CREDENTIALS = struct.Struct("iII")
 """``struct ucred`` of ``SO_PEERCRED`` (unix(7)): process, user and group."""
@@ -67,3 +75,8 @@ def described(path: Path) -> str:
     """A socket's name, with the process that listens on it where that can be seen."""
     process = listener(path)
     return f"{path.name} ({process})" if process else path.name
+
+
+def channel(path: Path, *options: tuple[str, int]) -> grpc.aio.Channel:
+    """A channel of its own to the process that listens on ``path``; connected by its first call."""
+    return grpc.aio.insecure_channel(f"unix:{path}", options=(*_OPTIONS, *options))

@@ -16,7 +16,7 @@ from typing import Any
 
 from devhost.backend.model import Device
 from devhost.config.loader import load
-from devhost.host.survey import survey
+from devhost.host.scan_once import scan_once
 from devhost.telemetry import ask
 from devhost.testing.kubelet import Allocation, KubeletSimulator, events
 
@@ -206,7 +206,7 @@ class Node:
 
     async def look(self, root: Path = Path("/")) -> Mapping[str, Device]:
         """All devices that the configuration's backends find below ``root``, with all attributes, by id."""
-        found = await survey(load(self.config), root, everything=True)
+        found = await scan_once(load(self.config), root, everything=True)
         return {device.id: device for _, device in found.devices()}
 
     def open_files(self) -> list[str]:

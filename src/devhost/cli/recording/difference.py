@@ -8,10 +8,10 @@ from dataclasses import fields
 from devhost.backend.model import Device
 from devhost.backend.where import show
 from devhost.discovery.scanner import Condition
-from devhost.host.survey import Survey
+from devhost.host.scan_once import ScanResult
 
 
-def differences(machine: Survey, tree: Survey) -> Iterator[str]:
+def differences(machine: ScanResult, tree: ScanResult) -> Iterator[str]:
     """Each difference in one clause; none where ``discover`` shows the same of both."""
     for name, discovery in machine.discoveries.items():
         here, there = discovery.condition, tree.discoveries[name].condition

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from devhost import __version__
 from devhost.config.loader import Loaded
-from devhost.host.survey import Survey
+from devhost.host.scan_once import ScanResult
 
 from .capture import Omission
 
@@ -43,7 +43,7 @@ class Recording:
     root: Path
     configuration: Path | None
     loaded: Loaded
-    machine: Survey
+    machine: ScanResult
     files: int
     links: int
     bytes: int

@@ -14,7 +14,7 @@ from pathlib import Path
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.backend.sysfs import OWN_MOUNTS
 from devhost.config.loader import Loaded
-from devhost.host.survey import Survey, survey
+from devhost.host.scan_once import ScanResult, scan_once
 
 from .capture import Capture
 from .difference import differences
@@ -79,14 +79,14 @@ def record(loaded: Loaded, directory: Path, root: Path, configuration: Path | No
     return made
 
 
-def _look(loaded: Loaded, root: Path, capture: Capture, beside: str) -> Survey:
+def _look(loaded: Loaded, root: Path, capture: Capture, beside: str) -> ScanResult:
     """Lets the backends look below ``root``, and takes up whatever they looked at.
 
     Args:
         beside: why something is left out that they read and that is not below ``root``.
     """
     with tracing() as trace:
-        found = asyncio.run(survey(loaded, root, everything=True))
+        found = asyncio.run(scan_once(loaded, root, everything=True))
     backends = {f"{name}-{call}": name for name in found.discoveries for call in ("discover", "probe")}
     # as backends may spell it: with its links resolved, and as it was given
     prefixes = [os.path.realpath(root), str(root if root.is_absolute() else Path.cwd() / root)]

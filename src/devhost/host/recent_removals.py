@@ -1,4 +1,4 @@
-"""Which devices left a resource's list lately, and why: what nobody could look up any more otherwise.
+"""The devices that left a resource's list recently, and why: nothing else shows them any longer.
 
 A device that vanishes stays in the list as Unhealthy for a while, and for as long as a container has it. It
 counts as departed once it is in the list no more. Pure.
@@ -65,7 +65,7 @@ class RecentRemovals:
                 self._departed[device] = Departed(device, reason, now)
         self._departed = _last(self._departed)
 
-    def lately(self) -> list[Departed]:
+    def recent(self) -> list[Departed]:
         """Those that left within :data:`LONGEST`, the newest first."""
         oldest = self._wall() - LONGEST
         self._departed = {name: one for name, one in self._departed.items() if one.at > oldest}

@@ -1,4 +1,4 @@
-"""One look at every backend of a configuration, and the plan that follows: without a kubelet or root."""
+"""Scans every backend of a configuration once, and makes the plan that follows: without a kubelet or root."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.allocations import Allocations, Found, Listing
 from devhost.backend.model import Device, Health, Holder
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
@@ -16,16 +16,15 @@ from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
-from devhost.planning.plan import Plan
+from devhost.planning.plan import Plan, make_plan
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
 from .entries import Standing, Standings
-from .replan import plan_devices
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ScanResult:
     """What a machine (or a recorded tree of one) has, and what the configuration makes of it."""
 
     settings: Settings
@@ -56,16 +55,16 @@ class Survey:
         return worst(health, entry.condition(device))
 
 
-async def survey(
-    loaded: Loaded, root: Path, *, everything: bool = False, heard: Listing | None = None
-) -> Survey:
-    """Looks and probes once, at all backends side by side.
+async def scan_once(
+    loaded: Loaded, root: Path, *, everything: bool = False, listing: Listing | None = None
+) -> ScanResult:
+    """Scans and probes once, all backends at the same time.
 
     Args:
         loaded: the configuration; one without resources stands for "every backend there is".
         root: directory that stands for ``/``.
         everything: ask for all attributes, not only those the configuration looks at.
-        heard: what containers hold, which the plan then leaves to them.
+        listing: what containers hold, which the plan then leaves to them.
     """
     discoveries: dict[str, Scanner] = {}
     settings = loaded.settings
@@ -80,15 +79,31 @@ async def survey(
     for discovery in discoveries.values():
         discovery.runner.close()
     ledger = Allocations(time.monotonic)
-    if heard is not None:
-        ledger.apply(heard)
+    if listing is not None:
+        ledger.apply(listing)
     plan = plan_devices(found, settings, ledger)
     holders: dict[Key, dict[tuple[str, Holder | None], None]] = {}
     for held in ledger.held():
         holders.setdefault(held.key, {})[held.resource, held.holder] = None
-    return Survey(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
+    return ScanResult(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
 
 
 async def _ask(discovery: Scanner) -> None:
     await discovery.scan_once()
     await discovery.probe_once()
+
+
+def plan_devices(found: Found, settings: Settings, allocations: Allocations) -> Plan:
+    """Makes the plan, and makes it again while it shows that containers hold more than was known.
+
+    Args:
+        found: every device of every backend.
+        settings: the whole configuration.
+        allocations: what containers hold; they learn from the plan.
+    """
+    devices = {backend: tuple(known.values()) for backend, known in found.items()}
+    allocations.observe(found, settings)
+    plan = make_plan(devices, settings, allocations.held())
+    while allocations.learn(plan):
+        plan = make_plan(devices, settings, allocations.held())
+    return plan

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from devhost.host.departures import LONGEST, MOST, Departed, RecentRemovals
+from devhost.host.recent_removals import LONGEST, MOST, Departed, RecentRemovals
 
 GONE = "the device is gone"
 
@@ -17,12 +17,12 @@ def test_a_device_has_departed_once_it_is_in_the_list_no_more() -> None:
     departures = RecentRemovals(clock := Clock())
     departures.left({"a": GONE, "b": "entry 1 (x/y) already took it"})
     departures.settle(lambda: {"a", "b", "c"})
-    assert departures.lately() == []
+    assert departures.recent() == []
     clock.now += 2
     departures.settle(lambda: {"a", "c"})
     clock.now += 7200
     departures.settle(lambda: {"c"})  # a container had it for two hours
-    assert departures.lately() == [Departed("a", GONE, clock.now)]
+    assert departures.recent() == [Departed("a", GONE, clock.now)]
 
 
 def test_the_newest_is_first_and_what_comes_back_or_is_old_is_forgotten() -> None:
@@ -31,14 +31,14 @@ def test_the_newest_is_first_and_what_comes_back_or_is_old_is_forgotten() -> Non
         clock.now += 1
         departures.left({device: GONE})
         departures.settle(tuple)
-    assert [one.device for one in departures.lately()] == ["c", "b", "a"]
+    assert [one.device for one in departures.recent()] == ["c", "b", "a"]
     departures.came(["b", "new"])
-    assert [one.device for one in departures.lately()] == ["c", "a"]
+    assert [one.device for one in departures.recent()] == ["c", "a"]
     departures.left({"a": "again"})
     departures.settle(tuple)
-    assert [(one.device, one.reason) for one in departures.lately()] == [("a", "again"), ("c", GONE)]
+    assert [(one.device, one.reason) for one in departures.recent()] == [("a", "again"), ("c", GONE)]
     clock.now += LONGEST
-    assert departures.lately() == []
+    assert departures.recent() == []
 
 
 def test_what_comes_back_before_the_list_is_without_it_never_left() -> None:
@@ -46,14 +46,14 @@ def test_what_comes_back_before_the_list_is_without_it_never_left() -> None:
     departures.left({"a": GONE})
     departures.came(["a"])
     departures.settle(tuple)
-    assert departures.lately() == []
+    assert departures.recent() == []
 
 
 def test_ten_thousand_devices_that_leave_are_no_more_than_the_log_names() -> None:
     departures = RecentRemovals(Clock())
     departures.left({f"d{n}": GONE for n in range(10_000)})
     departures.settle(tuple)
-    assert {one.device for one in departures.lately()} == {f"d{n}" for n in range(MOST)}
+    assert {one.device for one in departures.recent()} == {f"d{n}" for n in range(MOST)}
 
 
 def test_a_list_is_looked_at_only_while_some_device_leaves() -> None:

@@ -1,0 +1,37 @@
+"""Readiness: whether every wanted resource has a live list stream, and why not."""
+
+from __future__ import annotations
+
+from devhost.discovery.manager import BackendManager
+
+from .reload import Configuration
+from .replanner import Replanner
+from .services import Services
+
+
+def readiness(
+    configuration: Configuration, backends: BackendManager, replanner: Replanner, services: Services
+) -> tuple[bool, str]:
+    """Whether every wanted resource has a live list stream; else the resources that have none, and why.
+
+    While a backend has never listed its devices, the wanted resources are unknown. While the host runs on a
+    copy, because the file was refused at the start, it is not ready either: so a rollout stops.
+    """
+    if not replanner.started:
+        return False, "looking for devices"
+    wanted = configuration.settings.backend_names()
+    unknown = sorted(
+        f"{name} ({discovery.condition.reason or discovery.condition.state})"
+        for name, discovery in backends.scanners.items()
+        if name in wanted and not discovery.listed
+    )
+    missing = ((name, service.missing()) for name, service in sorted(services.items()))
+    waiting = [f"{name} ({reason})" for name, reason in missing if reason]
+    found = (("no devices listed yet", unknown), ("no list stream yet", waiting))
+    reasons = [f"{what}: {', '.join(names)}" for what, names in found if names]
+    if configuration.copied is not None:
+        first, *more = configuration.last_reload.complaints
+        rest = f" and {len(more)} more" if more else ""
+        copy = f"running on the copy of {configuration.copied.at}"
+        reasons.insert(0, f"configuration refused, {copy}: {first}{rest}")
+    return not reasons, "; ".join(reasons)

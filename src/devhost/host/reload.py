@@ -1,0 +1,216 @@
+"""The configuration in force, and reading it again after an edit or on request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from devhost.backend.errors import BackendTimeout, ConfigError
+from devhost.backend.files import fingerprint
+from devhost.config.difference import difference
+from devhost.config.last_good import Accepted, LastGood
+from devhost.config.loader import Loaded
+from devhost.config.watcher import ConfigWatch
+from devhost.discovery.manager import BackendManager
+from devhost.discovery.tasks import Tasks
+from devhost.discovery.worker import WorkerThread
+from devhost.telemetry.log import get
+from devhost.telemetry.metrics import Metrics
+
+from .monitors import Monitors
+from .publisher import EventPublisher
+
+log = get(__name__)
+
+
+@dataclass(slots=True)
+class LastReload:
+    """How the last reading of the configuration ended; ``at`` is wall-clock seconds."""
+
+    at: float
+    complaints: tuple[str, ...] = ()
+
+
+class Configuration:
+    """What :class:`Reloader` keeps up to date and everything else reads.
+
+    Args:
+        file: the configuration file.
+        loaded: what was read from it at the start.
+    """
+
+    def __init__(self, file: Path, loaded: Loaded) -> None:
+        self.file = file
+        self.settings = loaded.settings
+        self.catalog = loaded.catalog
+        self.generation = 1
+        """Counts the configurations that took effect."""
+        self.copied = loaded.copied
+        """The copy in use if the file was refused at the start; ``None`` once the file is accepted."""
+        self.last_reload = LastReload(time.time(), loaded.copied.complaints if loaded.copied else ())
+        self.seen = loaded.seen or fingerprint(file)
+        """The file as it was when it was first read."""
+        self.read_from = None if loaded.copied else self.seen
+        """The file as it was when it was last accepted."""
+
+    def adopt(self, loaded: Loaded) -> None:
+        """The loaded configuration takes effect."""
+        self.settings, self.catalog, self.copied = loaded.settings, loaded.catalog, loaded.copied
+        self.generation += 1
+        self.last_reload = LastReload(time.time())
+
+    def rejected(self, complaints: tuple[str, ...]) -> None:
+        """The file was refused; what is in force stays."""
+        self.last_reload = LastReload(time.time(), complaints)
+
+
+class Reloader:
+    """Reads the configuration for as long as the host runs.
+
+    Args:
+        configuration: kept up to date.
+        load: reads the file; raises ConfigError.
+        adopt: makes every part of the host follow the settings that were adopted.
+        last_good: keeps a copy of what is accepted.
+        backends: look and probe again after a requested reload.
+        tasks: in which readings run.
+        monitors: reports where inotify does not work.
+        publisher: reports each reading to observers.
+        metrics: counts readings.
+        changed: called when :attr:`Configuration.last_reload` has changed.
+        reloading: entered while the configuration is read again.
+        deadline: seconds that reading may take.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        load: Callable[[], Loaded],
+        adopt: Callable[[], None],
+        *,
+        last_good: LastGood,
+        backends: BackendManager,
+        tasks: Tasks,
+        monitors: Monitors,
+        publisher: EventPublisher,
+        metrics: Metrics,
+        changed: Callable[[], None],
+        reloading: Callable[[], AbstractContextManager[None]],
+        deadline: float,
+    ) -> None:
+        self._configuration = configuration
+        self._load = load
+        self._adopt = adopt
+        self._last_good = last_good
+        self._backends = backends
+        self._tasks = tasks
+        self._monitors = monitors
+        self._publisher = publisher
+        self._metrics = metrics
+        self._changed = changed
+        self._reloading = reloading
+        self._deadline = deadline
+        self._worker = WorkerThread("reload")
+        self._reading = asyncio.Lock()
+        self._running = False
+        self._requested = False
+
+    def report_start(self) -> None:
+        """Reports the configuration that devhost starts with."""
+        self._metrics.config_loaded(self._configuration.generation)
+        if (copied := self._configuration.copied) is None:
+            return
+        self._metrics.config_rejected()
+        for complaint in copied.complaints:
+            log.error(
+                "configuration refused, started from the copy of the last accepted one",
+                file=str(self._configuration.file),
+                reason=complaint,
+                copy=str(copied.file),
+                accepted=copied.at,
+            )
+        self._publisher.configuration_read(str(self._configuration.file), copied.complaints)
+
+    def watch(self) -> None:
+        """Follows edits of the file from now on."""
+        file = self._configuration.file
+        watch = ConfigWatch(
+            file, self.read, self._refused, self._configuration.seen, self._monitors.reporter(file)
+        )
+        self._tasks.spawn("config", watch.run)
+
+    def start(self) -> None:
+        """Answers requests from now on, and those that came before, with one reading."""
+        self._running = True
+        if self._requested:
+            self._spawn()
+
+    def request(self) -> None:
+        """Has the file read again and devices looked for again; requests that wait become one."""
+        waiting, self._requested = self._requested, True
+        if self._running and not waiting:
+            self._spawn()
+
+    async def read(self, edited: bool = True, *, requested: bool = False) -> None:
+        """Reads the file; a bad one changes nothing, and is reported once until it is ``edited``."""
+        async with self._reading:
+            if requested:
+                self._requested = False  # a later request may have more to find
+            with self._reloading() if edited else nullcontext():
+                await self._follow_file(edited, requested)
+
+    async def keep(self, accepted: Accepted | None) -> None:
+        """Keeps a copy of what was accepted, before anything is offered by it."""
+        await self._last_good.keep(accepted)
+
+    def close(self) -> None:
+        """Lets the reading thread end."""
+        self._worker.close()
+
+    def _spawn(self) -> None:
+        self._tasks.spawn("reload", self._read_again)
+
+    async def _read_again(self) -> None:
+        await self.read(requested=True)
+
+    def _refused(self) -> bool:
+        return bool(self._configuration.last_reload.complaints)
+
+    async def _follow_file(self, edited: bool, requested: bool) -> None:
+        configuration = self._configuration
+        known = configuration.last_reload.complaints
+        try:
+            loaded = await self._worker.call(self._deadline, self._load)
+        except ConfigError as error:
+            complaints = tuple(map(str, error.complaints))
+            if edited or complaints != known:
+                self._rejected(complaints)
+            return
+        except BackendTimeout as error:
+            if edited:
+                reason = f"a drop-in of backendPaths does not finish: {error}"
+                self._rejected((f"{configuration.file}: {reason}",))
+            return
+        await self.keep(loaded.accepted)
+        configuration.read_from = loaded.seen
+        change = difference(configuration.settings, loaded.settings)
+        if change or requested or configuration.last_reload.complaints:
+            configuration.adopt(loaded)
+            self._metrics.config_loaded(configuration.generation)
+            log.info("configuration loaded", generation=configuration.generation, change=str(change))
+            self._adopt()
+        if requested:
+            self._backends.recheck()
+
+    def _rejected(self, complaints: tuple[str, ...]) -> None:
+        file = str(self._configuration.file)
+        self._configuration.rejected(complaints)
+        self._metrics.config_rejected()
+        for complaint in complaints:
+            log.error("configuration refused, the old one stays", file=file, reason=complaint)
+        self._publisher.configuration_read(file, complaints)
+        self._changed()

@@ -1,0 +1,167 @@
+"""Replanning: makes the plan from what exists, and brings the services in line with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from devhost.allocation.allocations import Allocations
+from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.discovery.manager import BackendManager
+from devhost.planning.plan import Plan, RefusalKind
+from devhost.telemetry.metrics import Metrics
+
+from .node_labels import NodeLabels
+from .orphans import Orphans
+from .publisher import EventPublisher
+from .reload import Configuration
+from .scan_once import plan_devices
+from .service import ResourceService, ServiceParts
+from .services import Services
+from .shortages import Shortages
+
+
+class Replanner:
+    """Follows devices, settings and allocations with a plan, from :meth:`start` to :meth:`stop`.
+
+    Args:
+        configuration: the settings in force.
+        backends: the devices that exist.
+        allocations: what containers hold.
+        services: what is served.
+        parts: what every service works with.
+        preferred: learns which containers hold devices of several resources.
+        shortages: reports what the file wants and the node lacks.
+        orphans: reports what containers hold and no list shows.
+        labels: writes what the node has.
+        publisher: tells observers.
+        metrics: counts refusals.
+        changed: called after each plan.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        backends: BackendManager,
+        allocations: Allocations,
+        services: Services,
+        parts: ServiceParts,
+        *,
+        preferred: PreferredAllocation,
+        shortages: Shortages,
+        orphans: Orphans,
+        labels: NodeLabels,
+        publisher: EventPublisher,
+        metrics: Metrics,
+        changed: Callable[[], None],
+    ) -> None:
+        self.plan = Plan()
+        self.started = False
+        """Whether the first plan is made, so that what exists is offered."""
+        self._configuration = configuration
+        self._backends = backends
+        self._allocations = allocations
+        self._services = services
+        self._parts = parts
+        self._preferred = preferred
+        self._shortages = shortages
+        self._orphans = orphans
+        self._labels = labels
+        self._publisher = publisher
+        self._metrics = metrics
+        self._changed = changed
+        self._stopped = False
+        self._planned_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        metrics.planned(dict.fromkeys(RefusalKind, 0))
+
+    def start(self) -> None:
+        """Makes the first plan; until then there is none, whatever happens."""
+        self.started = True
+        self.replan()
+
+    def stop(self) -> None:
+        """Makes no plan from now on."""
+        self._stopped = True
+        self._cancel_timer()
+
+    def replan(self, caused_at: float | None = None) -> None:
+        """Makes the plan, and brings the services in line with it.
+
+        Args:
+            caused_at: monotonic seconds of the event that led to it.
+        """
+        if not self.started or self._stopped:
+            return
+        self._planned_at = time.monotonic()
+        settings, backends = self._configuration.settings, self._backends.scanners
+        found = {name: backend.devices for name, backend in backends.items()}
+        self.plan = plan_devices(found, settings, self._allocations)
+        refusals = Counter(refusal.kind for refusal in self.plan.refusals)
+        self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})
+        refused = self.plan.reasons()
+        self._retire(refused, caused_at)
+        self._update(refused, caused_at)
+        self._shortages.follow(settings, self.plan)
+        self._publisher.held()
+        self._orphans.report()
+        self._publisher.backends((name, backend.condition) for name, backend in backends.items())
+        self._labels.wake()
+        self._schedule()
+        self._changed()
+
+    def allocations_changed(self) -> None:
+        """Other containers hold devices: a device that vanished and was released may leave its list now."""
+        self._preferred.settle()
+        if any(service.inventory.names_holders for service in self._services.values()):
+            self.replan()  # their reasons name containers
+        self._schedule()
+        self._publisher.held()
+        self._orphans.report()
+        self._changed()
+
+    def _retire(self, refused: Mapping[int, Mapping[str, str]], caused_at: float | None) -> None:
+        """Ends services that the plan does not continue; one without devices stays while its entry does."""
+        entries = {(entry.backend, entry.name): entry for entry in self._configuration.settings.resources}
+        for name, service in list(self._services.items()):
+            planned = self.plan.resources.get(name)
+            backends = self._backends.scanners
+            if planned is not None and service.fits(planned, backends[planned.entry.backend]):
+                continue
+            entry = entries.get((service.entry.backend, service.entry.name))
+            if planned is None and service.entry.backend in backends and entry is not None:
+                service.empty(entry, refused.get(entry.index, {}), caused_at)
+            else:
+                self._services.retire(name)
+
+    def _update(self, refused: Mapping[int, Mapping[str, str]], caused_at: float | None) -> None:
+        """Gives each planned resource its devices, and starts those that are new."""
+        for name, planned in self.plan.resources.items():
+            backend = self._backends.scanners[planned.entry.backend]
+            if name in self._services:
+                reasons = refused.get(planned.entry.index, {})
+                self._services[name].update(planned, backend, caused_at, reasons)
+            else:
+                service = ResourceService(planned, backend, self._allocations.of(name), self._parts)
+                service.update(planned, backend, caused_at)
+                self._services.start(service)
+                self._parts.pod_resources.wake()  # containers may hold its devices since before
+
+    def _schedule(self) -> None:
+        """Plans again when time alone will have changed something."""
+        now = time.monotonic()
+        waits = [service.next_change() for service in self._services.values()]
+        waits += [
+            backend.health.next_change(now, self._planned_at) for backend in self._backends.scanners.values()
+        ]
+        due = [wait for wait in waits if wait is not None]
+        self._cancel_timer()
+        if due and not self._stopped:
+            self._timer = asyncio.get_running_loop().call_later(min(due) + 0.01, self.replan)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,130 @@
+"""How one plugin server paces its lists, and what it does once it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent))
+
+from toy_resource import ToyResource
+
+from devhost.kubelet.api import api_pb2 as pb
+from devhost.kubelet.api import api_pb2_grpc
+from devhost.kubelet.kubelet_socket import KubeletSocket
+from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.registration import Registration
+from devhost.kubelet.rivals import Rivals
+from devhost.kubelet.server import PluginServer
+from devhost.kubelet.sockets import channel
+from devhost.kubelet.timing import NODE, Timing
+from devhost.telemetry.metrics import Metrics
+from devhost.testing.kubelet import KubeletSimulator
+
+WAIT = 60.0
+
+
+@asynccontextmanager
+async def serving(resource: ToyResource, directory: Path, timing: Timing) -> AsyncIterator[PluginServer]:
+    server = PluginServer(resource, directory, Metrics(), lambda: None, timing=timing)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def newest(stream: Any) -> list[str]:
+    """The tokens of the next list."""
+    return [device.ID for device in (await asyncio.wait_for(stream.read(), WAIT)).devices]
+
+
+async def test_a_stream_sends_a_few_lists_at_once_and_then_waits(tmp_path: Path) -> None:
+    resource = ToyResource()
+    hour = Timing(lists_at_once=3, list_interval=3600.0)
+    async with serving(resource, tmp_path, hour) as server, channel(server.path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        paced = stub.ListAndWatch(pb.Empty())
+        assert await newest(paced) == ["a"]
+        for tokens in (["a", "b"], ["a", "b", "c"]):
+            resource.inventory.show(*tokens)
+            assert await newest(paced) == tokens
+        resource.inventory.show("d")
+        waiting = asyncio.ensure_future(newest(paced))
+        for token in ("e", "f"):  # another stream of this server shows that the change has been seen
+            other = stub.ListAndWatch(pb.Empty())
+            await newest(other)
+            resource.inventory.show(token)
+            assert await newest(other) == [token]
+        assert not waiting.done()
+        await server.stop()
+        assert await waiting == ["f"], "the last list of a server that ends waits for nothing"
+
+
+async def test_a_stream_spreads_sustained_changes_and_shows_the_newest(tmp_path: Path) -> None:
+    resource = ToyResource()
+    async with serving(resource, tmp_path, NODE) as server, channel(server.path) as connection:
+        stream = api_pb2_grpc.DevicePluginStub(connection).ListAndWatch(pb.Empty())
+        await newest(stream)
+        for number in range(1000):
+            resource.inventory.show(f"t{number}")
+            await asyncio.sleep(0)
+        lists = 0
+        while await newest(stream) != ["t999"]:
+            lists += 1
+        assert lists < 20
+
+
+class Gauge(Metrics):
+    """Notes what is set as the number of streams."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def streams(self, resource: str, count: int) -> None:
+        self.seen.append(count)
+
+
+async def test_a_registration_that_has_ended_sets_no_gauge_of_its_successor(tmp_path: Path) -> None:
+    """A stream whose reader does not read outlives its server; the gauge is its successor's by then."""
+    directory = tmp_path / "plugins"
+    resource, gauge = ToyResource(), Gauge()
+    async with KubeletSimulator(directory, "1.37") as simulator:
+        kubelet = KubeletSocket(directory)
+        kubelet.look()
+        rivals = Rivals(PodResources(tmp_path / "absent.sock"), directory)
+        asking = asyncio.create_task(rivals.run())
+        registration = Registration(
+            resource, kubelet, rivals, gauge, lambda: None, timing=Timing(stop_grace=0.0)
+        )
+        running = asyncio.create_task(registration.run())
+        await simulator.wait_for(lambda: simulator.allocatable() == {resource.name: 1}, WAIT)
+        server = registration.server
+        assert server is not None
+        async with channel(server.path) as connection:
+            stream = api_pb2_grpc.DevicePluginStub(connection).ListAndWatch(pb.Empty())
+            await until(lambda: server.streams == 2)
+            for revision in range(3):
+                tokens = [f"{revision}-{number:050}" for number in range(3000)]
+                resource.inventory.show(*tokens)
+                await simulator.wait_for(
+                    lambda tokens=tokens: {one.id for one in simulator.devices(resource.name)} == set(tokens),
+                    WAIT,
+                )
+            registration.stop()
+            await asyncio.wait_for(running, WAIT)
+            before = len(gauge.seen)
+            await until(lambda: server.streams == 0)
+            assert len(gauge.seen) == before
+            stream.cancel()
+        asking.cancel()

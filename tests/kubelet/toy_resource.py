@@ -1,0 +1,56 @@
+"""A resource without a backend: its tokens are what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from devhost.allocation.allocator import Granted
+from devhost.allocation.inventory import Entry, Snapshot
+from devhost.backend.model import HEALTHY, Edits
+
+
+class ToyInventory:
+    """Makes a revision of each :meth:`show`."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot()
+        self._subscribers: set[Callable[[], None]] = set()
+
+    def show(self, *tokens: str) -> None:
+        entries = {token: Entry(token, token, (), (), HEALTHY, 0.0) for token in tokens}
+        self.snapshot = Snapshot(self.snapshot.revision + 1, entries)
+        for subscriber in tuple(self._subscribers):
+            subscriber()
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self._subscribers.add(changed)
+        return lambda: self._subscribers.discard(changed)
+
+    def clear(self) -> None:
+        self.show()
+
+
+class ToyResource:
+    """Grants everything."""
+
+    name = "example.com/toy"
+    prepares = False
+
+    def __init__(self) -> None:
+        self.inventory = ToyInventory()
+        self.inventory.show("a")
+
+    async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
+        """Nobody holds anything."""
+
+    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        return list(available)[:size]
+
+    async def allocate(self, tokens: Sequence[str]) -> Granted:
+        return Granted(Edits())
+
+    async def prepare(self, tokens: Sequence[str]) -> None:
+        """There is nothing to prepare."""
+
+    def given(self, tokens: Iterable[str]) -> list[str]:
+        return list(tokens)
