@@ -126,7 +126,7 @@ class BackendManager:
             provisioning.close()
 
     def _provision(self, name: str, scanner: Scanner) -> None:
-        """Has one that is kept for good: a call that hangs keeps later ones waiting, with any options."""
+        """Keeps one object for good: a call that hangs delays later ones, whatever their options."""
         if name in self.provisioning:
             self.provisioning[name].follow(scanner)
         else:

@@ -45,7 +45,7 @@ SILENCE = 60.0
 """Seconds after which an event source that had failed counts as working although no event has arrived."""
 
 EVENT_LIMIT = 1000
-"""Events kept for one scan; beyond it the backend is told that anything may have changed."""
+"""Events kept for one scan; beyond it the backend gets the event that anything may have changed."""
 
 LOGGED = 20
 """Refused devices that the log names at most after one scan."""
