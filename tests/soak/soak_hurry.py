@@ -11,10 +11,9 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from devhost.backend.backoff import Backoff
+from devhost.discovery.timing import Timing
 
 SHORT = {
-    "devhost.discovery.scanner.MISSING_RESYNC": 0.5,
-    "devhost.discovery.scanner.STALE_AFTER": 0.5,
     "devhost.discovery.health.LONGEST_HOLD": 0.3,
     "devhost.host.host.FIRST_PLAN": 0.5,
     "devhost.planning.held.APART": 0.2,
@@ -32,11 +31,13 @@ SHORT = {
     "devhost.kubelet.poll_schedule.FIRST": 0.2,
     "devhost.kubelet.poll_schedule.GAP": 0.05,
     "devhost.kubelet.poll_schedule.PATIENCE": 1.5,
-    "devhost.discovery.probing.APART": 0.1,
     "devhost.allocation.allocator.ALLOCATE_DEADLINE": 0.3,
     "devhost.allocation.allocator.PREPARE_DEADLINE": 0.3,
 }
 """Seconds by the constant's name."""
+
+DISCOVERY = Timing(missing_resync=0.5, stale_after=0.5, between_probes=0.1)
+"""What the host is given instead of the timing of a node."""
 
 BACKOFF = 0.05
 """What every back-off is multiplied with."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from soak_hurry import DISCOVERY
 from soak_toys import BACKENDS, Toy, backend
 
 from devhost import config
@@ -128,7 +129,7 @@ class Node:
             return
         self.held.clear()
         self.candidates = [loaded.settings]
-        self.host = Host(self.config, loaded, self.load, self.kubelet.directory)
+        self.host = Host(self.config, loaded, self.load, self.kubelet.directory, discovery=DISCOVERY)
         self._task = self._loop.create_task(self.host.run(), name="host")
 
     async def stop_host(self) -> None:

@@ -32,6 +32,8 @@ from devhost.discovery.observers import Observers
 from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.tasks import Tasks
+from devhost.discovery.timing import NODE
+from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.discovery.uevents import UeventMonitor
 from devhost.discovery.worker import WorkerThread
 from devhost.kubelet.api import PLUGIN_DIRECTORY
@@ -93,6 +95,7 @@ class Host:
             ``kubelet_dir``.
         reloading: entered while the configuration is read again.
         last_good: keeps a copy of what is accepted; without it there is none.
+        discovery: durations of scans, probes and observers.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Host:
         pod_resources: Path | None = None,
         reloading: Callable[[], AbstractContextManager[None]] = nullcontext,
         last_good: LastGood | None = None,
+        discovery: DiscoveryTiming = NODE,
     ) -> None:
         self.config = config
         self.settings = loaded.settings
@@ -125,7 +129,7 @@ class Host:
         self.own_sockets = SelfCheck(self.serving, changed)
         self.ledger = Allocations(time.monotonic, lambda: self.replan(None))
         self._roster = BackendManager(
-            root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims
+            root, self.tasks, self._metrics, self.replan, self._changed, self.ledger.claims, discovery
         )
         self.shortages = Shortages(self.settings, self.discoveries)
         self.strand = Orphans(self.ledger, self.services, self.discoveries)
@@ -141,7 +145,7 @@ class Host:
         self._vicinity = Neighbours(
             lambda: {name: service.inventory for name, service in self.services.items()}, self._metrics
         )
-        self.observers = Observers(self.tasks, self._metrics, self._changed)
+        self.observers = Observers(self.tasks, self._metrics, self._changed, discovery)
         self._news = News(self.observers, self.ledger, lambda: self.generation, self._present)
         self.root = root
         self._stop = asyncio.Event()
