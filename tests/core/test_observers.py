@@ -97,7 +97,7 @@ class Rig:
         self.tasks = Tasks()
         self.metrics = Counts()
         timing = Timing(observer=deadline, observer_pauses=(0.01, 0.05))
-        self.observers = Observers(self.tasks, self.metrics, timing=timing, queue=queue)
+        self.observers = Observers(self.tasks, self.metrics, lambda: None, timing=timing, queue=queue)
         self.ears = ears
 
     async def __aenter__(self) -> Rig:

@@ -41,8 +41,8 @@ class BackendManager:
         tasks: Tasks,
         metrics: Metrics,
         found: Callable[[float | None], None],
-        changed: Callable[[], None] = lambda: None,
-        held: HeldClaims = lambda: None,
+        changed: Callable[[], None],
+        held: HeldClaims,
         timing: Timing = NODE,
     ) -> None:
         self.scanners: dict[str, Scanner] = {}

@@ -280,7 +280,7 @@ class Observers:
         self,
         tasks: Tasks,
         metrics: Metrics,
-        changed: Callable[[], None] = lambda: None,
+        changed: Callable[[], None],
         timing: Timing = NODE,
         queue: int = LIMIT,
     ) -> None:

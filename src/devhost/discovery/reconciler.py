@@ -214,7 +214,7 @@ class Reconciler:
                 finished = True
             finally:
                 if not finished:
-                    self.wake(0.0)
+                    self._woken_for = -math.inf
             ended = self._clock.time()
             if self._pacer:
                 self._pacer.ran(began, ended)

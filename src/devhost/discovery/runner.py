@@ -75,7 +75,7 @@ class ServiceContext:
         name: str,
         root: Path,
         wanted: Collection[str] = (),
-        held: HeldClaims = lambda: None,
+        held: HeldClaims | None = None,
         entries: Collection[object] = (),
     ) -> None:
         self.log = logging.getLogger(f"devhost.backend.{name}")
@@ -87,7 +87,7 @@ class ServiceContext:
 
     def held(self) -> frozenset[str] | None:
         """What containers use now; ``None`` while that is not known."""
-        return self._held()
+        return self._held() if self._held else None
 
     async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call of ``watch()`` off the loop, with a deadline."""
@@ -118,7 +118,7 @@ class BackendRunner:
         options: object,
         root: Path,
         wanted: Collection[str] = (),
-        held: HeldClaims = lambda: None,
+        held: HeldClaims | None = None,
         entries: Collection[object] = (),
         predecessor: BackendRunner | None = None,
     ) -> None:
