@@ -14,7 +14,8 @@ from discovery_scene import Scene, event, now
 from devhost.backend import Event
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
-from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, MISSING_RESYNC, RESYNC, STALE_AFTER, State
+from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, State
+from devhost.discovery.timing import NODE
 from devhost.telemetry.metrics import BackendFailure
 
 
@@ -22,8 +23,8 @@ def test_it_looks_at_the_start_and_at_each_resync(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene(probes=False)
         async with scene.running():
-            await asyncio.sleep(5 * RESYNC)
-        assert scene.source.times == pytest.approx([n * RESYNC for n in range(6)], abs=0.02)
+            await asyncio.sleep(5 * NODE.resync)
+        assert scene.source.times == pytest.approx([n * NODE.resync for n in range(6)], abs=0.02)
         assert all(events == [ANYTHING] for _, events in scene.source.looks)
         assert len(scene.found) == 1
 
@@ -172,7 +173,7 @@ def test_named_events_that_keep_coming_do_not_put_the_resync_off(virtual: Any, t
                 await asyncio.sleep(1)
         full = [at for at, events in scene.source.looks if ANYTHING in events]
         assert len(full) == 5
-        assert all(RESYNC <= b - a <= RESYNC + 4 * takes + 0.1 for a, b in pairwise(full))
+        assert all(NODE.resync <= b - a <= NODE.resync + 4 * takes + 0.1 for a, b in pairwise(full))
 
     virtual(main())
 
@@ -181,7 +182,7 @@ def test_a_single_failure_after_a_long_quiet_makes_no_device_unhealthy(virtual: 
     async def main() -> None:
         scene = Scene(probes=False)
         async with scene.running():
-            await asyncio.sleep(RESYNC - 1)
+            await asyncio.sleep(NODE.resync - 1)
             scene.source.error = BackendError("driver is busy")
             await asyncio.sleep(2)
             assert (scene.state(), scene.health("d0")) == (State.DEGRADED, HEALTHY)
@@ -195,9 +196,9 @@ def test_devices_are_no_longer_believed_in_when_the_backend_stays_silent(virtual
         async with scene.running():
             scene.source.error = BackendError("driver is gone")
             scene.discovery.request_scan(event(1))
-            await asyncio.sleep(STALE_AFTER - 1)
+            await asyncio.sleep(NODE.stale_after - 1)
             assert scene.health("d0") == HEALTHY
-            await asyncio.sleep(2 * STALE_AFTER)
+            await asyncio.sleep(2 * NODE.stale_after)
             assert scene.health("d0") == scene.health("d1") == unhealthy("driver is gone")
             scene.source.error = None
             await asyncio.sleep(31)
@@ -214,14 +215,14 @@ def test_a_denied_device_is_told_at_once_and_looked_for_more_often_until_it_is_b
             scene.discovery.report_missing("d0", ["/dev/d0"])
             assert not scene.health("d0").healthy
             assert len(scene.found) == 2
-            await asyncio.sleep(4 * MISSING_RESYNC + 1)
+            await asyncio.sleep(4 * NODE.missing_resync + 1)
             assert len(scene.source.looks) == 6
             scene.source.missing = set()
-            await asyncio.sleep(MISSING_RESYNC)
+            await asyncio.sleep(NODE.missing_resync)
             assert scene.health("d0") == HEALTHY
             assert len(scene.found) == 3
             looks = len(scene.source.looks)
-            await asyncio.sleep(RESYNC - 2)
+            await asyncio.sleep(NODE.resync - 2)
             assert len(scene.source.looks) == looks, "back to the slow resync"
 
     virtual(main())
@@ -254,7 +255,7 @@ def test_a_bad_device_is_left_out_and_logged_once(virtual: Any, caplog: pytest.L
         scene = Scene()
         scene.source.devices += [Device("d0"), Device("x" * 64), Evil(), Device("numa", numa_nodes=(-1, 1))]
         async with scene.running():
-            await asyncio.sleep(3 * RESYNC)
+            await asyncio.sleep(3 * NODE.resync)
             assert list(scene.discovery.devices) == ["d0", "d1", "numa"]
             assert scene.discovery.devices["numa"].numa_nodes == (1,)
             refused = {one.device: one.reason for one in scene.discovery.condition.refused}

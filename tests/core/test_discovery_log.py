@@ -13,7 +13,8 @@ from discovery_scene import Scene
 from devhost.backend import Event
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
-from devhost.discovery.scanner import LOGGED, SILENCE
+from devhost.discovery.scanner import LOGGED
+from devhost.discovery.timing import NODE
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -92,8 +93,8 @@ def test_an_event_source_that_is_open_and_silent_for_long_is_well_again(
             assert scene.discovery.event_source_error == "OSError: netlink is gone"
             told = len(scene.found)
             netlink.broken = False
-            await asyncio.sleep(60 + SILENCE / 2)
-            await asyncio.sleep(SILENCE)
+            await asyncio.sleep(60 + NODE.silence / 2)
+            await asyncio.sleep(NODE.silence)
             assert scene.discovery.event_source_error == ""
             assert len(scene.found) == told + 1
 

@@ -11,8 +11,8 @@ from discovery_scene import Scene, event, now
 
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
-from devhost.discovery.probing import APART
-from devhost.discovery.scanner import ANYTHING, MISSING_RESYNC, RESYNC, State
+from devhost.discovery.scanner import ANYTHING, State
+from devhost.discovery.timing import NODE
 
 DOWN = unhealthy("link down")
 
@@ -81,7 +81,7 @@ def test_however_many_events_come_they_cause_no_probe(virtual: Any, one: Any) ->
                 scene.discovery.request_scan(one)
                 await asyncio.sleep(1)
         assert len(scene.source.looks) >= 300
-        assert scene.source.probe_times == pytest.approx([n * RESYNC for n in range(6)], abs=0.1)
+        assert scene.source.probe_times == pytest.approx([n * NODE.resync for n in range(6)], abs=0.1)
 
     virtual(main())
 
@@ -96,7 +96,7 @@ def test_a_backends_own_events_cause_no_probe(virtual: Any) -> None:
         scene = Scene()
         scene.source.watching = ticking
         async with scene.running(watch=True):
-            await asyncio.sleep(RESYNC - 1)
+            await asyncio.sleep(NODE.resync - 1)
         assert len(scene.source.looks) > 50
         assert len(scene.source.probed) == 1
 
@@ -112,7 +112,7 @@ def test_a_backend_without_a_probe_is_never_probed_and_nothing_waits_for_it(virt
         async with scene.running():
             assert scene.found == [(0.0, None)]
             scene.discovery.recheck()
-            await asyncio.sleep(3 * RESYNC)
+            await asyncio.sleep(3 * NODE.resync)
             assert not scene.source.probed
             await scene.discovery.probe()
             assert await scene.discovery.probe_once()
@@ -127,12 +127,12 @@ def test_a_backend_without_devices_is_not_probed_and_not_woken_for_it(virtual: A
         async with scene.running():
             assert scene.state() is State.OK
             scene.discovery.recheck()
-            await asyncio.sleep(3 * RESYNC)
+            await asyncio.sleep(3 * NODE.resync)
             assert not scene.source.probed
             scene.source.devices = [Device("d0")]
             scene.discovery.request_scan(event(0))
             await asyncio.sleep(0.01)
-            assert scene.source.probed == [(pytest.approx(3 * RESYNC, abs=0.1), ["d0"])]
+            assert scene.source.probed == [(pytest.approx(3 * NODE.resync, abs=0.1), ["d0"])]
 
     virtual(main())
 
@@ -141,11 +141,11 @@ def test_it_is_probed_at_the_start_at_each_resync_and_when_somebody_doubts(virtu
     async def main() -> None:
         scene = Scene()
         async with scene.running():
-            await asyncio.sleep(RESYNC + 20)
+            await asyncio.sleep(NODE.resync + 20)
             at = now()
             scene.discovery.recheck()
-            await asyncio.sleep(RESYNC - 1)
-            assert scene.source.probe_times == pytest.approx([0, RESYNC, at], abs=0.1)
+            await asyncio.sleep(NODE.resync - 1)
+            assert scene.source.probe_times == pytest.approx([0, NODE.resync, at], abs=0.1)
             assert scene.source.times[-1] == pytest.approx(at, abs=0.1)
 
     virtual(main())
@@ -161,7 +161,7 @@ def test_probes_keep_their_distance_whoever_asks(virtual: Any) -> None:
                 await asyncio.sleep(0.1)
         gaps = [b - a for a, b in pairwise(scene.source.probe_times)]
         assert len(gaps) >= 5
-        assert min(gaps) >= APART
+        assert min(gaps) >= NODE.between_probes
 
     virtual(main())
 
@@ -186,7 +186,7 @@ def test_a_device_is_probed_once_when_it_is_denied_and_not_each_time_it_is_looke
             await asyncio.sleep(10)
             scene.source.missing = {"/dev/d0"}
             scene.discovery.report_missing("d0", ["/dev/d0"])
-            await asyncio.sleep(6 * MISSING_RESYNC)
+            await asyncio.sleep(6 * NODE.missing_resync)
             assert len(scene.source.looks) >= 7
             assert scene.source.probe_times == pytest.approx([0, 10], abs=0.1)
 

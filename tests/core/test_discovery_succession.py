@@ -13,7 +13,8 @@ from test_discovery_log import said
 
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, unhealthy
-from devhost.discovery.scanner import STALE_AFTER, State
+from devhost.discovery.scanner import State
+from devhost.discovery.timing import NODE
 
 DEAD = BackendError("no driver")
 
@@ -35,7 +36,7 @@ def test_devices_of_a_failing_backend_are_believed_no_more_when_it_is_time_and_n
         async with scene.running():
             scene.source.error = DEAD
             scene.discovery.request_scan()
-            await asyncio.sleep(STALE_AFTER - 1)
+            await asyncio.sleep(NODE.stale_after - 1)
             assert scene.health("d0") == HEALTHY
             tries = len(scene.source.looks)
             await asyncio.sleep(1.1)
@@ -53,13 +54,13 @@ def test_an_exchanged_backend_that_fails_as_before_changes_nothing(
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
         new.source.error = DEAD
-        await handed_over(old, new, STALE_AFTER + 5 if stale else 5)
+        await handed_over(old, new, NODE.stale_after + 5 if stale else 5)
         since = old.discovery.condition.since
         told = said(caplog)
         async with new.running():
             assert (new.state(), new.discovery.condition.since) == (State.DEGRADED, since)
             assert (new.health("d0") == unhealthy("no driver")) is stale
-            await asyncio.sleep(STALE_AFTER - 5)
+            await asyncio.sleep(NODE.stale_after - 5)
             assert new.health("d0") == unhealthy("no driver")
             assert said(caplog) == told == [("backend is degraded", "no driver")]
             new.source.error = None
@@ -77,7 +78,7 @@ def test_an_exchanged_backend_whose_probe_fails_as_before_changes_nothing(virtua
         async with old.running():
             old.source.probe_error = new.source.probe_error = DEAD
             old.discovery.recheck()
-            await asyncio.sleep(STALE_AFTER + 10)
+            await asyncio.sleep(NODE.stale_after + 10)
             assert old.health("d0") == unhealthy("no driver")
         new.succeed(old)
         async with new.running():
@@ -91,7 +92,7 @@ def test_an_exchanged_backend_whose_probe_fails_as_before_changes_nothing(virtua
 def test_an_exchanged_backend_that_answers_is_well_at_once(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
-        await handed_over(old, new, STALE_AFTER + 5)
+        await handed_over(old, new, NODE.stale_after + 5)
         async with new.running():
             assert (new.state(), new.health("d0")) == (State.OK, HEALTHY)
 
@@ -102,7 +103,7 @@ def test_time_goes_on_for_an_exchanged_backend_also_while_it_says_nothing_at_all
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)
         new.source.takes = 1e6
-        await handed_over(old, new, STALE_AFTER - 5)
+        await handed_over(old, new, NODE.stale_after - 5)
         async with new.running():
             assert new.health("d0") == HEALTHY
             await asyncio.sleep(6)
@@ -120,10 +121,10 @@ async def test_a_scanner_that_ends_leaves_no_timer_behind(probes: bool) -> None:
     running = asyncio.create_task(scene.discovery.run())
     await clock.settle()
     assert scene.state() is State.DEGRADED
-    assert clock.now + STALE_AFTER in clock.timers
+    assert clock.now + NODE.stale_after in clock.timers
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert clock.timers == []
     published = len(scene.found)
-    await clock.advance(2 * STALE_AFTER)
+    await clock.advance(2 * NODE.stale_after)
     assert len(scene.found) == published

@@ -11,8 +11,8 @@ from discovery_scene import Scene, event
 
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
-from devhost.discovery.probing import APART
-from devhost.discovery.scanner import RESYNC, STALE_AFTER, State
+from devhost.discovery.scanner import State
+from devhost.discovery.timing import NODE
 from devhost.telemetry.metrics import BackendFailure
 
 DOWN = unhealthy("link down")
@@ -28,7 +28,7 @@ def test_a_probe_that_fails_degrades_the_backend_keeps_the_verdicts_and_stops_no
         async with scene.running():
             scene.source.probe_error = BackendTimeout("backend toy did not answer within 10 s")
             scene.discovery.recheck()
-            await asyncio.sleep(APART + 0.1)
+            await asyncio.sleep(NODE.between_probes + 0.1)
             condition = scene.discovery.condition
             assert (condition.state, condition.reason) == (
                 State.DEGRADED,
@@ -49,9 +49,9 @@ def test_after_a_while_without_a_good_probe_devices_are_unhealthy_until_the_next
     async def main() -> None:
         scene = Scene()
         async with scene.running():
-            await asyncio.sleep(RESYNC - 1)
+            await asyncio.sleep(NODE.resync - 1)
             scene.source.probe_error = BackendError("firmware is silent")
-            await asyncio.sleep(STALE_AFTER)
+            await asyncio.sleep(NODE.stale_after)
             assert scene.health("d0") == HEALTHY
             await asyncio.sleep(2)
             assert scene.health("d0") == scene.health("d1") == unhealthy("firmware is silent")
@@ -98,8 +98,8 @@ def test_a_failing_probe_is_tried_ever_less_often_and_requests_do_not_hammer_it(
         gaps = [b - a for a, b in pairwise(times)]
         assert len(gaps) >= 15
         for number, gap in enumerate(gaps):
-            most = min(30.0, APART * 2**number)
-            assert max(APART, most / 2) - 0.02 <= gap <= most + 0.02
+            most = min(30.0, NODE.between_probes * 2**number)
+            assert max(NODE.between_probes, most / 2) - 0.02 <= gap <= most + 0.02
 
     virtual(main())
 
@@ -109,14 +109,14 @@ def test_a_probe_that_answers_ends_the_back_off(virtual: Any) -> None:
         scene = Scene()
         async with scene.running():
             scene.source.probe_error = BackendError("firmware is silent")
-            await asyncio.sleep(10 * RESYNC)
+            await asyncio.sleep(10 * NODE.resync)
             scene.source.probe_error = None
-            await asyncio.sleep(RESYNC)
+            await asyncio.sleep(NODE.resync)
             scene.source.probe_error = BackendError("firmware is silent")
             scene.discovery.recheck()
-            await asyncio.sleep(3 * APART)
+            await asyncio.sleep(3 * NODE.between_probes)
             first, second = scene.source.probe_times[-2:]
-            assert second - first <= 2 * APART + 0.1
+            assert second - first <= 2 * NODE.between_probes + 0.1
 
     virtual(main())
 
@@ -127,7 +127,7 @@ def test_a_failing_probe_of_devices_that_are_gone_is_nobodys_trouble(virtual: An
         async with scene.running():
             scene.source.probe_error = BackendError("no such device")
             scene.discovery.recheck()
-            await asyncio.sleep(APART + 1)
+            await asyncio.sleep(NODE.between_probes + 1)
             assert scene.state() is State.DEGRADED
             scene.source.devices = []
             scene.discovery.request_scan(event(1))
@@ -153,8 +153,8 @@ def test_what_a_probe_finds_is_told_once(virtual: Any) -> None:
         scene = Scene()
         async with scene.running():
             scene.source.verdicts = {"d1": DOWN}
-            await asyncio.sleep(3 * RESYNC)
-            assert scene.found == [(0.0, None), (pytest.approx(RESYNC, abs=0.1), None)]
+            await asyncio.sleep(3 * NODE.resync)
+            assert scene.found == [(0.0, None), (pytest.approx(NODE.resync, abs=0.1), None)]
 
     virtual(main())
 
@@ -164,8 +164,8 @@ def test_a_device_found_ill_is_probed_once_more_soon(virtual: Any) -> None:
         scene = Scene()
         async with scene.running():
             scene.source.verdicts = {"d1": DOWN}
-            await asyncio.sleep(2 * RESYNC)
-            expected = [0, RESYNC, RESYNC + APART]
+            await asyncio.sleep(2 * NODE.resync)
+            expected = [0, NODE.resync, NODE.resync + NODE.between_probes]
             assert scene.source.probe_times == pytest.approx(expected, abs=0.1)
 
     virtual(main())

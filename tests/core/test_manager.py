@@ -52,7 +52,9 @@ class Machine:
             "Scripted", (Waiting,), {"released": threading.Event(), "waiting": threading.Event()}
         )
         self.tasks = Tasks()
-        self.manager = BackendManager(root, self.tasks, Metrics(), lambda caused_at: None)
+        self.manager = BackendManager(
+            root, self.tasks, Metrics(), lambda caused_at: None, lambda: None, lambda: None
+        )
 
     def follow(self, options: object, *names: str) -> None:
         settings = SimpleNamespace(

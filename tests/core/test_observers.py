@@ -15,17 +15,16 @@ from devhost.backend.model import HEALTHY, Device
 from devhost.backend.observe import Appeared, Left, News
 from devhost.discovery.catalog import Catalog, InstalledObserver, Refusal
 from devhost.discovery.observers import (
-    DEADLINE,
     LIMIT,
     MOST,
     PATIENCE,
     Batch,
-    Limits,
     Observer,
     Observers,
     State,
 )
 from devhost.discovery.tasks import Tasks
+from devhost.discovery.timing import NODE, Timing
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -94,11 +93,11 @@ def left(*devices: str) -> Batch:
 class Rig:
     """Observers that run; use as a context."""
 
-    def __init__(self, *ears: Ear, deadline: float = DEADLINE, queue: int = LIMIT) -> None:
+    def __init__(self, *ears: Ear, deadline: float = NODE.observer, queue: int = LIMIT) -> None:
         self.tasks = Tasks()
         self.metrics = Counts()
-        limits = Limits(deadline, queue, first_pause=0.01, longest_pause=0.05)
-        self.observers = Observers(self.tasks, self.metrics, limits=limits)
+        timing = Timing(observer=deadline, observer_pauses=(0.01, 0.05))
+        self.observers = Observers(self.tasks, self.metrics, lambda: None, timing=timing, queue=queue)
         self.ears = ears
 
     async def __aenter__(self) -> Rig:

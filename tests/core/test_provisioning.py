@@ -12,10 +12,10 @@ import pytest
 
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import BackendError, NotYet
-from devhost.discovery import provisioning
 from devhost.discovery.provisioning import Provisioning, State
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
+from devhost.discovery.timing import NODE, Timing
 from devhost.discovery.worker import WorkerThread
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
@@ -54,8 +54,10 @@ class Toy:
         self.running -= 1
 
 
-def provisioned(toy: Toy, changed: Callable[[str], None] = lambda name: None, **more: float) -> Provisioning:
-    return Provisioning(cast("Scanner", toy), changed, **more)
+def provisioned(
+    toy: Toy, changed: Callable[[str], None] = lambda name: None, timing: Timing = NODE
+) -> Provisioning:
+    return Provisioning(cast("Scanner", toy), changed, timing)
 
 
 def state_of(work: Provisioning) -> State:
@@ -77,7 +79,7 @@ def test_it_waits_for_the_backend_and_is_then_called_now_and_at_intervals(virtua
         await after(5, work)
         assert toy.calls == [] and state_of(work) is State.WAITING
         toy.answered.set()
-        await after(3 * provisioning.RESYNC + 1, work)
+        await after(3 * NODE.provision_resync + 1, work)
         assert len(toy.calls) == 4 and state_of(work) is State.OK
         assert toy.looks == 4  # what was changed is seen at once, also where no event tells of it
 
@@ -188,7 +190,7 @@ async def test_while_a_call_hangs_there_is_no_second_one_whatever_options_come(
 ) -> None:
     old, new = Toy(), Toy()
     old.hang = hang
-    work = provisioned(old, deadline=0.05)
+    work = provisioned(old, timing=Timing(provision=0.05))
     task = asyncio.ensure_future(work.run())
     await until(lambda: state_of(work) is State.FAILED)
     assert "for more than" in work.condition.reason and work.hung

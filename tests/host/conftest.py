@@ -88,6 +88,10 @@ class Rig:
         """Has the kubelet side of the next host wait for these durations instead."""
         self.timing = replace(self.timing, kubelet=replace(self.timing.kubelet, **durations))
 
+    def hurry_discovery(self, **durations: object) -> None:
+        """Has scans, probes and observers of the next host wait for these durations instead."""
+        self.timing = replace(self.timing, discovery=replace(self.timing.discovery, **durations))
+
     def load(self) -> Loaded:
         installed = {
             name: Installed(kind, "tests", "0", ("devhost_backends",)) for name, kind in self.classes.items()

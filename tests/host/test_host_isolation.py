@@ -35,10 +35,10 @@ async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(r
         await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1})
 
 
-async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, kubelet, monkeypatch):
-    monkeypatch.setattr("devhost.discovery.scanner.STALE_AFTER", 0.0)
+async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, kubelet):
     over = threading.Event()
     rig.write(*BOTH)
+    rig.hurry_discovery(stale_after=0.0)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         rig.classes["toy"].discover_deadline = 0.2
@@ -57,8 +57,7 @@ async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, ku
         await kubelet.wait_for(lambda: kubelet.allocatable()[TOY] == 2)
 
 
-async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kubelet, hang, monkeypatch):
-    monkeypatch.setattr("devhost.discovery.probing.APART", 0.0)
+async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kubelet, hang):
     probed = []
 
     def probe(self, devices):
@@ -67,6 +66,7 @@ async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kube
 
     rig.classes["toy"].probe = probe
     rig.write(*BOTH)
+    rig.hurry_discovery(between_probes=0.0)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
         assert kubelet.capacity()[TOY] == 2
@@ -78,11 +78,11 @@ async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kube
         assert sorted(admitted.device_ids) == ["d0", "d2"]
 
 
-async def test_sighup_probes_again_and_events_do_not(rig, kubelet, monkeypatch):
-    monkeypatch.setattr("devhost.discovery.probing.APART", 0.0)
+async def test_sighup_probes_again_and_events_do_not(rig, kubelet):
     probed = []
     rig.classes["toy"].probe = lambda self, devices: probed.append(len(devices)) or {}
     rig.write(*BOTH)
+    rig.hurry_discovery(between_probes=0.0)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         looks = rig.scripts["toy"].looks

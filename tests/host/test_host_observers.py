@@ -192,12 +192,12 @@ async def test_a_backend_that_fails_and_is_back_is_news_once_each(rig, kubelet, 
     assert "the driver is busy" in degraded.reason
 
 
-async def test_a_hung_observer_holds_up_neither_lists_nor_pods_nor_the_exit(rig, kubelet, ear, monkeypatch):
-    monkeypatch.setattr("devhost.discovery.observers.DEADLINE", 1.0)
+async def test_a_hung_observer_holds_up_neither_lists_nor_pods_nor_the_exit(rig, kubelet, ear):
     ear.hang = threading.Event()
     other = Ear()
     observing(rig, ear, other)
     rig.write(LINE)
+    rig.hurry_discovery(observer=1.0)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         await rig.until(lambda: status(host)["observers"][0]["state"] == "paused")

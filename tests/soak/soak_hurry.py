@@ -11,12 +11,11 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from devhost.backend.backoff import Backoff
+from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
 
 SHORT = {
-    "devhost.discovery.scanner.MISSING_RESYNC": 0.5,
-    "devhost.discovery.scanner.STALE_AFTER": 0.5,
     "devhost.discovery.health.LONGEST_HOLD": 0.3,
     "devhost.allocation.allocations.APART": 0.2,
     "devhost.allocation.allocations.EAGER": 0.05,
@@ -24,7 +23,6 @@ SHORT = {
     "devhost.allocation.allocations.PATIENCE": 1.5,
     "devhost.allocation.allocations.RELAXED": 0.4,
     "devhost.allocation.inventory.GRACE": 0.4,
-    "devhost.discovery.probing.APART": 0.1,
     "devhost.allocation.allocator.ALLOCATE_DEADLINE": 0.3,
     "devhost.allocation.allocator.PREPARE_DEADLINE": 0.3,
 }
@@ -32,6 +30,7 @@ SHORT = {
 
 TIMING = Timing(
     first_plan=0.5,
+    discovery=DiscoveryTiming(missing_resync=0.5, stale_after=0.5, between_probes=0.1),
     kubelet=KubeletTiming(
         register=1.0,
         stream=0.5,

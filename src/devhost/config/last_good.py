@@ -255,7 +255,7 @@ def _digest(data: bytes) -> str:
 
 
 def _sync(directory: Path) -> None:
-    """Makes a renamed file survive a power failure (fsync(2): the directory needs a call of its own)."""
+    """Makes a renamed file survive a power failure (fsync(2): the directory needs its own call)."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
-"""Notices that the configuration file is another than before: by its content, never by event names.
+"""Notices that the configuration file changed: by its content, never by event names.
 
-What is no file, or cannot be opened, is told apart by what it is, so that the complaint is about what there
-is now. Nothing here waits for a writer (a named pipe) nor reads without end (a link to a device).
+What is not a file, or cannot be opened, is distinguished by its kind, so that the error describes the present
+state. Nothing here waits for a writer (a named pipe) or reads without end (a link to a device).
 
-That covers an editor's rename, a plain overwrite, a symlink turned, and the swap of ``..data`` with
+That covers an editor's rename, a plain overwrite, a changed symlink, and the swap of ``..data`` with
 which the kubelet updates a ConfigMap. (A ``subPath`` mount never changes: no program can see an edit.)
 """
 
@@ -19,26 +19,26 @@ from devhost.backend.files import Fingerprint, fingerprint
 from devhost.discovery.uevents import DirectoryWatch
 
 POLL = 5.0
-"""Seconds between looks when inotify says nothing."""
+"""Seconds between checks without an inotify event."""
 
 CALM = 0.1
 """Seconds the content must stay the same before it is read: editors write in several steps."""
 
 AGAIN = 15.0
-"""Seconds after which a file that was refused is read again though it is the same: what is wrong may be a
-directory of ``backendPaths`` or a drop-in, and has been mended there."""
+"""Seconds after which a refused file is read again although it is the same: the fault may have been in a
+directory of ``backendPaths`` or in a drop-in, and fixed there."""
 
 MOST_LOOKS = 8
-"""Looks at a file that keeps changing, before it is read as it is."""
+"""Checks of a file that keeps changing, before it is read as it is."""
 
 
 class ConfigWatch:
-    """Says when to read a file: after each change of its content, its vanishing included.
+    """Has a file read after each change of its content, and when it vanishes.
 
     Args:
-        read: reads it; told whether it is another than the last time.
+        read: reads it; its argument is whether the file changed since the last time.
         refused: whether it was refused the last time.
-        seen: what it was like when it was first read.
+        seen: the fingerprint of what was read first.
         blind: see :class:`.DirectoryWatch`.
     """
 
@@ -57,7 +57,7 @@ class ConfigWatch:
         self._watch = DirectoryWatch(self._directories, POLL, blind)
 
     async def run(self) -> None:
-        """Watches for ever."""
+        """Watches; never ends by itself."""
         last = time.monotonic()
         async for _ in self._watch.changes():
             if changed := fingerprint(self._path) != self._seen:

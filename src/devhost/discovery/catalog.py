@@ -1,9 +1,9 @@
-"""Which backends and observers are installed, from where, and which plugins were refused and why.
+"""Finds the installed backends and observers, and says which plugins were refused and why.
 
 Plugins are found in two ways and treated alike: distributions with an entry point in group
 ``devhost``, and ``.py`` files in the directories of ``backendPaths``. Importing a plugin runs
-third-party code, so each one is contained: what it raises makes it a :class:`Refusal`, no more. A drop-in
-that others than root and this process's user can change is not imported at all
+third-party code, so each one is contained: an exception only makes it a :class:`Refusal`. A drop-in
+that users other than root and this process's user can change is not imported at all
 (:mod:`devhost.backend.trusted`).
 """
 
@@ -70,7 +70,7 @@ ENTRY_KEYS = frozenset(
         "permissions",
     }  # config.language
 )
-"""The keys that every entry under ``resources`` has; no backend may call one of its own so."""
+"""The keys that every entry under ``resources`` has; no option of a backend may have such a name."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_./-]+)?(\.?\*)?")
@@ -88,7 +88,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class InstalledObserver:
-    """A plugin that hears what happens; ``name`` is unique, ``hooks`` are those of them that it has."""
+    """A plugin with hooks for events; ``name`` is unique, ``hooks`` are those it implements."""
 
     name: str
     origin: str
@@ -145,7 +145,7 @@ class Catalog:
     def suspect(self) -> str:
         """Where a backend may be that is not in the catalog; empty if nothing was refused.
 
-        A stranger's plugin may be called otherwise than what it brings, and a directory may bring anything.
+        A third-party plugin may have another name than its backends, and a directory may bring anything.
         """
         for refusal in self.refused:
             if not refusal.backend or refusal.origin.endswith(".py"):
@@ -157,7 +157,7 @@ def load(paths: Sequence[Path] = (), wanted: Collection[str] | None = None) -> C
     """Imports plugins and looks at what they bring.
 
     A plugin stays in memory for as long as the process lives, so one that is known to bring nothing that is
-    wanted is not imported. That is known of this project's own packages: a stranger's may bring anything.
+    wanted is not imported. That is known of this project's own packages: others may bring anything.
 
     Args:
         paths: directories whose ``*.py`` files are plugins too (``backendPaths``).
@@ -194,7 +194,7 @@ class _Builder:
         origin, version = (point.dist.name, point.dist.version) if point.dist else (point.name, "")
         try:
             plugin = point.load()
-        except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything
+        except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
             self._refuse(origin, version, error, backend=point.name)
             return
         self._register(plugin, origin, version, point.name)
@@ -222,7 +222,7 @@ class _Builder:
                 continue
             try:
                 plugin = _import_file(file, text)
-            except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything
+            except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
                 self._refuse(str(file), "", error, backend=file.stem)
                 continue
             self._register(plugin, str(file), str(getattr(plugin, "__version__", "")), file.stem)
@@ -254,13 +254,13 @@ class _Builder:
                 self.refused.append(Refusal(origin, version, f"{reason} (is @hookimpl missing?)"))
                 return
             backends = [one for batch in registry.hook.devhost_backends() for one in batch]
-        except BaseException as error:  # noqa: BLE001 - a stranger's hook may raise anything
+        except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
             self._refuse(origin, version, error)
             return
         self._plugins.append(plugin)
-        if heard := tuple(sorted(set(hooks) - {BACKENDS})):
+        if observed := tuple(sorted(set(hooks) - {BACKENDS})):
             unique = next(one for one in (name, origin, f"{origin}:{name}") if one not in self.observers)
-            observer = InstalledObserver(unique, origin, version, heard, plugin, registry.hook)
+            observer = InstalledObserver(unique, origin, version, observed, plugin, registry.hook)
             self.observers[unique] = observer
         elif not backends:
             self.refused.append(Refusal(origin, version, "devhost_backends returned no backend"))
@@ -272,7 +272,7 @@ class _Builder:
         name = name if isinstance(name, str) else ""
         try:
             reason = "; ".join(flaws(backend))
-        except Exception as error:  # noqa: BLE001 - a stranger's class may raise on any look at it
+        except Exception as error:  # noqa: BLE001 - third-party code may raise on any access
             self._refuse(origin, version, error, backend=name)
             return
         if not reason and name in self.installed:
@@ -303,7 +303,7 @@ def _unread(what: str, error: OSError) -> str:
 def _misfits(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
     """Everything that keeps the hooks of a plugin from being called, each in one clause.
 
-    pluggy would find the first two as well; its text tells of its own inside and not how to mend it.
+    pluggy would find the first two as well, but its messages do not say how to fix them.
     """
     for name in dir(plugin):
         found = registry.parse_hookimpl_opts(plugin, name)
@@ -312,7 +312,7 @@ def _misfits(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
         hook = found.get("specname") or name
         if hook not in _HOOKS:
             if not found.get("optionalhook"):
-                import difflib  # 0.2 MB, only where somebody has misspelt something
+                import difflib  # 0.2 MB, only after a misspelling
 
                 close = difflib.get_close_matches(hook, _HOOKS, n=1)
                 yield f"unknown hook {hook}" + (f" (did you mean {close[0]}?)" if close else "")
@@ -349,7 +349,7 @@ def _optional(function: object) -> Iterator[str]:
 class _Uncached(SourceFileLoader):
     """Compiles a drop-in each time: byte code beside it would hide an edit made within one second.
 
-    The code is the text that was read when the file was checked, whatever is in the file by now.
+    The code is the text that was read when the file was checked, even if the file has changed since.
     """
 
     def __init__(self, fullname: str, path: str, text: bytes) -> None:
@@ -422,7 +422,7 @@ def flaws(backend: Any) -> Iterable[str]:
 
 
 def _resource_flaws(backend: type[Backend]) -> Iterator[str]:
-    """What is wrong with what a backend wants to be told in entries of resources."""
+    """What is wrong with the options that a backend adds to entries of resources."""
     wanted: Any = backend.ResourceOptions
     if not (isinstance(wanted, type) and is_dataclass(wanted)):
         yield "ResourceOptions is not a dataclass"

@@ -18,6 +18,7 @@ from .runner import BackendRunner, HeldClaims
 from .scanner import Scanner
 from .scanner import State as ScannerState
 from .tasks import Tasks
+from .timing import NODE, Timing
 
 log = get(__name__)
 
@@ -40,8 +41,9 @@ class BackendManager:
         tasks: Tasks,
         metrics: Metrics,
         found: Callable[[float | None], None],
-        changed: Callable[[], None] = lambda: None,
-        held: HeldClaims = lambda: None,
+        changed: Callable[[], None],
+        held: HeldClaims,
+        timing: Timing = NODE,
     ) -> None:
         self.scanners: dict[str, Scanner] = {}
         self.provisioning: dict[str, Provisioning] = {}
@@ -51,6 +53,7 @@ class BackendManager:
         self._found = found
         self._changed = changed
         self._held = held
+        self._timing = timing
 
     def follow(self, settings: Settings, catalog: Catalog) -> None:
         """Makes the backends those that the settings need."""
@@ -75,7 +78,7 @@ class BackendManager:
                 continue
             before = running.runner if running else None
             runner = BackendRunner(backend, options, self._root, wanted, self._held, entries, before)
-            scanner = Scanner(runner, self._metrics, self._found, running)
+            scanner = Scanner(runner, self._metrics, self._found, running, self._timing)
             if running:
                 self._stop(name)
             self._metrics.backend_added(name)
@@ -126,11 +129,11 @@ class BackendManager:
             provisioning.close()
 
     def _provision(self, name: str, scanner: Scanner) -> None:
-        """Has one that is kept for good: a call that hangs keeps later ones waiting, with any options."""
+        """Keeps one object for good: a call that hangs delays later ones, whatever their options."""
         if name in self.provisioning:
             self.provisioning[name].follow(scanner)
         else:
-            self.provisioning[name] = Provisioning(scanner, self._provisioned)
+            self.provisioning[name] = Provisioning(scanner, self._provisioned, self._timing)
         self._provisioned(name)
         if not self._tasks.named(f"provision {name}"):
             self._tasks.spawn(f"provision {name}", self.provisioning[name].run)

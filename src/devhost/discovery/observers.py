@@ -25,12 +25,10 @@ from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 from .catalog import Catalog, InstalledObserver, Refusal
 from .tasks import Tasks
+from .timing import NODE, Timing
 from .worker import WorkerThread
 
 log = get(__name__)
-
-DEADLINE = 5.0
-"""Seconds one call of a hook may take before the observer counts as hung."""
 
 MOST = 1000
 """News in one call at most, so that the deadline means the same for every node."""
@@ -40,19 +38,6 @@ LIMIT = 20_000
 
 PATIENCE = 5
 """Failures in a row after which an observer is paused."""
-
-FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
-"""Seconds; each pause without a success in between is twice as long as the one before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long and how often an observer may fail, and how much may wait for it."""
-
-    deadline: float
-    queue: int
-    first_pause: float
-    longest_pause: float
 
 
 class State(StrEnum):
@@ -124,11 +109,13 @@ class Observer:
         plugin: InstalledObserver,
         metrics: Metrics,
         changed: Callable[[], None],
-        limits: Limits,
+        timing: Timing,
+        queue: int,
     ) -> None:
         self.plugin = plugin
         self.condition = Condition()
-        self._limits = limits
+        self._timing = timing
+        self._limit = queue
         self._metrics = metrics
         self._changed = changed
         self._worker = WorkerThread(f"observe-{Path(plugin.name).stem}")
@@ -139,7 +126,7 @@ class Observer:
         self._news = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
-        self._backoff = Backoff(limits.first_pause, limits.longest_pause)
+        self._backoff = Backoff(*timing.observer_pauses)
         self._failed_in_a_row = 0
         self._pause = Incident()
         self._logged: set[tuple[str, str]] = set()
@@ -160,7 +147,7 @@ class Observer:
             return
         self._queue.append(_Waiting(batch))
         self._waiting += batch.count
-        if self._waiting > self._limits.queue:
+        if self._waiting > self._limit:
             self._drop()
         if self.condition.state is State.OK:
             self._settled.clear()
@@ -215,9 +202,9 @@ class Observer:
         hook = batch.kind.hook
         self.condition.calls += 1
         try:
-            error = await self._worker.call(self._limits.deadline, call)
+            error = await self._worker.call(self._timing.observer, call)
         except BackendTimeout:
-            reason = f"{hook} did not return within {self._limits.deadline:g} s"
+            reason = f"{hook} did not return within {self._timing.observer:g} s"
             self._failed(ObserverFailure.TIMEOUT, hook, "", reason)
         else:
             if error is None:
@@ -256,7 +243,7 @@ class Observer:
 
     def _drop(self) -> None:
         dropped = 0
-        while self._waiting > self._limits.queue and len(self._queue) > 1:
+        while self._waiting > self._limit and len(self._queue) > 1:
             left = self._queue.popleft().left
             self._waiting -= left
             dropped += left
@@ -265,7 +252,7 @@ class Observer:
         if not self._overflowed:
             self._overflowed = True
             log.warning(
-                "observer is too slow, news are dropped", observer=self.plugin.name, limit=self._limits.queue
+                "observer is too slow, news are dropped", observer=self.plugin.name, limit=self._limit
             )
         self._missed += dropped
         self.condition.dropped += dropped
@@ -286,17 +273,19 @@ class Observers:
     Args:
         tasks: where each of them runs.
         changed: called when the condition of one changed.
-        limits: for each of them; those of the constants here if not given.
+        queue: news that wait for one of them at most.
     """
 
     def __init__(
         self,
         tasks: Tasks,
         metrics: Metrics,
-        changed: Callable[[], None] = lambda: None,
-        limits: Limits | None = None,
+        changed: Callable[[], None],
+        timing: Timing = NODE,
+        queue: int = LIMIT,
     ) -> None:
-        self._limits = limits or Limits(DEADLINE, LIMIT, FIRST_PAUSE, LONGEST_PAUSE)
+        self._timing = timing
+        self._limit = queue
         self._tasks = tasks
         self._metrics = metrics
         self._changed = changed
@@ -350,7 +339,9 @@ class Observers:
 
     def _add(self, plugin: InstalledObserver, known: Iterable[Batch]) -> None:
         self._metrics.observer_added(plugin.name)
-        observer = self._running[plugin.name] = Observer(plugin, self._metrics, self._changed, self._limits)
+        observer = self._running[plugin.name] = Observer(
+            plugin, self._metrics, self._changed, self._timing, self._limit
+        )
         for batch in known:
             observer.publish(batch)
         self._tasks.spawn(f"observer {plugin.name}", observer.run)

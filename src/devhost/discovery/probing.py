@@ -19,9 +19,7 @@ from devhost.backend.model import HEALTHY, Device, Health
 
 from .reconciler import Clock, Reconciler, Retry
 from .runner import BackendRunner
-
-APART = 5.0
-"""Least seconds between two probes, whatever asks for them."""
+from .timing import Timing
 
 REST = 4.0
 """How many times its own duration follows a probe as a pause: probes take a fifth of the time at most."""
@@ -59,7 +57,6 @@ class Probing:
     Args:
         runner: the backend in service.
         probed: called after each probe, with the error if it failed.
-        resync: seconds between probes when nothing asks for one.
         predecessor: the probes of the same devices until now; their verdicts hold until there is an answer.
         clock: a fake one in tests.
     """
@@ -68,13 +65,13 @@ class Probing:
         self,
         runner: BackendRunner,
         probed: Callable[[BackendError | None], None],
-        resync: float,
+        timing: Timing,
         predecessor: Probing | None,
         clock: Clock,
     ) -> None:
         self._runner = runner
         self._probed = probed
-        self._resync = resync
+        self._resync = timing.resync
         self._clock = clock
         self.failing: FailureStreak = replace(predecessor.failing) if predecessor else FailureStreak()
         self.unhealthy: Mapping[str, Health] = predecessor.unhealthy if predecessor else {}
@@ -87,9 +84,9 @@ class Probing:
         self._judged: Mapping[str, Device] = {}  # as they were when a verdict was given, the same
         self._probes = Reconciler(
             self._probe,
-            backoff=Backoff(APART, 30.0),
+            backoff=Backoff(timing.between_probes, 30.0),
             first=None,
-            pacer=Pacer(REST, APART, LONGEST_REST),
+            pacer=Pacer(REST, timing.between_probes, LONGEST_REST),
             wakeable=False,
             clock=clock,
         )

@@ -22,15 +22,10 @@ from devhost.telemetry.log import get
 
 from .reconciler import LOOP_CLOCK, Clock, Reconciler, Retry
 from .scanner import Scanner
+from .timing import NODE, Timing
 from .worker import WorkerThread
 
 log = get(__name__)
-
-DEADLINE = 60.0
-"""Seconds one ``provision`` may take before it counts as hung: adapters take a second for a few functions."""
-
-RESYNC = 60.0
-"""Seconds between calls that succeed: a safeguard against hardware that went and came back unnoticed."""
 
 AFTER_EVENT = 0.2
 """Seconds between an event and the call it leads to: events come in bursts, the call's own among them."""
@@ -63,7 +58,6 @@ class Provisioning:
     Args:
         scanner: of the backend in service; :meth:`follow` exchanges it.
         changed: called with the backend's name when the condition changed.
-        deadline: seconds one call may take.
         clock: a fake one in tests.
     """
 
@@ -71,15 +65,14 @@ class Provisioning:
         self,
         scanner: Scanner,
         changed: Callable[[str], None],
-        *,
-        deadline: float = DEADLINE,
+        timing: Timing = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.name = scanner.runner.name
         self.condition = Condition(State.WAITING, "the backend has not answered yet", time.time())
         self._scanner = scanner
         self._changed = changed
-        self._deadline = deadline
+        self._timing = timing
         self._worker = WorkerThread(f"{self.name}-provision", f"backend {self.name}", "when provisioning")
         self._has_complained = False
         self._failure = Incident()
@@ -119,17 +112,17 @@ class Provisioning:
         if failure is not None:
             # An event cannot change what the kernel refused, but it can bring what the backend waits for.
             raise Retry(wakeable=isinstance(failure, NotYet))
-        return RESYNC
+        return self._timing.provision_resync
 
     async def _call(self, scanner: Scanner) -> BackendError | None:
         """Calls once; returns what was raised."""
         try:
-            await scanner.runner.provision(self._worker, self._deadline)
+            await scanner.runner.provision(self._worker, self._timing.provision)
         except NotYet as error:
             self._show(State.WAITING, error.message)
             return error
         except BackendTimeout as error:
-            self._show(State.FAILED, f"it goes on for more than {self._deadline:g} s")
+            self._show(State.FAILED, f"it goes on for more than {self._timing.provision:g} s")
             return error
         except BackendError as error:
             self._show(State.FAILED, error.message)

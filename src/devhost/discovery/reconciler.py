@@ -159,7 +159,7 @@ class Reconciler:
         self._timed_for = math.inf
         """When the pass is due that the last one, or its failure, has asked for."""
         self._free_at = -math.inf
-        """Before this no pass runs, whoever asks for it."""
+        """Before this no pass runs, even if one is due."""
         self._holding = False
         """Whether wakes have to wait for the end of the back-off."""
         self._restarted = False
@@ -214,7 +214,7 @@ class Reconciler:
                 finished = True
             finally:
                 if not finished:
-                    self.wake(0.0)
+                    self._woken_for = -math.inf
             ended = self._clock.time()
             if self._pacer:
                 self._pacer.ran(began, ended)
@@ -239,7 +239,7 @@ class Reconciler:
         return math.inf if again is None else self._clock.time() + again
 
     async def _due(self) -> bool:
-        """Waits until a pass is due; false once there are to be no more."""
+        """Waits until a pass is due; false once it is stopped."""
         await asyncio.sleep(0)  # passes that follow each other leave the loop to others
         while not self._stopped:
             wanted = self._timed_for if self._holding else min(self._timed_for, self._woken_for)

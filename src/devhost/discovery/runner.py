@@ -52,8 +52,8 @@ def arguments(backend: object, subject: object, options: Sequence[object]) -> An
 
     Args:
         subject: the devices, or the one device, that the call is about.
-        options: values of ``ResourceOptions``, the right one first. When a drop-in was edited, the object
-            that still serves is the one of before: it takes the first value that is of its own class.
+        options: values of ``ResourceOptions``, the right one first. After a drop-in was edited, the old
+            object still serves for a moment: it takes the first value of its own class.
 
     Raises:
         BackendError: none of them is.
@@ -75,7 +75,7 @@ class ServiceContext:
         name: str,
         root: Path,
         wanted: Collection[str] = (),
-        held: HeldClaims = lambda: None,
+        held: HeldClaims | None = None,
         entries: Collection[object] = (),
     ) -> None:
         self.log = logging.getLogger(f"devhost.backend.{name}")
@@ -87,7 +87,7 @@ class ServiceContext:
 
     def held(self) -> frozenset[str] | None:
         """What containers use now; ``None`` while that is not known."""
-        return self._held()
+        return self._held() if self._held else None
 
     async def run_blocking(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call of ``watch()`` off the loop, with a deadline."""
@@ -118,7 +118,7 @@ class BackendRunner:
         options: object,
         root: Path,
         wanted: Collection[str] = (),
-        held: HeldClaims = lambda: None,
+        held: HeldClaims | None = None,
         entries: Collection[object] = (),
         predecessor: BackendRunner | None = None,
     ) -> None:
@@ -257,7 +257,7 @@ class BackendRunner:
         return backend.allocate(*arguments(backend, devices, options), **told)
 
     def device_info(self, device: Device, options: Sequence[object] = ()) -> Mapping[str, object] | None:
-        """What network plugins are told of a device; ``None`` for nothing. Call it through :meth:`serve`.
+        """The device information for network plugins; ``None`` for nothing. Call it through :meth:`serve`.
 
         Args:
             options: see :func:`arguments`.
@@ -406,7 +406,7 @@ class BackendRunner:
         except BackendTimeout:
             raise
         except BackendError as error:
-            # The backend's own sentence, which may come in any shape and in a class of its own.
+            # The backend's own message, in any shape and perhaps of a class that the backend defines.
             kind = next(kind for kind in (AllocationError, NotYet, BackendError) if isinstance(error, kind))
             raise kind(words(error) or type(error).__name__) from error
         except Exception as error:

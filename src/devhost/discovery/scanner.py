@@ -4,8 +4,8 @@ A scan finds which devices exist, a probe (:mod:`.probing`) which of them are he
 other, with one exception: the first list waits for the first probe, so that a device known to be unhealthy
 is not offered for a moment after each start.
 
-A failing backend keeps its last list. Once it has failed for :data:`STALE_AFTER` its devices are Unhealthy,
-with its error as the reason, until its first answer.
+A failing backend keeps its last list. Once it has failed for :attr:`.Timing.stale_after` its devices
+are Unhealthy, with its error as the reason, until its first answer.
 """
 
 from __future__ import annotations
@@ -28,24 +28,13 @@ from .health import HealthTracker
 from .probing import FailureStreak, Probing
 from .reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
 from .runner import BackendRunner
+from .timing import NODE, Timing
 from .validation import RefusedDevice, valid_devices
 
 log = get(__name__)
 
-RESYNC = 60.0
-"""Seconds between scans of everything, and between probes: a safeguard against lost events."""
-
-MISSING_RESYNC = 5.0
-"""The same while some device waits for a host path that was missing when a pod needed it."""
-
-STALE_AFTER = 30.0
-"""Seconds a backend may fail before its devices are no longer considered healthy."""
-
-SILENCE = 60.0
-"""Seconds after which an event source that had failed counts as working although no event has arrived."""
-
 EVENT_LIMIT = 1000
-"""Events kept for one scan; beyond it the backend is told that anything may have changed."""
+"""Events kept for one scan; beyond it the backend gets the event that anything may have changed."""
 
 LOGGED = 20
 """Refused devices that the log names at most after one scan."""
@@ -95,11 +84,13 @@ class Scanner:
         metrics: Metrics,
         found: Callable[[float | None], None],
         predecessor: Scanner | None = None,
+        timing: Timing = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.runner = runner
         self._metrics = metrics
         self._found = found
+        self._timing = timing
         self._clock = clock
         self.devices: Mapping[str, Device] = {}
         self.requested: frozenset[str] = frozenset()
@@ -154,7 +145,7 @@ class Scanner:
         self._probing: Probing | None = None
         if runner.probes:
             before = predecessor._probing if predecessor else None
-            self._probing = Probing(runner, self._probed, RESYNC, before, clock)
+            self._probing = Probing(runner, self._probed, timing, before, clock)
 
     @property
     def listed(self) -> bool:
@@ -209,7 +200,9 @@ class Scanner:
     def _resync_at(self) -> float:
         if self._resynced_at is None:
             return self._clock.time()
-        return self._resynced_at + (MISSING_RESYNC if self.health.missing_paths else RESYNC)
+        return self._resynced_at + (
+            self._timing.missing_resync if self.health.missing_paths else self._timing.resync
+        )
 
     async def probe(self) -> None:
         """Probes beside :meth:`run`; ends at once if the backend has no probe, else never by itself."""
@@ -239,7 +232,7 @@ class Scanner:
 
     async def _forward(self, events: AsyncIterator[Event]) -> None:
         # a source that stays open works even if it is silent: on most nodes nothing happens for days
-        timer = self._clock.call_at(self._clock.time() + SILENCE, self._event_source_works)
+        timer = self._clock.call_at(self._clock.time() + self._timing.silence, self._event_source_works)
         try:
             async for event in events:
                 self._event_source_works()
@@ -340,10 +333,12 @@ class Scanner:
         before = condition.state, condition.reason, self.health.stale
         state = State.DEGRADED if streaks else State.OK
         condition.reason = streaks[0].reason if streaks else ""
-        stale = (streak.reason for streak in streaks if now - streak.since >= STALE_AFTER)
+        stale = (streak.reason for streak in streaks if now - streak.since >= self._timing.stale_after)
         self.health.stale = next(stale, "")
         fresh = bool(streaks) and not self.health.stale
-        self._judge_in(min(streak.since for streak in streaks) + STALE_AFTER - now if fresh else None)
+        self._judge_in(
+            min(streak.since for streak in streaks) + self._timing.stale_after - now if fresh else None
+        )
         if state is not condition.state:
             if state is State.OK and self._degraded.over():
                 log.info("backend is back", backend=self.runner.name, devices=len(self.devices))

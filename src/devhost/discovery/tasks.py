@@ -14,7 +14,7 @@ from devhost.telemetry.log import get
 log = get(__name__)
 
 LONGEST_PAUSE = 60.0
-"""Seconds a task that fails again and again is left at most; one that has run for longer begins anew."""
+"""Longest pause in seconds before a failed task starts again; one that ran for longer starts over."""
 
 Work = Callable[[], Coroutine[None, None, None]]
 

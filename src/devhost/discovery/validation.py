@@ -65,7 +65,7 @@ def _canonical(device: Device, before: Device | None) -> Device:
     if reasons != device.unusable_for:
         device = replace(device, unusable_for=reasons)
     if any(node < 0 for node in device.numa_nodes):
-        # The kernel's -1 means "no node"; the kubelet would take it as a node of its own.
+        # The kernel's -1 means "no node"; the kubelet would take it for another node.
         device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
     return before if before is not None and before == device else device
 

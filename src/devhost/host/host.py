@@ -100,7 +100,7 @@ class Host:
         # what exists, and who holds it
         self.allocations = Allocations(time.monotonic, self.replan)
         self.backends = BackendManager(
-            root, self.tasks, metrics, self.replan, changed, self.allocations.claims_in_use
+            root, self.tasks, metrics, self.replan, changed, self.allocations.claims_in_use, timing.discovery
         )
         self.monitors = Monitors(self.backends, root, changed)
 
@@ -115,7 +115,7 @@ class Host:
         # what is served, and what others learn of it
         self.services = Services(self.tasks, self._retired)
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
-        self.observers = Observers(self.tasks, metrics, changed)
+        self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
         self.publisher = EventPublisher(self.observers, self.allocations, self.configuration, self.services)
         self.shortages = Shortages(settings, self.discoveries)
         self.orphans = Orphans(self.allocations, self.services, self.discoveries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.kubelet.timing import Timing as KubeletTiming
 
 
@@ -25,6 +26,9 @@ class Timing:
 
     flush: float = 1.0
     """For observers, meanwhile, to receive what is still queued for them."""
+
+    discovery: DiscoveryTiming = field(default_factory=DiscoveryTiming)
+    """Of scans, probes and observers."""
 
     kubelet: KubeletTiming = field(default_factory=KubeletTiming)
     """Of everything that talks to the kubelet."""
