@@ -140,3 +140,11 @@ def test_every_entry_is_in_exactly_one_part(old: Settings, new: Settings) -> Non
     assert sorted(names([*found.removed, *kept])) == sorted(names(old.resources))
     assert bool(found) == (old.resources != new.resources)
     assert "\n" not in str(found)
+
+
+def test_an_edit_of_one_of_two_entries_with_one_name_is_noticed() -> None:
+    old = settings(entry("a", 0), entry("a", 1))
+    new = settings(entry("a", 0, Prefer.PACK), entry("a", 1))
+    found = difference(old, new)
+    assert [(change.new.index, change.keys) for change in found.changed] == [(0, ("prefer",))]
+    assert names(found.unchanged) == ["a"]

@@ -72,8 +72,8 @@ class Container:
     """Devices of which nobody could tell since devhost restarted that this container has them."""
 
 
-class Sold(AssertionError):
-    """A thing went to two."""
+class AllocatedTwice(AssertionError):
+    """One thing was given to two containers."""
 
 
 @dataclass
@@ -260,13 +260,13 @@ class Node:
                     for key, device in devices.items():
                         if key != mine:
                             if meet(had, device):
-                                raise Sold(f"{name} offers {key}, {container} has {mine}")
+                                raise AllocatedTwice(f"{name} offers {key}, {container} has {mine}")
                         elif name != container.resource:
                             shared = not (exclusive[name] or container.exclusive)
                         else:
                             shared = not container.alone and self.replicas(name, devices) > 1
                         if key == mine and not shared:
-                            raise Sold(f"{name} offers {key} as {token}, which {container} has")
+                            raise AllocatedTwice(f"{name} offers {key} as {token}, which {container} has")
 
     def replicas(self, name: str, devices: dict[tuple[str, str], Device]) -> int:
         """How often a resource hands out a token with these devices."""

@@ -1,4 +1,4 @@
-"""Ten thousand random histories, in none of which one thing goes to two containers."""
+"""Ten thousand random histories, in none of which one thing is given to two containers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = 14
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_happens_nothing_is_sold_twice(part: int) -> None:
+def test_no_history_gives_one_thing_to_two_containers(part: int) -> None:
     for number in range(part, HISTORIES, PARTS):
         dice = random.Random(number)
         node = Node(dice)

@@ -16,7 +16,7 @@ from devhost.backend.model import Device, unhealthy
 from devhost.backend.where import Block, Range, Term, Text, Where, holds
 from devhost.kubelet import messages
 from devhost.planning import naming, plan
-from devhost.planning.plan import Plan, RefusalKind, explain, make_plan
+from devhost.planning.plan import Plan, RefusalKind, explain, listed_bytes, make_plan
 from devhost.planning.settings import (
     MAX_REPLICAS,
     Of,
@@ -176,9 +176,7 @@ def test_a_templated_name_is_legal_and_stands_for_one_value(found: Found, config
 @promise
 @given(found_by(), configurations(), st.integers(0, 400))
 def test_no_list_is_longer_than_the_limit(found: Found, config: Settings, limit: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "LIST_LIMIT", limit)
-        made = make_plan(found, config)
+    made = make_plan(found, config, list_limit=limit)
     for resource in made.resources.values():
         assert encoded(resource) <= limit
 
@@ -191,9 +189,8 @@ def test_a_list_one_byte_longer_than_the_limit_is_refused(
     device = Device("d" * length, numa_nodes=tuple(nodes))
     entry = ResourceSettings(0, "example.com/a", "one", share=Share(replicas))
     size = encoded(plan_of(entry, one=[device]).resources["example.com/a"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "LIST_LIMIT", size - 1)
-        assert refusal(plan_of(entry, one=[device]))[1] is RefusalKind.FULL
+    made = make_plan({"one": [device]}, Settings((entry,)), list_limit=size - 1)
+    assert refusal(made)[1] is RefusalKind.FULL
 
 
 @promise
@@ -204,9 +201,8 @@ def test_devices_together_take_the_room_of_their_tokens_only(
     devices = [Device(f"d{number}", numa_nodes=tuple(nodes)) for number in range(count)]
     entry = ResourceSettings(0, "example.com/a", "one", share=Share(replicas, of=Of.ALL))
     size = encoded(plan_of(entry, one=devices).resources["example.com/a"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "LIST_LIMIT", size - 1)
-        assert len(plan_of(entry, one=devices).refusals) == count
+    made = make_plan({"one": devices}, Settings((entry,)), list_limit=size - 1)
+    assert len(made.refusals) == count
 
 
 def test_devices_without_topology_take_less_room_in_the_list() -> None:
@@ -215,10 +211,9 @@ def test_devices_without_topology_take_less_room_in_the_list() -> None:
     bare = replace(near, topology=False)
     sizes = [encoded(plan_of(entry, one=devices).resources["example.com/a"]) for entry in (near, bare)]
     assert sizes[1] < sizes[0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "LIST_LIMIT", plan.listed_bytes(2, 0) * 3)
-        assert not plan_of(bare, one=devices).refusals
-        assert plan_of(near, one=devices).refusals
+    limit = listed_bytes(2, 0) * 3
+    assert not make_plan({"one": devices}, Settings((bare,)), list_limit=limit).refusals
+    assert make_plan({"one": devices}, Settings((near,)), list_limit=limit).refusals
 
 
 @promise
@@ -316,13 +311,11 @@ def test_the_first_override_that_takes_a_device_decides_its_replicas() -> None:
     assert [offer.replicas for offer in made.resources["example.com/a"].offers] == [5, 3]
 
 
-def test_a_device_past_the_limit_is_refused_and_smaller_ones_still_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(plan, "LIST_LIMIT", 100)
+def test_a_device_past_the_limit_is_refused_and_smaller_ones_still_fit() -> None:
     many = (Block((Term("index", (Range(1, 1),)),)),)
     entry = ResourceSettings(0, "example.com/a", "b", share=Share(1, (ReplicaOverride(many, 50),)))
-    made = plan_of(entry, b=[Device("a"), Device("b", {"index": 1}), Device("c")])
+    devices = [Device("a"), Device("b", {"index": 1}), Device("c")]
+    made = make_plan({"b": devices}, Settings((entry,)), list_limit=100)
     assert [offer.device.id for offer in made.resources["example.com/a"].offers] == ["a", "c"]
     reason = "the device list of example.com/a would pass the kubelet's limit of 4 MiB"
     assert refusal(made) == ("b", RefusalKind.FULL, reason)

@@ -359,27 +359,19 @@ async def test_nothing_is_listed_while_other_devices_keep_the_file_from_being_wr
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
 
 
-async def test_a_device_that_is_plugged_in_again_is_healthy_as_soon_as_it_is_listed(
-    rig, kubelet, specs, monkeypatch
-):
-    unwell = []
+async def test_a_device_that_is_plugged_in_again_is_healthy_as_soon_as_it_is_listed(rig, kubelet, specs):
+    reasons = []
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         first, second = rig.scripts["toy"].devices
         rig.change("toy", [first])
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
-        judge = host.services[TOY]._injection._verdict
-
-        def judged(device, *, listed):
-            verdict = judge(device, listed=listed)
-            unwell.extend([verdict.reason] if verdict.reason else [])
-            return verdict
-
-        monkeypatch.setattr(host.services[TOY]._injection, "_verdict", judged)
+        inventory = host.services[TOY].inventory
+        inventory.subscribe(lambda: reasons.append(inventory.snapshot.entries["d1"].health.reason))
         rig.change("toy", [first, replace(second)])
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        assert not unwell
+        assert reasons[-1] == "" and injector.WRITING not in reasons
 
 
 async def test_a_sick_device_is_listed_with_its_reason_though_no_file_names_it(rig, kubelet, specs):

@@ -125,7 +125,6 @@ async def test_while_it_is_not_known_who_holds_what_no_file_is_cleared_away(rig,
         await rig.until(lambda: rig.host.ready()[0])
         rig.host.reload()
         await rig.until(lambda: rig.host.generation == 2)
-        rig.host.cdi_garbage.wake()
     assert stale.exists()
 
 

@@ -60,6 +60,15 @@ async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig,
         ]
 
 
+async def test_of_two_entries_with_one_name_each_is_logged(rig, kubelet, records):
+    line = f"name: {TOY}, backend: toy, where: {{model: nothing-%s}}"
+    rig.write(line % 1, line % 2)
+    async with rig.running():
+        await rig.until(lambda: len(records.of("entry has no devices")) >= 2)
+        logged = [fields["entry"] for _, fields in records.of("entry has no devices")]
+        assert logged == ["resources[0]", "resources[1]"]
+
+
 async def test_an_optional_entry_without_devices_is_no_problem(rig, kubelet, records):
     rig.write(f"name: {TOY}, backend: toy, optional: true, where: {{model: X100, index: 0-9}}")
     async with rig.running() as host:

@@ -184,15 +184,21 @@ class Plan:
                 yield resource
 
 
-def make_plan(found: Mapping[str, Sequence[Device]], settings: Settings, held: Sequence[Held] = ()) -> Plan:
+def make_plan(
+    found: Mapping[str, Sequence[Device]],
+    settings: Settings,
+    held: Sequence[Held] = (),
+    list_limit: int = LIST_LIMIT,
+) -> Plan:
     """Assigns devices to resources.
 
     Args:
         found: every device that exists now, by the name of the backend that found it.
         settings: the whole configuration.
         held: what containers have now; it may be gone, and held through resources that no longer exist.
+        list_limit: bytes that the device list of a resource may have.
     """
-    planner = _Planner(ClaimIndex(held) if held else None)
+    planner = _Planner(ClaimIndex(held) if held else None, list_limit)
     ordered = {name: sorted(devices, key=lambda device: device.id) for name, devices in found.items()}
     for entry in settings.resources:
         planner.entry(entry, ordered.get(entry.backend, ()))
@@ -236,8 +242,9 @@ def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
 class _Planner:
     """The state of one run through the entries."""
 
-    def __init__(self, held: ClaimIndex | None) -> None:
+    def __init__(self, held: ClaimIndex | None, list_limit: int) -> None:
         self._held = held
+        self._list_limit = list_limit
         self.offers: dict[str, list[Offer]] = {}
         self.owners: dict[str, ResourceSettings] = {}
         self.refusals: list[Refusal] = []
@@ -328,7 +335,7 @@ class _Planner:
             number = _numbered(replicas) if replicas > 1 else 0
             each = listed_bytes(len(device.id) + number, len(device.numa_nodes) if entry.topology else 0)
         size = self._sizes.get(name, 0) + replicas * each
-        if size > LIST_LIMIT:
+        if size > self._list_limit:
             return f"the device list of {name} would pass the kubelet's limit of 4 MiB"
         self._sizes[name] = size
         return ""
