@@ -94,7 +94,7 @@ async def serve(options: Options) -> None:
     metrics, status_page = None, None
     if listen is not None:
         from devhost.telemetry.page.serving import StatusPage
-        from devhost.telemetry.prometheus import PrometheusMetrics  # only where somebody reads them
+        from devhost.telemetry.prometheus import PrometheusMetrics  # only if they are served
 
         metrics = PrometheusMetrics()
         status_page = StatusPage(lambda: status(host), pods=bool(options.show_pods))
