@@ -282,7 +282,7 @@ async def test_a_kubelet_that_is_killed(node: ReadingNode, crash: bool) -> None:
     found = len(node.log(message="kubelet socket found"))
     await node.kubelet.stop(crash)
     if crash:
-        silent = f"nobody listens on {node.kubelet.socket}"
+        silent = f"no process listens on {node.kubelet.socket}"
         await node.until(lambda: [one["reason"] for one in node.problems("resource")] == [silent])
         assert await everywhere(node, "resource", RESOURCE) == [silent]
         assert node.document()["resources"][0]["lastError"] == silent

@@ -122,7 +122,7 @@ async def test_a_kubelet_socket_on_which_nobody_listens_is_tried_again(rig, kube
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services, WAIT)
         standing = host.services[TOY].registration.standing
-        await rig.until(lambda: standing.error == f"nobody listens on {kubelet.socket}", WAIT)
+        await rig.until(lambda: standing.error == f"no process listens on {kubelet.socket}", WAIT)
         await kubelet.start()
         await served(kubelet, toy=2)
         await rig.until(lambda: standing.error == "", WAIT)  # the list may come before the answer to Register

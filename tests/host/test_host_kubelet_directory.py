@@ -181,7 +181,7 @@ async def test_a_kubelet_that_hangs_up_during_register_is_said_to_have_gone(rig,
     async with server, rig.running() as host:
         await rig.until(lambda: TOY in host.services)
         await rig.until(lambda: standing(host).error)
-        begins = ("the kubelet went away during Register:", "nobody answers on the kubelet's socket:")
+        begins = ("the kubelet went away during Register:", "no process answers on the kubelet's socket:")
         assert standing(host).error.startswith(begins)
 
 

@@ -57,7 +57,7 @@ async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
 
 
 @pytest.mark.parametrize(
-    ("listening", "reason"), [(True, "no answer within 0.2 s"), (False, "nobody listens on it")]
+    ("listening", "reason"), [(True, "no answer within 0.2 s"), (False, "no process listens on it")]
 )
 async def test_a_socket_that_is_not_ours_any_more_is_named_and_fails_the_probe(host, listening, reason):
     with put_in_place(host.services.sockets()[TOY], listening=listening):
@@ -151,7 +151,7 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(
     class Mended(SelfCheck):
         async def _call(self, path: Path) -> str:
             asked.append(path)
-            return "nobody listens on it" if len(asked) <= 20 else ""
+            return "no process listens on it" if len(asked) <= 20 else ""
 
     again = Timing(verdict_holds=0.0, self_check_again=0.2)
     own = Mended(lambda: {TOY: Path("a.sock")}, lambda: said.append(own.trouble), timing=again)
@@ -165,7 +165,7 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(
     assert len(asked) == 21
     await asyncio.sleep(0.2)
     assert len(asked) == 21
-    assert said == [f"own socket does not answer: {TOY} (nobody listens on it)", ""]
+    assert said == [f"own socket does not answer: {TOY} (no process listens on it)", ""]
 
 
 async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):

@@ -1,7 +1,7 @@
 """What is wrong now, from the parts of a host, in the words of the log.
 
-Status, page, metrics and probes all show this list, so that whoever has found a reason in one of them can
-search for it in the others. It is made anew whenever somebody asks, and looks at each token once.
+Status, page, metrics and probes all show this list, so that a reason found in one of them can
+be searched for in the others. It is made for each request, and looks at each token once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
 """Every kind, the most important first."""
 
-MORE_ILL = "more devices are unhealthy"
+MORE_UNHEALTHY = "more devices are unhealthy"
 
 MOST = 100
 """Problems shown at most."""
@@ -38,9 +38,9 @@ NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, or ``count`` of them that nobody would read one by one.
+    """One thing that is wrong, or ``count`` of them that are not listed one by one.
 
-    ``since`` is wall-clock seconds, ``None`` where nobody noted it.
+    ``since`` is wall-clock seconds, ``None`` if unknown.
     """
 
     kind: ProblemKind
@@ -60,7 +60,9 @@ class Problems:
 
 def problems(host: Host) -> Problems:
     """What is wrong now."""
-    devices = [problem for name, found in _ill(host) for problem in _first(found, NAMED, name, MORE_ILL)]
+    devices = [
+        problem for name, found in _unhealthy(host) for problem in _first(found, NAMED, name, MORE_UNHEALTHY)
+    ]
     others = [
         *_config(host),
         *_kubelet(host),
@@ -82,15 +84,15 @@ def problems(host: Host) -> Problems:
     for problem in (*others, *devices):
         counts[problem.kind] += problem.count
     # of what is too much, devices go first: there may be any number of them
-    few = _first(devices, max(0, MOST - len(others) - 1), "", MORE_ILL)
+    few = _first(devices, max(0, MOST - len(others) - 1), "", MORE_UNHEALTHY)
     shown = sorted((*others, *few), key=lambda problem: KINDS.index(problem.kind))
     if len(shown) > MOST:
         shown = _first(shown, MOST - 1, "", "more problems")
-    return Problems([_told(problem) for problem in shown], counts)
+    return Problems([_printable(problem) for problem in shown], counts)
 
 
-def _told(problem: Problem) -> Problem:
-    """As the log tells it: what a device or a driver calls things may hold anything."""
+def _printable(problem: Problem) -> Problem:
+    """As in the log: names of devices and drivers may contain anything."""
     return replace(problem, subject=printable(problem.subject), reason=printable(problem.reason))
 
 
@@ -128,18 +130,18 @@ def _allocations(host: Host) -> list[Problem]:
     return _first(found, NAMED, "", "more allocations are forgotten")
 
 
-def _ill(host: Host) -> Iterator[tuple[str, list[Problem]]]:
+def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
     """By resource: unhealthy devices, and those that no list shows and a container has all the same."""
     missing = host.orphans.missing()
     for name in sorted(host.services.keys() | missing.keys()):
         service = host.services.get(name)
-        found = ill(service.inventory.snapshot) if service else {}
+        found = unhealthy_devices(service.inventory.snapshot) if service else {}
         for device, reason in missing.get(name, {}).items():
             found.setdefault(device, (reason, None))
         yield name, [Problem("device", f"{name} {one}", *why) for one, why in found.items()]
 
 
-def ill(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]:
+def unhealthy_devices(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]:
     """The unhealthy devices of a resource, each once: why, and since when in wall-clock seconds.
 
     A token may be unhealthy though its device is well: a container that has the device must not share it.

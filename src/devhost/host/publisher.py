@@ -63,7 +63,7 @@ class EventPublisher:
         self._degraded: dict[str, str] = {}
 
     def changed(self, resource: str, backend: str, changes: Changes) -> None:
-        """Devices of a resource came, went, fell ill or got well."""
+        """Devices of a resource appeared, left, became unhealthy or healthy."""
         if not self._observers:
             return
         before, after = changes.before, changes.after
@@ -89,7 +89,7 @@ class EventPublisher:
         )
 
     def allocated(self, resource: str, backend: str, given: Given) -> None:
-        """A container gets these tokens, and with each these devices; whoever had them has them no more."""
+        """A container gets these tokens, each with its devices; an earlier holder has released them."""
         if not self._observers:
             return
         before = [self._hands.pop((resource, token), ()) for token in given]
@@ -102,7 +102,7 @@ class EventPublisher:
         self._observers.publish(self._handed_out(now))
 
     def held(self) -> None:
-        """The ledger may say something else than before."""
+        """The allocations may have changed."""
         if not self._observers or self._allocations.held() is self._published:
             return
         known, self._hands = self._hands, self._in_hands()
@@ -119,7 +119,7 @@ class EventPublisher:
         self._observers.publish(self._named(named))
 
     def backends(self, conditions: Iterable[tuple[str, Condition]]) -> None:
-        """So the backends do now."""
+        """These are the conditions of the backends now."""
         states = dict(conditions)
         degraded = {name: c.reason for name, c in states.items() if c.state is State.DEGRADED}
         known, self._degraded = self._degraded, degraded
@@ -138,7 +138,7 @@ class EventPublisher:
             )
 
     def everything(self) -> Iterator[Batch]:
-        """What somebody must be told who begins to listen now."""
+        """What a new observer must learn first."""
         if not self._observers:
             self._hands = self._in_hands()
         for resource, backend, devices in self._services.present():

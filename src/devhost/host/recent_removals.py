@@ -54,7 +54,7 @@ class RecentRemovals:
                 self._departed.pop(device, None)
 
     def settle(self, listed: Callable[[], Container[str]]) -> None:
-        """There is a new list; ``listed`` tells the devices in it, and is asked only if that matters."""
+        """There is a new list; ``listed`` gives the devices in it, and is called only if needed."""
         if not self._leaving:
             return
         there, now = listed(), self._wall()

@@ -1,4 +1,4 @@
-"""What the file wants and the node does not give: logged when it begins, when it changes, and when it ends.
+"""What the file wants and the node lacks: logged when it begins, when it changes, and when it ends.
 
 Three things: entries without devices, hardware without its driver, and devices that the plan refuses to an
 entry because of how the file is written.

@@ -1,4 +1,4 @@
-"""The status document of a host: what is known, put together when somebody asks."""
+"""The status document of a host: what is known, put together on request."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def status(host: Host) -> StatusDocument:
         },
         "entries": [described(standing) for standing in host.shortages.standings.all()],
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
-        "held": [_stranded(one) for one in host.orphans.found()],
+        "held": [_orphan(one) for one in host.orphans.found()],
         "backends": [
             _backend(name, d, host.provisioning.get(name), host.node_labels.standing.get(name))
             for name, d in sorted(host.discoveries.items())
@@ -107,7 +107,7 @@ def status(host: Host) -> StatusDocument:
 def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
     """Who holds what: resource, device and container, each once.
 
-    Devices, not tokens: a container with two shares of one device holds one. Where nobody knows which
+    Devices, not tokens: a container with two shares of one device holds one. While it is unknown which
     devices are behind a token it is what the token is named after.
     """
     for account in host.allocations.in_use():
@@ -124,7 +124,7 @@ def _behind(account: ResourceAllocations, token: str) -> list[str]:
     return sorted({device for _, device in account.devices_of(token)})
 
 
-def _stranded(one: Orphan) -> HeldStatus:
+def _orphan(one: Orphan) -> HeldStatus:
     return {
         "resource": one.resource,
         "id": one.token,

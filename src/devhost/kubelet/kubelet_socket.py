@@ -24,18 +24,18 @@ from .timing import NODE
 log = get(__name__)
 
 ABSENT = "kubelet.sock is absent: waiting for the kubelet"
-"""Why nothing is registered where the kubelet's directory has no socket."""
+"""Reason: the kubelet's directory has no socket."""
 
 NO_DIRECTORY = "the kubelet's directory does not exist: waiting for the kubelet"
-"""Why nothing is where not even that is there."""
+"""Reason: the directory is missing."""
 
 NOT_A_DIRECTORY = "the kubelet's directory is not a directory: something else is in its place"
-"""Why nothing is where a file has its name."""
+"""Reason: a file has its name."""
 
 REMOVED = (
     "the kubelet's directory was removed, and this container still has the old one: it has to start anew"
 )
-"""Why nothing ever will be: whoever has a directory mounted never sees a later one of its name."""
+"""Reason: the directory was removed. A container that has it mounted never sees a new one of its name."""
 
 Identity = tuple[int, int, int]
 """Device, inode and time of change of a ``kubelet.sock``."""
@@ -76,7 +76,7 @@ class KubeletSocket:
         self._subscribers: set[Callable[[], None]] = set()
 
     def usable(self) -> tuple[bool, str]:
-        """Whether there is, or may yet be, a kubelet to hear of here; if not, why."""
+        """Whether a kubelet is or may still appear in this directory; if not, why."""
         return (False, REMOVED) if self.trouble == REMOVED else (True, "")
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -85,7 +85,7 @@ class KubeletSocket:
         return lambda: self._subscribers.discard(changed)
 
     def look(self) -> None:
-        """Reads what is there now, and tells the subscribers if it is something else than before."""
+        """Reads what is there now, and calls the subscribers if it has changed."""
         self.identity = self._identify(self.path)
         # always: two changes within one tick of the clock leave one time of change
         self.servers = self._list()
@@ -106,7 +106,7 @@ class KubeletSocket:
                 log.warning("no kubelet", dir=str(self.directory), reason=self.trouble)
         else:
             self.trouble = ""
-            # whoever made it sets its mode, too: another time of change alone is no other socket to speak of
+            # the kubelet also sets its mode: a new time of change alone is not a new socket worth a line
             if known or before is None or self.identity[:2] != before[:2]:
                 log.info("kubelet socket found", path=str(self.path))
         if bool(known) != bool(self.trouble):
@@ -117,14 +117,14 @@ class KubeletSocket:
         try:
             names = os.listdir(self.directory)
         except OSError:
-            return {}  # it is gone again, or may not be read; then there is nobody to know of
+            return {}  # it is gone again or cannot be read; then no plugin is known
         for name in names:
             if name.startswith(SOCKET_PREFIX):
                 found.setdefault(server_stem(name), set()).add(name)
         return {stem: frozenset(sockets) for stem, sockets in found.items()}
 
     async def run(self, blind: Callable[[str], None] = lambda reason: None) -> None:
-        """Watches for ever. The directory may be absent, and may be replaced by another.
+        """Watches for ever. The directory may be absent, and may be replaced.
 
         Args:
             blind: see :class:`.DirectoryWatch`.

@@ -34,7 +34,7 @@ ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 """Kubernetes 1.23 and newer."""
 
 _UNREACHED = ": connect failed: "
-"""What gRPC says, among much else, of a socket on which nobody listens; the errno's text comes last."""
+"""Part of gRPC's message if no process listens on a socket; the text of the errno comes last."""
 
 _UNREADABLE = "the kubelet's answer is no message of podresources v1"
 
@@ -42,11 +42,11 @@ _LIMIT = ("grpc.max_receive_message_length", POD_RESOURCES_RECEIVE_LIMIT)
 
 
 class Unanswered(DevhostError):
-    """Who holds what cannot be told now; the message says why."""
+    """The kubelet did not answer; the message says why."""
 
 
 class NobodyThere(Unanswered):
-    """Nobody serves podresources."""
+    """No process serves podresources."""
 
 
 def beside(kubelet_dir: Path) -> Path:

@@ -2,7 +2,7 @@
 
 A kubelet serves 100 such questions a second to all clients together, in bursts of 10. This asks for all
 resources at once and never twice within half a second, whatever wakes it; and not at all while no container
-holds anything and the kubelet is known for long enough to have told of all its pods.
+holds anything and the kubelet has been known for long enough to list all its pods.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PollSchedule:
         """When to ask next; ``None`` while there is nothing to learn. A time that is past means now.
 
         Args:
-            wanted: when those who want to know would like to be told next.
+            wanted: when the allocations would like the next list.
         """
         if self._asked is None:
             return float("-inf")
@@ -68,7 +68,7 @@ class PollSchedule:
             self._kubelet, self._met = kubelet, asked
 
     def failed(self, asked: float, now: float) -> None:
-        """It has none: the next waits, whoever wants to know, and waits longer each time."""
+        """It has none: the next one waits, even if it is wanted, and waits longer each time."""
         self._asked = asked
         self._retry = now + max(self._gap, self._backoff.delay())
 

@@ -12,7 +12,7 @@ from devhost.backend.errors import EnvironmentFailure
 from .api import MAX_SOCKET_PATH
 from .server import socket_name
 
-MEND = "run devhost as root, with the directory mounted writable, or give a --kubelet-dir it may write to"
+HINT = "run devhost as root, with the directory mounted writable, or give a --kubelet-dir it may write to"
 
 
 def check_directory(directory: Path) -> None:
@@ -27,14 +27,14 @@ def check_directory(directory: Path) -> None:
         return
     except OSError as error:
         why = error.strerror or str(error)
-        raise EnvironmentFailure(f"cannot reach the kubelet's directory {directory}: {why}", MEND) from None
+        raise EnvironmentFailure(f"cannot reach the kubelet's directory {directory}: {why}", HINT) from None
     if not stat.S_ISDIR(found.st_mode):
         raise EnvironmentFailure(f"{directory} is not a directory", "give another --kubelet-dir")
     for modes, what in ((os.R_OK, "read"), (os.W_OK | os.X_OK, "write to")):
         if not os.access(directory, modes):
             refused = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
             why = os.strerror(refused)
-            raise EnvironmentFailure(f"cannot {what} the kubelet's directory {directory}: {why}", MEND)
+            raise EnvironmentFailure(f"cannot {what} the kubelet's directory {directory}: {why}", HINT)
     if len(os.fsencode(directory / socket_name(""))) > MAX_SOCKET_PATH:
         raise EnvironmentFailure(
             f"a socket in {directory} would have a path longer than {MAX_SOCKET_PATH} bytes",

@@ -55,7 +55,7 @@ one has held for :attr:`Timing.steady`: two instances that keep disturbing each 
 
 _NO_CONNECTION = "failed to connect"
 _CUT_OFF = ("Socket closed", "recvmsg:", "sendmsg:")
-"""How gRPC's own words begin where nobody could be asked, and where nobody answered; a kubelet has others."""
+"""How gRPC's own messages begin if no connection was made, or if it was cut; a kubelet's begin otherwise."""
 
 
 class State(StrEnum):
@@ -131,13 +131,13 @@ class Registration:
         self._rivals = rivals
         self._take_over = take_over
         self._ours = False
-        """Whether the resource is this process's to register: nobody else served it, or it was taken over."""
+        """Whether this process may register the resource: no other plugin serves it, or it was taken over."""
         self._rival = ""
         """The plugin that has the resource instead, as a message; empty where none is known."""
         self._rival_at: Identity | None = None
         self._wanted_back = False
         self._uncontested = False
-        """Whether the kubelet listed nobody's devices of the resource right before it is registered."""
+        """Whether the kubelet listed no device of the resource right before it is registered."""
 
     @property
     def streams(self) -> int:
@@ -197,7 +197,7 @@ class Registration:
             forget()
 
     def _clear(self) -> None:
-        """Removes the sockets that are served no more: the directory may not have let us before."""
+        """Removes the sockets of earlier servers: the directory may have been read-only before."""
         self._behind = [server for server in self._behind if not server.unlink()]
 
     def stop(self) -> None:
@@ -214,7 +214,7 @@ class Registration:
         self.stop()
 
     async def _kubelet_there(self) -> Identity | None:
-        """The kubelet's socket once somebody listens on it; ``None`` when this side stops."""
+        """The kubelet's socket once a process listens on it; ``None`` when this side stops."""
         self._refused.reset()
         while not self._stopping:
             identity = self._kubelet.identity
@@ -222,12 +222,12 @@ class Registration:
                 self._set(State.WAITING)
                 await self._sleep(None)
             elif (age := time.time() - identity[2] / 1e9) < self._timing.settle and age > 0:
-                # Whoever made it may still set its mode, which looks like another socket.
+                # The kubelet may still set its mode, which looks like another socket.
                 await self._sleep(self._timing.settle - age)
                 self._kubelet.look()
             elif refuses(self._kubelet.path):
                 self._metrics.registration_failed(self._resource.name)
-                self._failed(f"nobody listens on {self._kubelet.path}")
+                self._failed(f"no process listens on {self._kubelet.path}")
                 await self._sleep(self._refused.delay())
             else:
                 return identity
@@ -259,7 +259,7 @@ class Registration:
                 return self._claim()
             if rival and suspected:
                 self._rival, self._rival_at = rival, identity
-                self._unwell(rival)
+                self._report_error(rival)
                 self._set(State.WAITING)
             suspected = True  # what is listed may be a plugin's that has just ended: it is asked twice
             again = loop.time() + self._timing.ask * (1 + random.random() / 2)
@@ -310,7 +310,7 @@ class Registration:
             server.path.name, self._resource.name, prepares=self._resource.prepares
         )
         late = asyncio.get_running_loop().call_later(
-            self._timing.unanswered, self._unwell, self._unanswered()
+            self._timing.unanswered, self._report_error, self._unanswered()
         )
         try:
             async with channel(self._kubelet.path) as connection:
@@ -397,7 +397,7 @@ class Registration:
         """The kubelet asks another plugin from now on; both lists would count, so this side sends no more."""
         server.hold()
         self._ours, self._rival, self._rival_at = False, rival, identity
-        self._unwell(rival, taken=True)
+        self._report_error(rival, taken=True)
         self._set(State.DISPLACED)
 
     async def _pause(self, identity: Identity, held: float) -> None:
@@ -440,11 +440,11 @@ class Registration:
     def _failed(self, message: str) -> None:
         if self._stopping:
             return
-        self._unwell(message)
+        self._report_error(message)
         self._set(State.LOST)
 
-    def _unwell(self, message: str, *, taken: bool = False) -> None:
-        """Says why it is not registered, or has no effect."""
+    def _report_error(self, message: str, *, taken: bool = False) -> None:
+        """Reports why it is not registered, or why that has no effect."""
         if self._stopping:
             return
         if not self._loss:
@@ -478,7 +478,7 @@ class Registration:
         if code is grpc.StatusCode.UNAVAILABLE and os.strerror(errno.EMFILE) in details:
             return str(exhausted(OSError(errno.EMFILE, "")))
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):
-            return f"nobody answers on the kubelet's socket: {details.rpartition(': ')[2]}"
+            return f"no process answers on the kubelet's socket: {details.rpartition(': ')[2]}"
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_CUT_OFF):
             return f"the kubelet went away during Register: {details}"
         if code is grpc.StatusCode.UNIMPLEMENTED:

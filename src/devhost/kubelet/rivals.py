@@ -44,7 +44,7 @@ NAMED = 3
 
 
 class Rivals:
-    """Asks for as long as :meth:`run` runs, when a subscriber wants to know or the directory changed.
+    """Asks the kubelet when a subscriber wants to know, or when its directory changed.
 
     Args:
         source: the kubelet's podresources service.
@@ -102,7 +102,7 @@ class Rivals:
         return f"one of {names}" if len(found) > 1 else names
 
     def _others(self) -> list[tuple[Path, str]]:
-        """Each connection is made once: a plugin shall not notice that it is looked at again and again."""
+        """Connects to each socket once, so that no plugin sees repeated connections."""
         found: list[tuple[float, Path, str]] = []
         seen: dict[tuple[str, int, int], str] = {}
         with suppress(OSError):
@@ -140,7 +140,7 @@ class Answers:
 
     @property
     def doubtful(self) -> bool:
-        """Whether one more answer would tell more."""
+        """Whether one more answer would decide."""
         return bool((self._strange and not self.foreign) or (self._missing and not self.dropped))
 
     def pending(self) -> bool:

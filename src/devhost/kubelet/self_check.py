@@ -1,7 +1,7 @@
 """Whether devhost's own plugin sockets answer, asked as a kubelet would ask them.
 
-A kubelet that has its connection does not notice that nobody could open another one: that the socket's file
-is somebody else's by now, or that what accepts connections stands still. So a liveness probe calls
+A kubelet that has its connection does not notice when no other could be opened: because another process owns
+the socket's file, or because no connection is accepted. So a liveness probe calls
 GetDevicePluginOptions, which changes nothing and opens no list stream, through the sockets themselves.
 """
 
@@ -67,7 +67,7 @@ class SelfCheck:
     async def answer(self) -> tuple[bool, str]:
         """Whether all that were asked have answered; else which have not, and what came instead.
 
-        All who ask meanwhile get the same verdict.
+        All callers meanwhile get the same verdict.
         """
         if self._asking is None or (self._asking.done() and self._clock() >= self._until):
             self._asking = asyncio.ensure_future(self._ask())
@@ -77,7 +77,7 @@ class SelfCheck:
         turn = self._turn(self._serving())
         reasons = await asyncio.gather(*(self._call(path) for path in turn.values()))
         now = self._serving()
-        # one that was registered anew meanwhile is served elsewhere, and will be asked there
+        # a resource that registered again meanwhile is served on another socket, and asked there next time
         wrong = {
             name: reason
             for (name, path), reason in zip(turn.items(), reasons, strict=True)
@@ -146,5 +146,5 @@ def _refused(path: Path) -> str:
             # struct ucred of the process that called listen(): pid, uid, gid (unix(7))
             credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     except OSError:
-        return "nobody listens on it"
+        return "no process listens on it"
     return "" if struct.unpack("3i", credentials)[0] == os.getpid() else "another process listens on it"

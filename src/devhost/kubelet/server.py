@@ -278,7 +278,7 @@ class PluginServer:
                     news.clear()
                     self._sent.set()
         finally:
-            # The kubelet's stream is the one opened first; whoever else looks in may leave again.
+            # The kubelet's stream is the one opened first; any other client may leave again.
             self.lost = self.lost or (not self._ending.is_set() and next(iter(self._streams)) is news)
             del self._streams[news]
             self._sent.set()
@@ -325,12 +325,12 @@ class PluginServer:
             work = self._resource.allocate(tokens)
             granted = await self._answer(context, work, "allocation failed", failed)
             response.container_responses.append(messages.allocation(granted.edits, granted.left_out))
-            # told once the answer is on its way: the kubelet admits no other pod until it has it
-            loop.call_soon(self._tell_allocated, tokens)
+            # logged once the answer is on its way: the kubelet admits no other pod until it has it
+            loop.call_soon(self._log_allocated, tokens)
         self._metrics.allocated(self._resource.name, time.perf_counter() - began)
         return response
 
-    def _tell_allocated(self, tokens: Sequence[str]) -> None:
+    def _log_allocated(self, tokens: Sequence[str]) -> None:
         given = self._resource.given(tokens)
         log.info("allocated", resource=self._resource.name, devices=",".join(tokens), given=",".join(given))
 

@@ -21,7 +21,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 def refuses(path: Path) -> bool:
-    """Whether nobody listens on a socket. Connecting costs the listener no more than an accept."""
+    """Whether no process listens on a socket. Connecting costs the listener no more than an accept."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
@@ -29,12 +29,12 @@ def refuses(path: Path) -> bool:
     except ConnectionRefusedError:
         return True
     except OSError:
-        return False  # absent, not permitted, its queue is full, no descriptor left: it cannot be told
+        return False  # absent, not permitted, its queue is full, no descriptor left: it is unknown
     return False
 
 
 def gone(path: Path) -> bool:
-    """Whether a socket is there no more; where that cannot be seen, it is."""
+    """Whether a socket is gone; if that cannot be seen, it is not."""
     try:
         return not stat.S_ISSOCK(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -51,7 +51,7 @@ def dead(path: Path) -> bool:
 def listener(path: Path) -> str:
     """The process that listens on a socket, such as ``python3, pid 4711``; empty where it cannot be seen.
 
-    The kernel tells the process id to every client (unix(7), ``SO_PEERCRED``). It is 0 where the process is
+    The kernel gives the process id to every client (unix(7), ``SO_PEERCRED``). It is 0 where the process is
     outside the PID namespace of this one, as in a container without ``hostPID``.
     """
     try:
