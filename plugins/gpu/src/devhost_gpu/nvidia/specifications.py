@@ -41,7 +41,7 @@ class Specifications:
     """The specifications of one kind; a file is read again when it has changed. Used by one thread.
 
     Args:
-        root: what stands for ``/``.
+        root: the directory that represents ``/``.
         directories: where they are, the one with the lowest precedence first.
         kind: ``vendor/class``.
         counts: which names of devices count; UUIDs by default.
