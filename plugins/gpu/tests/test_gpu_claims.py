@@ -35,9 +35,8 @@ def names(plan: Plan, resource: str) -> list[str]:
 
 @pytest.mark.parametrize("first", ["gpu", "sriov"])
 def test_a_virtual_function_goes_to_the_first_entry(
-    looking: BackendFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+    looking: BackendFixture, tmp_path: Path, first: str
 ) -> None:
-    monkeypatch.setattr("devhost_sriov.settling.QUIET", 0.0)
     entries = (GPU, FUNCTION) if first == "gpu" else (FUNCTION, GPU)
     plan = planned(looking, tmp_path, *entries)
     both = set(names(plan, "example.com/gpu")) & set(names(plan, "example.com/vf"))
