@@ -1,4 +1,4 @@
-"""Runs on a machine with a GPU of NVIDIA's when ``make gpu`` asks for it; elsewhere everything here skips."""
+"""Runs on a machine with an NVIDIA GPU when ``make gpu`` asks for it; elsewhere everything here skips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESULTS = pytest.StashKey[Results]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gpu: needs a GPU of NVIDIA's (make gpu)")
+    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU (make gpu)")
     config.stash[RESULTS] = Results()
 
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
             item.add_marker(pytest.mark.timeout(TIMEOUT))
             if os.environ.get(SWITCH) != "1":
-                item.add_marker(pytest.mark.skip(reason="a GPU of NVIDIA's: run make gpu"))
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU (run make gpu)"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""The strategy ``cdi``: who names NVIDIA's GPUs, and what happens where nobody does."""
+"""The strategy ``cdi``: which specification names NVIDIA GPUs, and what happens where none does."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Place:
         return self.own / FILE
 
     def look(self) -> dict[str, tuple[str, str]]:
-        """What a look finds: the name of each card, and why it is ill."""
+        """What a scan finds: the name of each card, and why it is unhealthy."""
         cards = self.specified.scan(())
         facts = [(card, card.facts) for card in cards if isinstance(card.facts, NvidiaFacts)]
         return {card.id: (own.cdi, card.device.health.reason) for card, own in facts}
@@ -171,7 +171,7 @@ def own(uuid: str) -> tuple[str, str]:
     return f"{KIND}={uuid}", ""
 
 
-async def test_cards_are_ill_until_nvidia_ctk_has_named_them(place: Place) -> None:
+async def test_cards_are_unhealthy_until_nvidia_ctk_has_named_them(place: Place) -> None:
     place.install()
     assert place.look()[A] == ("", "its CDI specification is not written yet")
     async with place.watched():
@@ -198,7 +198,7 @@ async def test_a_start_of_devhost_finds_what_is_written_and_writes_nothing(place
     assert place.written.stat().st_ino != before.st_ino
 
 
-async def test_files_of_the_driver_that_are_gone_have_it_written_anew(checked: Place) -> None:
+async def test_missing_driver_files_cause_another_specification(checked: Place) -> None:
     async with checked.kept():
         checked.file("usr/lib/libcuda.so.580.2")
         checked.install(
@@ -208,7 +208,7 @@ async def test_files_of_the_driver_that_are_gone_have_it_written_anew(checked: P
         await checked.until(lambda: "580.2" in checked.written.read_text())
 
 
-async def test_another_version_of_the_driver_has_it_written_anew(place: Place) -> None:
+async def test_a_new_driver_version_causes_another_specification(place: Place) -> None:
     place.cards.cards = [card(A, driver="570.1")]
     place.install(names=[A])
     async with place.watched():
@@ -219,14 +219,14 @@ async def test_another_version_of_the_driver_has_it_written_anew(place: Place) -
         await place.until(lambda: len(place.calls) == 2)
 
 
-async def test_a_control_node_that_came_later_has_it_written_anew(checked: Place) -> None:
+async def test_a_new_control_node_causes_another_specification(checked: Place) -> None:
     async with checked.kept():
         checked.install(control=["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-modeset"])
         checked.file("dev/nvidia-modeset")
         await checked.until(lambda: "nvidia-modeset" in checked.written.read_text())
 
 
-async def test_a_flaw_that_writing_does_not_mend_is_not_written_again_and_again(checked: Place) -> None:
+async def test_a_flaw_that_writing_does_not_fix_causes_no_further_writes(checked: Place) -> None:
     nowhere = [{"hostPath": "/nowhere", "containerPath": "/nowhere"}]
     async with checked.kept(names=[A, B, M], mounts=nowhere):
         await checked.checked_again()
@@ -242,7 +242,7 @@ async def test_a_lost_gpu_costs_the_others_nothing(place: Place) -> None:
     assert place.look()[B] == ("", "fell off the bus")
 
 
-async def test_what_goes_wrong_is_told_in_nvidia_ctk_s_first_words(place: Place) -> None:
+async def test_an_error_of_nvidia_ctk_is_shown_as_it_wrote_it(place: Place) -> None:
     """An old one knows no single devices, and says so; that is not what is wrong."""
     place.install(fails="NVML: Driver Not Loaded")
     async with place.watched():
@@ -272,7 +272,7 @@ async def test_without_nvidia_ctk_names_of_others_are_taken(place: Place) -> Non
     assert not place.own.exists()
 
 
-async def test_it_is_told_clearly_that_nobody_names_a_card(
+async def test_a_card_that_no_specification_names_has_a_clear_reason(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     reason = (
@@ -327,7 +327,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(place: Place) -> None:
         kit.write(specification(KIND, [A]), [A], [A])
 
 
-async def test_the_file_goes_with_the_last_card_when_no_container_has_one(
+async def test_the_file_is_removed_with_the_last_card_once_no_container_has_one(
     place: Place,
 ) -> None:
     place.specified = place.begun(specification_check=0.02)
@@ -375,7 +375,7 @@ def extra(place: Place, mode: str) -> Path:
     return place.own / f"toolkit.devhost-nvidia-{mode}.json"
 
 
-async def test_what_goes_with_gpus_is_named_beside_them_and_the_runtime_is_told(asking: Place) -> None:
+async def test_additional_devices_get_names_and_variables_for_the_runtime(asking: Place) -> None:
     """NVIDIA's plugin does the same with CDI, and sets the variables as with any other strategy."""
     asking.install(modes=EXTRAS)
     assert asking.look()[A] == ("", "its CDI specification is not written yet")
@@ -396,7 +396,7 @@ async def test_what_goes_with_gpus_is_named_beside_them_and_the_runtime_is_told(
     assert all(extra(asking, mode).exists() for mode in EXTRAS)
 
 
-async def test_an_option_whose_files_cannot_be_named_makes_cards_unhealthy_and_says_which(
+async def test_an_additional_device_without_a_name_makes_cards_unhealthy_with_its_option(
     asking: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     asking.install(modes=EXTRAS | {"gds": {"fails": "no permission"}})
@@ -451,7 +451,7 @@ async def test_files_of_options_that_are_off_go_when_no_container_has_a_gpu(
         assert extra(asking, "mofed").exists()
 
 
-async def test_without_nvidia_ctk_what_goes_with_gpus_may_be_named_by_others(asking: Place) -> None:
+async def test_without_nvidia_ctk_other_programs_may_name_additional_devices(asking: Place) -> None:
     asking.file("etc/cdi/gpu.json", specification(THEIRS, [A, B]))
     for name, devices in {"gds": ["all"], "mofed": ["all"], "imex-channel": ["0"]}.items():
         asking.file(f"etc/cdi/{name}.json", specification(f"nvidia.com/{name}", devices))

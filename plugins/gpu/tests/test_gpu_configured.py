@@ -1,4 +1,4 @@
-"""Configurations on modelled machines: what selects what, how it is named, and who wins."""
+"""Configurations on modelled machines: what selects what, how it is named, and which entry wins."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cpx(root: Path) -> GpuTree:
         (gpu_others.virtual_machine, "{driver: bochs-drm}", 1),
     ],
 )
-def test_cards_are_chosen_by_whatever_is_known_of_them(
+def test_cards_are_selected_by_any_attribute(
     planned: Planned, machine: Callable[[Path], GpuTree], where: str, count: int
 ) -> None:
     assert offered(planned(machine, f"name: r/0, where: {where}")) == ({"r/0": count} if count else {})

@@ -1,4 +1,4 @@
-"""The backend keeps the promises that every backend makes, on a machine with what is hard about GPUs."""
+"""The backend keeps the promises that every backend makes, on a machine with the difficult cases of GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devhost.testing.contract import BackendContract
 
 
 class TestGpuContract(BackendContract):
-    """GPUs, partitions, virtual functions, twins, cards that are ill, cards without a vendor."""
+    """GPUs, partitions, virtual functions, twins, unhealthy cards, cards without a vendor."""
 
     backend = Gpu
     options = GpuOptions(temperature_limit=100)

@@ -1,4 +1,4 @@
-"""Whether drivers answer: what refusals mean, cards that hang, cards that cry for help."""
+"""Whether drivers answer: what their errors mean, cards that hang, cards that are wedged."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_i915_is_asked_for_more_than_its_version() -> None:
     assert asked == [drm.VERSION, drm.I915_THROTTLE]
 
 
-def test_a_node_that_is_not_there_or_stands_for_nothing_says_nothing(tmp_path: Path) -> None:
+def test_a_missing_node_or_a_plain_file_is_no_error_of_the_card(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     assert drm.refusal(str(tmp_path / "plain"), "xe") == ""
     assert drm.refusal(str(tmp_path / "absent"), "xe") == ""
 
 
-def test_one_that_hangs_keeps_nobody_waiting_and_is_not_asked_twice() -> None:
+def test_a_call_that_hangs_delays_no_other_and_is_not_repeated() -> None:
     never, calls = threading.Event(), []
 
     def hang() -> str:
@@ -102,7 +102,7 @@ def test_a_wedged_card_is_found_by_a_probe_and_heals(
     assert backend.probe(devices) == {}
 
 
-def test_a_card_whose_driver_cries_for_help_is_asked_at_once_and_until_it_is_well(
+def test_a_card_whose_driver_reports_a_change_is_checked_until_it_is_healthy(
     tmp_path: Path, looking: BackendFixture, wedged: set[str], live: type[Gpu]
 ) -> None:
     backend = looking(gpu_intel.arc(tmp_path), kind=live)

@@ -1,4 +1,4 @@
-"""What AMD's device metrics exporter says, over a real socket."""
+"""The verdicts of AMD's device metrics exporter, over a real socket."""
 
 from __future__ import annotations
 
@@ -53,11 +53,15 @@ def short(tmp_path: Path) -> Path:
 NEAR = gpu_with(Environment(exporter_socket="/s"))
 
 
-def test_what_it_says_counts_and_recovers(tmp_path: Path, looking: BackendFixture, short: Path) -> None:
+def test_the_exporters_verdict_counts_until_it_changes(
+    tmp_path: Path, looking: BackendFixture, short: Path
+) -> None:
     backend = looking(gpu_amd.mi210(tmp_path), kind=NEAR)
     devices = backend.discover()
-    ill = state("0000:63:00.0", "UNHEALTHY") + state("0000:43:00.0", "healthy") + state("0000:e3:00.0", "?")
-    with serving(short, ill):
+    answer = (
+        state("0000:63:00.0", "UNHEALTHY") + state("0000:43:00.0", "healthy") + state("0000:e3:00.0", "?")
+    )
+    with serving(short, answer):
         assert {name: health.reason for name, health in backend.probe(devices).items()} == {
             "0000:63:00.0": "the device metrics exporter says that it is unhealthy"
         }
@@ -65,11 +69,11 @@ def test_what_it_says_counts_and_recovers(tmp_path: Path, looking: BackendFixtur
         assert backend.probe(devices) == {}
 
 
-def test_without_an_exporter_nobody_is_asked(short: Path) -> None:
+def test_without_an_exporter_there_are_no_verdicts(short: Path) -> None:
     assert exporter.exporter_verdicts(short, 5.0) == {}
 
 
-def test_one_that_answers_nonsense_or_not_at_all_is_told_of_once_and_harms_no_card(
+def test_an_exporter_without_a_usable_answer_is_logged_once_and_harms_no_card(
     tmp_path: Path, looking: BackendFixture, short: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = looking(gpu_amd.mi210(tmp_path), kind=NEAR)

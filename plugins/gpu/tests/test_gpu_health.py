@@ -1,4 +1,4 @@
-"""What makes cards Unhealthy, and well again."""
+"""What makes cards Unhealthy, and Healthy again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MI210 = "0000:63:00.0"
 
 
 def reasons(backend: Gpu) -> dict[str, str]:
-    """Who is ill by a probe, with the reason."""
+    """The cards that a probe finds unhealthy, with the reason."""
     return {name: health.reason for name, health in backend.probe(backend.discover()).items()}
 
 
@@ -36,16 +36,16 @@ def test_uncorrectable_errors_make_only_their_card_unhealthy_until_they_are_gone
     assert reasons(backend) == {}
 
 
-@pytest.mark.parametrize(("limit", "ill"), [(0, False), (2, True), (3, False)])
+@pytest.mark.parametrize(("limit", "is_unhealthy"), [(0, False), (2, True), (3, False)])
 def test_how_many_errors_are_too_many_can_be_said(
-    tmp_path: Path, looking: BackendFixture, limit: int, ill: bool
+    tmp_path: Path, looking: BackendFixture, limit: int, is_unhealthy: bool
 ) -> None:
     tree = gpu_amd.mi210(tmp_path)
     tree.file(f"/sys/bus/pci/devices/{MI210}/ras/umc_err_count", "ue: 2\nce: 14")
-    assert bool(reasons(looking(tree, GpuOptions(uncorrectable_errors=limit)))) is ill
+    assert bool(reasons(looking(tree, GpuOptions(uncorrectable_errors=limit)))) is is_unhealthy
 
 
-def test_what_ails_a_gpu_ails_all_of_its_partitions_and_no_others(
+def test_a_fault_of_a_gpu_concerns_all_its_partitions_and_no_others(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=2)
@@ -120,7 +120,7 @@ def test_partitions_that_are_hidden_from_a_container_are_told(
     assert "as a privileged one has" in device.health.reason
 
 
-def test_a_consumer_card_that_cannot_compute_is_well_and_needs_no_kfd(
+def test_a_consumer_card_that_cannot_compute_is_healthy_and_needs_no_kfd(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_amd.radeon(tmp_path)
@@ -153,7 +153,7 @@ def test_limits_are_not_negative() -> None:
         GpuOptions(temperature_limit=-1)
 
 
-def test_a_probe_of_cards_that_are_gone_says_nothing_of_them(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_probe_ignores_cards_that_are_gone(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_others.virtual_machine(tmp_path))
     devices = backend.discover()
     (tmp_path / "empty").mkdir()

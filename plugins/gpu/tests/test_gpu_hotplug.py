@@ -135,7 +135,7 @@ async def test_a_changed_topology_is_noticed_without_a_uevent(
     assert waiting.result() == Event("kfd", "change", kfd.TOPOLOGY)
 
 
-def test_what_hangs_on_a_virtual_function_comes_and_goes_with_it(
+def test_a_gpu_with_virtual_functions_is_offered_again_once_they_are_gone(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_intel.flex(tmp_path)
@@ -169,7 +169,7 @@ def fail(backend: Gpu, error: Exception | None) -> None:
     vendor.error = error
 
 
-def test_code_of_one_vendor_that_fails_keeps_its_cards_as_ill_and_touches_no_other(
+def test_a_failure_in_one_vendors_code_keeps_its_cards_unhealthy_and_concerns_no_other(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_others.virtual_machine(tmp_path)
@@ -187,7 +187,7 @@ def test_code_of_one_vendor_that_fails_keeps_its_cards_as_ill_and_touches_no_oth
     assert by_id(backend) == before
 
 
-def test_where_nothing_works_the_backend_says_so(tmp_path: Path, looking: BackendFixture) -> None:
+def test_if_every_vendors_code_fails_the_backend_fails(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_others.virtual_machine(tmp_path), kind=FAILING)
     backend.discover()
     fail(backend, OSError(5, "Input/output error", "/sys/class/drm"))

@@ -133,7 +133,7 @@ def test_the_order_of_devices_does_not_matter() -> None:
         ({}, "Tesla-T4", "0", "none"),
     ],
 )
-def test_sharing_shows_and_the_product_tells_of_it_where_the_name_does_not(
+def test_the_product_label_shows_sharing_where_the_resource_name_does_not(
     resources: dict[str, int], product: str, replicas: str, strategy: str
 ) -> None:
     found = under(said([gpu(0, T4)], {"GPU-0": resources}), "nvidia.com/gpu.")
@@ -231,7 +231,7 @@ def test_amd_cards_of_one_kind_have_values_and_others_have_counts(
     assert found["amd.com/gpu.cu-count"] == "104"
 
 
-def test_amd_partitions_say_their_mode(tmp_path: Path, looking: BackendFixture) -> None:
+def test_labels_show_the_mode_of_amd_partitions(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", 2)
     backend = looking(tree)
     found = checked(backend.labels(list(by_id(backend).values()), {}))

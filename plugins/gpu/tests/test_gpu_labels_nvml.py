@@ -1,4 +1,4 @@
-"""Node labels from what NVML tells, through the real binding: whole GPUs, instances, one that is lost."""
+"""Node labels from NVML's reports, through the real binding: whole GPUs, instances, one that is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(desk: NvidiaDesk) -> dict[str, str]:
     return good
 
 
-def test_a_dgx_with_two_gpus_cut_up_says_what_it_has(desk: NvidiaDesk) -> None:
+def test_labels_of_a_dgx_with_two_partitioned_gpus(desk: NvidiaDesk) -> None:
     found = said(desk)
     assert found["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB"
     assert found["nvidia.com/gpu.count"] == "8"

@@ -1,4 +1,4 @@
-"""Which GPUs go together: NVLink, and what the core makes of it on known machines."""
+"""Which GPUs are preferred together: NVLink, and the core's choice on known machines."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_links_are_counted_the_same_from_both_ends() -> None:
     assert joints.between("nowhere", address(0)) == 0
 
 
-def test_what_one_end_says_is_enough() -> None:
+def test_a_link_that_one_end_reports_is_enough() -> None:
     joints = NvLinks({address(0): {address(1): 2}})
     assert joints.between(address(0), address(1)) == joints.between(address(1), address(0)) == 2
 
@@ -156,7 +156,7 @@ def desk(nvidia: NvidiaMachine) -> Iterator[NvidiaDesk]:
     made.close()
 
 
-def test_nvlinks_are_what_the_driver_tells_and_none_joins_mig_instances(
+def test_nvlinks_are_those_of_the_driver_and_none_joins_mig_instances(
     desk: NvidiaDesk, nvidia: NvidiaMachine
 ) -> None:
     found = desk.look()
@@ -175,7 +175,7 @@ def test_links_that_cannot_be_read_are_not_taken_for_none(desk: NvidiaDesk, nvid
     fault = nvidia.nvml.fault("nvmlDeviceGetNvLinkState", hang=60)
     with pytest.raises(BackendError):
         desk.backend.links(first, second)
-    nvidia.nvml.mend(fault)
+    nvidia.nvml.fix(fault)
 
     def known() -> bool:
         try:

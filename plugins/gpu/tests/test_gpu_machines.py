@@ -17,7 +17,7 @@ def healthy(devices: dict[str, Device]) -> list[str]:
     return [name for name, device in devices.items() if device.health.healthy and not device.withheld]
 
 
-def test_an_mi210_says_everything_that_sysfs_knows_of_it(tmp_path: Path, looking: BackendFixture) -> None:
+def test_an_mi210_has_every_attribute_that_sysfs_offers(tmp_path: Path, looking: BackendFixture) -> None:
     device = by_id(looking(gpu_amd.mi210(tmp_path)))["0000:63:00.0"]
     assert device.attributes == {
         "vendor": "amd",
@@ -67,9 +67,7 @@ def test_xgmi_joins_the_cards_on_one_bridge_and_no_others(tmp_path: Path, lookin
     assert joined == {("0000:43:00.0", "0000:63:00.0"), ("0000:c3:00.0", "0000:e3:00.0")}
 
 
-def test_a_whole_mi300x_is_one_gpu_whatever_devices_its_driver_made(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+def test_an_unpartitioned_mi300x_is_one_gpu(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_amd.mi300x(tmp_path)))
     assert len(devices) == 8
     device = devices["0000:0c:00.0"]
@@ -101,9 +99,7 @@ def test_a_partitioned_mi300x_is_its_partitions(tmp_path: Path, looking: Backend
     assert second.pcie_path == first.pcie_path
 
 
-def test_partitions_are_found_whatever_their_driver_makes_of_the_location(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+def test_partitions_are_found_with_either_form_of_location(tmp_path: Path, looking: BackendFixture) -> None:
     (tmp_path / "early").mkdir()
     now = by_id(looking(gpu_amd.mi300x(tmp_path, "QPX", "NPS1", count=2)))
     early = by_id(looking(gpu_amd.mi300x(tmp_path / "early", "QPX", "NPS1", count=2, is_early=True)))
@@ -128,7 +124,7 @@ def test_partitions_of_the_first_drivers_are_found_by_the_names_they_had(
     assert devices["amdgpu_xcp.7"].attributes["parent"] == "0000:1c:00.0"
 
 
-def test_a_partition_without_its_node_ails_alone(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_missing_node_concerns_only_its_partition(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, "DPX", "NPS1", count=2)
     (tmp_path / "dev/dri/renderD128").unlink()  # that of the first GPU, and of its first partition
     devices = by_id(looking(tree))
@@ -194,7 +190,7 @@ def test_a_flex_with_virtual_functions_is_withheld_and_they_are_offered(
     assert devices["0000:4d:00.0"].attributes["memory"] == 13536
 
 
-def test_a_virtual_function_for_a_virtual_machine_is_withheld_and_an_unbound_one_ill(
+def test_a_virtual_function_for_a_virtual_machine_is_withheld_and_an_unbound_one_unhealthy(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     devices = by_id(looking(gpu_intel.flex(tmp_path)))
@@ -209,7 +205,7 @@ def test_memory_of_tiles_is_added_up(tmp_path: Path, looking: BackendFixture) ->
     assert [device.numa_nodes for device in devices.values()] == [(0,), (0,), (1,), (1,)]
 
 
-def test_intels_driver_for_data_centers_tells_the_memory_of_one_tile(
+def test_intels_driver_for_data_centers_reports_the_memory_of_one_tile(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_intel.flex(tmp_path)
@@ -282,7 +278,9 @@ def test_the_graphics_of_a_bmc_have_only_a_card_node(tmp_path: Path, looking: Ba
     assert "renderNode" not in device.attributes
 
 
-def test_cards_that_cannot_be_used_say_why_and_hide_no_other(tmp_path: Path, looking: BackendFixture) -> None:
+def test_cards_that_cannot_be_used_have_a_reason_and_hide_no_other(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
     devices = by_id(looking(gpu_others.troubled(tmp_path)))
     assert healthy(devices) == ["0000:23:00.0"]
     assert devices["0000:43:00.0"].health.reason == "no driver is bound to it"

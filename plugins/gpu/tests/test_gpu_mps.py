@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpu_nvidia import DGX, NvidiaMachine
+from gpu_setup import gpu_timed
 
 from devhost.backend.errors import ConfigError
 from devhost.config import load
@@ -21,7 +22,10 @@ MEMORY = 81920
 
 
 class MpsNode(Node):
-    """A machine with GPUs, on which MPS servers come and go."""
+    """A machine with GPUs, on which MPS servers start and end."""
+
+    def __init__(self, place: Path, root: Path | None = None) -> None:
+        super().__init__(place, gpu_timed(mps_check=0.1), root=root)
 
     @asynccontextmanager
     async def serving(self, *entries: str, labels: str = "{write: false}") -> AsyncIterator[None]:
@@ -232,7 +236,7 @@ def test_a_server_for_a_name_that_is_made_of_attributes_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("key", ["mpsPipeDirectory", "mpsShmDirectory"])
-def test_an_option_of_before_says_what_to_write_now(tmp_path: Path, key: str) -> None:
+def test_a_former_option_is_refused_with_its_replacement(tmp_path: Path, key: str) -> None:
     text = f"backends: {{gpu: {{{key}: /run/mps/pipe}}}}\nresources:\n- {entry(GPU)}"
     line = refused(tmp_path, text)
     assert f'unknown key "{key}"' in line

@@ -82,7 +82,7 @@ def test_a_gpu_that_is_split_into_nothing_is_not_offered(nvidia: NvidiaMachine, 
     }
 
 
-def test_another_partition_is_seen_at_the_next_look(nvidia: NvidiaMachine, at: Open) -> None:
+def test_another_partition_is_found_by_the_next_scan(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     other = nvidia.gpu(B)
     desk = at(nvidia)
@@ -99,13 +99,13 @@ def test_another_partition_is_seen_at_the_next_look(nvidia: NvidiaMachine, at: O
     assert desk.reasons() == {}
 
 
-async def test_another_partition_is_told_of(nvidia: NvidiaMachine, at: Open) -> None:
+async def test_another_partition_causes_an_event(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.gpu(A)
     desk = at(nvidia, compare=0.1)
     desk.look()
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         nvidia.mig(A, 1, 0)
-        await asyncio.wait_for(rung.wait(), PATIENCE)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
 
 
 def test_a_gpu_that_shares_the_systems_memory_is_offered_without_any(nvidia: NvidiaMachine, at: Open) -> None:
@@ -171,21 +171,21 @@ def test_without_the_library_gpus_are_known_by_what_the_driver_says(nvidia: Nvid
     assert found[B].withheld == reason
 
 
-def test_without_the_binding_it_is_told_what_to_install(nvidia: NvidiaMachine, at: Open) -> None:
+def test_without_the_binding_the_reason_says_what_to_install(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     assert at(nvidia, environment=Environment(find_binding=lambda: "")).reasons() == {
         uuid: "nvidia-ml-py is not installed: pip install nvidia-ml-py",
     }
 
 
-def test_a_library_of_another_version_is_told_and_gpus_return_with_the_right_one(
+def test_a_library_of_another_version_is_the_reason_until_the_right_one_is_there(
     nvidia: NvidiaMachine, at: Open
 ) -> None:
     uuid = nvidia.gpu(A)
     mismatch = nvidia.nvml.fault("nvmlInit_v2", error=18)
     desk = at(nvidia, first_delay=0.0)
     assert "mismatch" in desk.reasons()[uuid]
-    nvidia.nvml.mend(mismatch)
+    nvidia.nvml.fix(mismatch)
     desk.until(lambda: not desk.reasons())
 
 

@@ -1,4 +1,4 @@
-"""One GPU whose calls hang: the others are told of all the same, and it returns when it answers again."""
+"""A GPU whose calls hang: the others are reported, and it returns when it answers again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLS = ("nvmlDeviceGetUUID", "nvmlDeviceRegisterEvents", "nvmlDeviceGetMemoryIn
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("address", [FIRST, MIDDLE])
-def test_a_gpu_that_hangs_from_the_start_hides_nobody(
+def test_a_gpu_that_hangs_from_the_start_hides_no_other(
     station: NvidiaMachine, at: Open, address: str, call: str
 ) -> None:
     uuid = station.uuids[address]
@@ -27,7 +27,7 @@ def test_a_gpu_that_hangs_from_the_start_hides_nobody(
     assert "NVML has not answered" in desk.reasons()[uuid]
     assert len(desk.look()) == 8 + 7 + 3
     before = desk.pid
-    station.nvml.mend(hang)
+    station.nvml.fix(hang)
     desk.until(lambda: uuid not in desk.reasons())
     assert desk.pid == before, "the process need not be another for that"
 
@@ -39,7 +39,7 @@ def test_a_split_gpu_that_hangs_from_the_start_returns_with_its_instances(
     desk = at(station, **QUICK)
     desk.until(lambda: len(desk.look()) == 8 + 7)
     assert desk.look()[station.uuids[DGX[0]]].health
-    station.nvml.mend(hang)
+    station.nvml.fix(hang)
     desk.until(lambda: len(desk.look()) == 8 + 7 + 3)
 
 
@@ -50,42 +50,42 @@ IMPATIENT: Any = QUICK | {"hung": 1.0, "first_delay": 0.0, "alone": 0.2}
 """A call hangs after one second, not twenty."""
 
 
-def ill(desk: NvidiaDesk) -> set[str]:
+def unhealthy(desk: NvidiaDesk) -> set[str]:
     """The Unhealthy devices, after a scan and a check for hung calls."""
     desk.look()
     desk.nvidia.client.kill_if_hung()
     return {name for name, device in desk.look().items() if not device.health}
 
 
-def test_a_gpu_that_hangs_later_is_asked_no_more_and_the_others_stay(
-    station: NvidiaMachine, at: Open
-) -> None:
+def test_a_gpu_that_hangs_later_is_released_and_the_others_stay(station: NvidiaMachine, at: Open) -> None:
     desk = at(station, answer=0.2, **IMPATIENT)
     before = desk.look()
     uuid = station.uuids[FIRST]
     hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
-    desk.until(lambda: ill(desk) == {uuid})
+    desk.until(lambda: unhealthy(desk) == {uuid})
     assert "NVML hung" in desk.reasons()[uuid]
     assert FIRST not in desk.nvidia.client.scope.addresses
-    desk.until(lambda: ill(desk) == {uuid} and not desk.nvidia.problem)
+    desk.until(lambda: unhealthy(desk) == {uuid} and not desk.nvidia.problem)
     assert desk.look().keys() == before.keys()
-    station.nvml.mend(hang)
+    station.nvml.fix(hang)
 
 
-def test_two_gpus_that_hang_hide_nobody_and_are_found_one_after_the_other(
+def test_two_gpus_that_hang_hide_no_other_and_are_found_one_after_the_other(
     station: NvidiaMachine, at: Open
 ) -> None:
     hung = {station.uuids[FIRST], station.uuids[MIDDLE]}
     for uuid in hung:
         station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
     desk = at(station, **IMPATIENT)
-    desk.until(lambda: ill(desk) == hung)
-    desk.until(lambda: ill(desk) == hung and desk.nvidia.health.released)
-    desk.until(lambda: ill(desk) == hung and desk.nvidia.health.released == {FIRST, MIDDLE})
+    desk.until(lambda: unhealthy(desk) == hung)
+    desk.until(lambda: unhealthy(desk) == hung and desk.nvidia.health.released)
+    desk.until(lambda: unhealthy(desk) == hung and desk.nvidia.health.released == {FIRST, MIDDLE})
     assert all("NVML hung" in desk.reasons()[uuid] for uuid in hung)
 
 
-async def test_it_is_asked_alone_and_returns_once_it_answers(station: NvidiaMachine, at: Open) -> None:
+async def test_a_hung_gpu_is_asked_alone_and_returns_once_it_answers(
+    station: NvidiaMachine, at: Open
+) -> None:
     uuid = station.uuids[MIDDLE]
     hang = station.nvml.fault("nvmlDeviceGetUUID", uuid, hang=600)
     desk = at(station, check=0.05, alone_every=0.2, hold=0.2, **IMPATIENT)
@@ -93,12 +93,12 @@ async def test_it_is_asked_alone_and_returns_once_it_answers(station: NvidiaMach
     async with desk.watched(), asyncio.timeout(PATIENCE):
         while "NVML hung" not in str(await asyncio.to_thread(desk.reasons)):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)
-        station.nvml.mend(hang)
+        station.nvml.fix(hang)
         while uuid in await asyncio.to_thread(desk.reasons):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
 
 
-async def test_events_of_the_others_are_heard_while_one_hangs(station: NvidiaMachine, at: Open) -> None:
+async def test_events_of_other_gpus_arrive_while_one_hangs(station: NvidiaMachine, at: Open) -> None:
     """Also where the call that hangs is the one that compares MIG instances now and then."""
     desk = at(station, compare=0.2, **QUICK)
     desk.look()
@@ -107,12 +107,12 @@ async def test_events_of_the_others_are_heard_while_one_hangs(station: NvidiaMac
     process = desk.nvidia.client.process
     assert process
     desk.until(lambda: process.waiting_for == FIRST)
-    async with desk.watched() as rung, asyncio.timeout(PATIENCE):
+    async with desk.watched() as changed, asyncio.timeout(PATIENCE):
         while other not in await asyncio.to_thread(desk.reasons):
             station.nvml.event(other, 79)
-            await rung.wait()
-            rung.clear()
-    station.nvml.mend(hang)
+            await changed.wait()
+            changed.clear()
+    station.nvml.fix(hang)
 
 
 def test_an_answer_that_comes_late_is_not_lost(station: NvidiaMachine, at: Open) -> None:
@@ -122,7 +122,7 @@ def test_an_answer_that_comes_late_is_not_lost(station: NvidiaMachine, at: Open)
     assert made
     hang = station.nvml.fault("nvmlDeviceGetRetiredPagesPendingStatus", station.uuids[MIDDLE], hang=600)
     assert made.ask("probe", DGX, PATIENCE).content.keys() == {*DGX} - {MIDDLE}
-    station.nvml.mend(hang)
+    station.nvml.fix(hang)
     desk.until(lambda: MIDDLE in made.ask("probe", DGX, PATIENCE).content)
 
 

@@ -1,4 +1,4 @@
-"""What happens to one of NVIDIA's GPUs, and what it means to the others."""
+"""Faults of an NVIDIA GPU, and what they mean for the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B = DGX[:2]
 Open = Callable[..., NvidiaDesk]
 
 
-def test_a_gpu_that_falls_off_the_bus_takes_nobody_along(station: NvidiaMachine, at: Open) -> None:
+def test_a_gpu_that_falls_off_the_bus_concerns_no_other(station: NvidiaMachine, at: Open) -> None:
     desk = at(station)
     before = desk.look()
     lost = station.uuids[DGX[2]]
@@ -40,17 +40,17 @@ def test_a_gpu_that_was_lost_before_the_start_is_known_by_what_the_driver_says(
     assert sum(not device.health for device in found.values()) == 1
 
 
-async def test_an_xid_makes_its_gpu_ill_at_once_and_a_reset_makes_it_well(
+async def test_an_xid_makes_its_gpu_unhealthy_at_once_and_a_reset_heals_it(
     station: NvidiaMachine, at: Open
 ) -> None:
     desk = at(station, check=0.05, alone_every=0.0, hold=0.2)
     desk.look()
     uuid = station.uuids[A]
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         desk.probe()
         station.lose(A)
         station.nvml.event(uuid, 79)
-        await asyncio.wait_for(rung.wait(), PATIENCE)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
         assert desk.reasons()[uuid].startswith("the GPU has fallen off the bus (Xid 79)")
         for _ in range(10):
             await asyncio.sleep(0.05)
@@ -68,39 +68,41 @@ async def test_an_xid_of_one_instance_leaves_its_siblings_alone(station: NvidiaM
     before = desk.look()
     uuid = station.uuids[DGX[6]]
     [one] = [name for name, card in desk.backend.cards.items() if getattr(card.facts, "index", "") == "6:2"]
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         station.nvml.event(uuid, 94, gi=9, ci=0)
-        await asyncio.wait_for(rung.wait(), PATIENCE)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
         after = desk.look()
         assert {name for name in before if not after[name].health} == {one}
-        rung.clear()
+        changed.clear()
         station.nvml.event(uuid, 95)
-        await asyncio.wait_for(rung.wait(), PATIENCE)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
         parts = {name for name, device in before.items() if device.attributes.get("parent") == uuid}
         assert {name for name, device in desk.look().items() if not device.health} == {uuid, *parts}
 
 
-async def test_an_application_error_makes_nobody_ill(nvidia: NvidiaMachine, at: Open) -> None:
+async def test_an_application_error_makes_no_gpu_unhealthy(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     desk = at(nvidia, GpuOptions(heed_xids=(31,), ignore_xids=(48,)))
     desk.look()
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         for xid in (13, 43, 45, 48, 68, 109, 31):
             nvidia.nvml.event(uuid, xid)
         while not desk.reasons():
-            await asyncio.wait_for(rung.wait(), PATIENCE)
-            rung.clear()
+            await asyncio.wait_for(changed.wait(), PATIENCE)
+            changed.clear()
         assert desk.reasons() == {uuid: "the driver reported Xid 31"}
 
 
 @pytest.mark.parametrize(("kind", "word"), [(2, "ECC"), (0x4000, "unavailable"), (0x2000, "poison")])
-async def test_other_events_make_a_gpu_ill_too(nvidia: NvidiaMachine, at: Open, kind: int, word: str) -> None:
+async def test_other_events_make_a_gpu_unhealthy_too(
+    nvidia: NvidiaMachine, at: Open, kind: int, word: str
+) -> None:
     uuid = nvidia.gpu(A)
     desk = at(nvidia)
     desk.look()
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         nvidia.nvml.event(uuid, 0, kind=kind)
-        await asyncio.wait_for(rung.wait(), PATIENCE)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
         assert word in desk.reasons()[uuid]
 
 
@@ -111,16 +113,16 @@ async def test_a_recovery_action_is_asked_for_as_soon_as_it_changes(
     uuid = nvidia.gpu(A)
     desk = at(nvidia)
     desk.look()
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         nvidia.nvml.gpus[uuid]["field230"] = 1
         nvidia.nvml.event(uuid, data, kind=kind)
         while not desk.reasons():
-            await asyncio.wait_for(rung.wait(), PATIENCE)
-            rung.clear()
+            await asyncio.wait_for(changed.wait(), PATIENCE)
+            changed.clear()
         assert desk.reasons() == {uuid: "it needs a reset, says its driver"}
 
 
-def test_a_gpu_whose_memory_cannot_be_read_is_ill(nvidia: NvidiaMachine, at: Open) -> None:
+def test_a_gpu_whose_memory_cannot_be_read_is_unhealthy(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     other = nvidia.gpu(B)
     desk = at(nvidia)
@@ -130,7 +132,7 @@ def test_a_gpu_whose_memory_cannot_be_read_is_ill(nvidia: NvidiaMachine, at: Ope
     assert desk.look()[other].health
 
 
-def test_a_gpu_that_must_be_reset_is_held_open_by_nobody(nvidia: NvidiaMachine, at: Open) -> None:
+def test_a_gpu_that_must_be_reset_is_not_held_open(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A, field230=1)
     desk = at(nvidia)
     assert desk.probe() == {uuid: "it needs a reset, says its driver"}
@@ -139,7 +141,7 @@ def test_a_gpu_that_must_be_reset_is_held_open_by_nobody(nvidia: NvidiaMachine, 
     desk.until(lambda: not desk.is_open())
 
 
-def test_a_restart_of_devhost_forgets_no_illness_that_the_gpu_still_tells_of(
+def test_after_a_restart_a_gpu_is_still_unhealthy_if_it_still_reports_a_fault(
     nvidia: NvidiaMachine, at: Open
 ) -> None:
     uuid = nvidia.gpu(A, field230=4)
@@ -152,7 +154,7 @@ def test_a_restart_of_devhost_forgets_no_illness_that_the_gpu_still_tells_of(
 
 
 @pytest.mark.parametrize(
-    ("checks", "ill"),
+    ("checks", "expected"),
     [
         ("all", {"recovery", "remap"}),
         ("none", set()),
@@ -161,28 +163,26 @@ def test_a_restart_of_devhost_forgets_no_illness_that_the_gpu_still_tells_of(
     ],
 )
 def test_signs_that_do_not_count_leave_a_gpu_healthy(
-    nvidia: NvidiaMachine, at: Open, checks: Any, ill: set[str]
+    nvidia: NvidiaMachine, at: Open, checks: Any, expected: set[str]
 ) -> None:
     """NVIDIA's plugin looks for Xids alone, and for none with ``DP_DISABLE_HEALTHCHECKS=all``."""
     uuids = {"recovery": nvidia.gpu(A, field230=4), "remap": nvidia.gpu(B, remapped="0,1,1,0")}
     desk = at(nvidia, GpuOptions(health_checks=checks))
-    assert desk.probe().keys() == {uuids[sign] for sign in ill}
+    assert desk.probe().keys() == {uuids[sign] for sign in expected}
 
 
-async def test_where_no_sign_counts_events_make_no_gpu_ill_and_a_lost_one_is(
-    nvidia: NvidiaMachine, at: Open
-) -> None:
+async def test_where_no_sign_counts_only_a_lost_gpu_is_unhealthy(nvidia: NvidiaMachine, at: Open) -> None:
     uuid, other = nvidia.gpu(A), nvidia.gpu(B)
     desk = at(nvidia, GpuOptions(health_checks="none"))
     desk.look()
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         nvidia.nvml.event(uuid, 79)
         nvidia.nvml.event(uuid, 0, kind=2)
         nvidia.lose(B)
         nvidia.nvml.event(other, 0, kind=0x8000)  # it is asked about, and then lost
         while other not in desk.reasons():
-            await asyncio.wait_for(rung.wait(), PATIENCE)
-            rung.clear()
+            await asyncio.wait_for(changed.wait(), PATIENCE)
+            changed.clear()
         assert desk.reasons().keys() == {other}
 
 

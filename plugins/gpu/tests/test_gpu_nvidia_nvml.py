@@ -1,4 +1,4 @@
-"""What happens when NVML is in trouble, and how the driver is given back."""
+"""What happens when NVML fails, and when the driver is released."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Open = Callable[..., NvidiaDesk]
 # What happens to NVML
 
 
-def test_while_nvml_hangs_nobody_waits_and_devices_stay_until_it_is_too_long(
+def test_while_nvml_hangs_devices_stay_until_the_last_report_is_stale(
     nvidia: NvidiaMachine, at: Open
 ) -> None:
     uuid = nvidia.gpu(A)
@@ -32,20 +32,20 @@ def test_while_nvml_hangs_nobody_waits_and_devices_stay_until_it_is_too_long(
     assert desk.probe() == {}
     desk.until(desk.reasons)
     assert "does not answer" in desk.reasons()[uuid]
-    nvidia.nvml.mend(hang)
+    nvidia.nvml.fix(hang)
     desk.until(lambda: not desk.reasons())
 
 
 async def test_a_process_that_is_killed_is_replaced(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.gpu(A)
     desk = at(nvidia, check=0.05, first_delay=0.1)
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         desk.look()
         first = desk.pid
         os.kill(first, signal.SIGKILL)
         while desk.pid in (0, first) or not desk.look():
-            await asyncio.wait_for(rung.wait(), PATIENCE)
-            rung.clear()
+            await asyncio.wait_for(changed.wait(), PATIENCE)
+            changed.clear()
             assert desk.reasons() == {}
         assert desk.reasons() == {}
 
@@ -86,13 +86,13 @@ async def test_a_backend_that_was_closed_opens_nothing_until_it_is_watched_again
     assert not desk.pid
     desk.look()
     assert not desk.pid
-    async with desk.watched() as rung:
-        await asyncio.wait_for(rung.wait(), PATIENCE)
+    async with desk.watched() as changed:
+        await asyncio.wait_for(changed.wait(), PATIENCE)
         desk.look()
         assert desk.pid
 
 
-def test_the_driver_is_let_go_when_its_last_gpu_is_unbound(nvidia: NvidiaMachine, at: Open) -> None:
+def test_the_driver_is_released_when_its_last_gpu_is_unbound(nvidia: NvidiaMachine, at: Open) -> None:
     uuid = nvidia.gpu(A)
     desk = at(nvidia)
     desk.look()
@@ -116,22 +116,24 @@ def test_instances_stay_listed_while_the_driver_of_their_gpu_is_away(nvidia: Nvi
     desk.until(lambda: desk.look() == before)
 
 
-async def test_the_driver_is_let_go_as_soon_as_a_gpu_is_asked_to_be_unbound(
+async def test_the_driver_is_released_as_soon_as_a_gpu_is_to_be_unbound(
     nvidia: NvidiaMachine, at: Open
 ) -> None:
     nvidia.gpu(A)
     desk = at(nvidia)
     desk.look()
-    async with desk.watched() as rung:
+    async with desk.watched() as changed:
         while desk.is_open():
             nvidia.nvml.system_event(1)
-            rung.clear()
-            await asyncio.wait_for(rung.wait(), PATIENCE) if not desk.is_open() else await asyncio.sleep(0.1)
+            changed.clear()
+            await asyncio.wait_for(changed.wait(), PATIENCE) if not desk.is_open() else await asyncio.sleep(
+                0.1
+            )
         assert desk.reasons() == {}, "the GPU is still there"
         assert not desk.pid, "nothing is opened while it may be on its way out"
 
 
-def test_a_uevent_of_a_gpu_that_goes_lets_the_driver_go(nvidia: NvidiaMachine, at: Open) -> None:
+def test_a_uevent_of_a_removed_gpu_releases_the_driver(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.gpu(A)
     desk = at(nvidia)
     desk.look()
@@ -173,18 +175,19 @@ def test_another_gpu_at_the_same_place_inherits_no_illness(nvidia: NvidiaMachine
 # Draining
 
 
-async def test_a_gpu_that_is_drained_is_let_go_and_returns_when_it_is_not(
-    station: NvidiaMachine, at: Open
-) -> None:
+async def test_a_gpu_is_released_while_it_is_drained(station: NvidiaMachine, at: Open) -> None:
     uuid = station.uuids[DGX[6]]
     desk = at(station, check=0.05, alone_every=0.2, hold=0.2, compare=0.1)
     before = desk.look()
-    async with desk.watched() as rung, asyncio.timeout(PATIENCE):
+    async with desk.watched() as changed, asyncio.timeout(PATIENCE):
         station.drain(DGX[6])
-        await rung.wait()
+        await changed.wait()
         after = await asyncio.to_thread(desk.look)
-        ill = {name for name, device in after.items() if not device.health}
-        assert ill == {uuid, *(name for name, one in before.items() if one.attributes.get("parent") == uuid)}
+        unhealthy = {name for name, device in after.items() if not device.health}
+        assert unhealthy == {
+            uuid,
+            *(name for name, one in before.items() if one.attributes.get("parent") == uuid),
+        }
         assert after[uuid].health.reason == "it is being drained (nvidia-smi drain)"
         await asyncio.to_thread(desk.look)
         assert DGX[6] not in desk.nvidia.client.scope.addresses, "so that it can be removed"

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs through a whole host: what the kubelet and pods see when a GPU, or NVML, is in trouble."""
+"""NVIDIA's GPUs through a whole host: what the kubelet and pods see when a GPU, or NVML, fails."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_one_gpu_off_the_bus_leaves_the_others_and_returns_after_its_reset
         assert set(pod.device_ids) == {lost}
 
 
-async def test_nvml_that_hangs_keeps_nobody_waiting(node: Dgx) -> None:
+async def test_nvml_that_hangs_delays_no_pod(node: Dgx) -> None:
     async with node.served():
         await node.settled(6)
         hang = node.machine.nvml.fault("*", hang=60)
@@ -91,18 +91,18 @@ async def test_nvml_that_hangs_keeps_nobody_waiting(node: Dgx) -> None:
         for number in range(6):
             await node.kubelet.admit(f"pod-{number}", "main", GPU, 1)
         await node.kubelet.admit("other", "main", FUSE, 1)
-        node.machine.nvml.mend(hang)
+        node.machine.nvml.fix(hang)
         await node.settled(6)
 
 
-async def test_a_driver_that_hangs_from_the_start_hides_nobody_else(
+async def test_a_driver_that_hangs_from_the_start_hides_no_other_device(
     node: Dgx,
 ) -> None:
     hang = node.machine.nvml.fault("nvmlInit_v2", hang=60)
     async with node.served():
         await node.offers({FUSE: 1})
         await node.kubelet.admit("other", "main", FUSE, 1)
-        node.machine.nvml.mend(hang)
+        node.machine.nvml.fix(hang)
         await node.settled(6)
 
 
@@ -115,7 +115,7 @@ async def test_one_gpu_that_hangs_from_the_start_is_the_only_one_the_kubelet_lac
         for number in range(5):
             pod = await node.kubelet.admit(f"pod-{number}", "main", GPU, 1)
             assert uuid not in pod.device_ids
-        node.machine.nvml.mend(hang)
+        node.machine.nvml.fix(hang)
         await node.settled(6)
 
 

@@ -1,4 +1,4 @@
-"""What is decided of NVIDIA's GPUs without any: profiles, Xids, when one is ill and when it is well again."""
+"""Decisions about NVIDIA GPUs that need none: profiles, Xids, incidents and when they are closed."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_a_profile_without_a_name_is_that_of_its_shape(
     assert profile(instance("", memory, shape(*slices)), whole) == expected
 
 
-def test_an_instance_that_tells_nothing_has_no_profile() -> None:
+def test_an_instance_without_name_and_shape_has_no_profile() -> None:
     assert profile(instance("NVIDIA A100"), 81920) == ""
 
 
-def test_application_errors_are_nobodys_illness() -> None:
+def test_application_errors_are_no_fault_of_a_gpu() -> None:
     rule = XidRule()
     assert not any(map(rule.matters, APPLICATION_ERRORS))
     assert rule.matters(79)
@@ -76,7 +76,7 @@ def test_which_xids_matter_can_be_said() -> None:
     assert XidRule(ignored="all", heeded=(79,)).matters(79)
 
 
-def test_an_xid_is_told_in_words() -> None:
+def test_an_xid_has_words() -> None:
     assert reason(79) == "the GPU has fallen off the bus (Xid 79)"
     assert reason(1234) == "the driver reported Xid 1234"
 
@@ -101,12 +101,12 @@ def test_what_is_no_xid_is_refused(options: dict[str, tuple[int, ...]]) -> None:
         (Check("", retirement_pending=True), "retired"),
     ],
 )
-def test_what_a_check_finds_fault_is_told_in_words(found: Check | NvmlError, words: str) -> None:
+def test_a_fault_that_a_check_finds_has_words(found: Check | NvmlError, words: str) -> None:
     assert words in fault(found)
 
 
 @pytest.mark.parametrize("found", [WELL, Check(""), Check("", remap_pending=True)])
-def test_what_is_worked_around_is_not_fault(found: Check) -> None:
+def test_memory_that_the_driver_works_around_is_no_fault(found: Check) -> None:
     assert fault(found) == ""
 
 
@@ -122,7 +122,7 @@ def test_an_xid_holds_until_a_check_some_while_later_finds_nothing() -> None:
     assert not incidents.unhealthy
 
 
-def test_a_check_that_fails_begins_the_wait_anew() -> None:
+def test_a_check_that_fails_restarts_the_wait() -> None:
     incidents = Incidents()
     incidents.add_check(A, WELL, 0)
     incidents.add_event(A, reason(79), 100)
@@ -140,7 +140,7 @@ def test_time_alone_heals_nothing() -> None:
     assert incidents.unhealthy == {A}
 
 
-def test_a_gpu_that_cannot_tell_whether_it_needs_a_reset_waits_for_longer() -> None:
+def test_a_gpu_that_cannot_report_whether_it_needs_a_reset_waits_longer() -> None:
     incidents = Incidents()
     incidents.add_event(A, reason(48), 0)
     incidents.add_check(A, Check("GPU-1"), DEFAULT.blind_hold - 1)
@@ -149,7 +149,7 @@ def test_a_gpu_that_cannot_tell_whether_it_needs_a_reset_waits_for_longer() -> N
     assert not incidents.reason(A)
 
 
-def test_a_gpu_whose_driver_was_loaded_anew_need_not() -> None:
+def test_a_gpu_whose_driver_was_loaded_again_does_not_wait_longer() -> None:
     incidents = Incidents()
     incidents.add_event(A, reason(48), 0, needs_reset=True)
     incidents.was_reset(A)
@@ -169,7 +169,7 @@ def test_what_concerns_one_instance_leaves_its_siblings_alone() -> None:
     assert not incidents.reason(B)
 
 
-def test_only_a_gpu_that_must_be_reset_is_let_go() -> None:
+def test_only_a_gpu_that_must_be_reset_is_released() -> None:
     incidents = Incidents()
     incidents.add_event(A, reason(63), 0)
     incidents.add_check(B, LOST, 0)

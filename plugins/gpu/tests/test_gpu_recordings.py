@@ -1,4 +1,4 @@
-"""Recordings of machines, as other people make them: with little in them, and files where links were."""
+"""Recordings of machines that other programs made: incomplete, and with files instead of links."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_cards_of_such_a_recording_keep_their_numa_nodes(tmp_path: Path, looking
     assert devices["amdgpu_xcp_7"].attributes["numaNode"] == 1
 
 
-def test_gpus_in_different_modes_are_told_apart(tmp_path: Path, looking: BackendFixture) -> None:
+def test_gpus_in_different_modes_are_distinguished(tmp_path: Path, looking: BackendFixture) -> None:
     devices = by_id(looking(gpu_recorded.amd(tmp_path, "SPX", "CPX", "QPX", "DPX")))
     kinds: dict[str, list[str]] = {}
     for name, device in devices.items():
@@ -109,7 +109,7 @@ def test_a_recording_with_plain_directories_on_the_bus_is_read(
     assert device.numa_nodes == (1,)
 
 
-def test_a_card_with_nodes_has_a_driver_whatever_a_recording_left_out(
+def test_a_card_with_nodes_has_a_driver_also_if_a_recording_lacks_the_link(
     tmp_path: Path, looking: BackendFixture
 ) -> None:
     tree = gpu_intel.arc(tmp_path)

@@ -1,4 +1,4 @@
-"""GPUs of every vendor through a whole host: what a container ends up with, direct and by CDI."""
+"""GPUs of every vendor through a whole host: what a container gets, direct and by CDI."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def paths(started: api_pb2.ContainerAllocateResponse) -> list[str]:
     return sorted(device.container_path for device in started.devices)
 
 
-async def test_nvidia_s_runtime_is_told_gpus_and_mig_instances_by_uuid(
+async def test_nvidias_runtime_gets_gpus_and_mig_instances_by_uuid(
     station: GpuNode, nvidia: NvidiaMachine
 ) -> None:
     async with station.serving("{}", GPUS, PARTS):
@@ -77,7 +77,7 @@ async def test_nvidia_s_runtime_is_told_gpus_and_mig_instances_by_uuid(
         assert not part.devices and not part.mounts
 
 
-async def test_nvidia_s_nodes_are_given_where_that_is_asked_for(
+async def test_containers_get_nvidias_nodes_where_that_is_requested(
     station: GpuNode, nvidia: NvidiaMachine
 ) -> None:
     async with station.serving("{deviceListStrategy: [device-specs, volume-mounts]}", GPUS, PARTS):
@@ -201,7 +201,9 @@ async def test_the_gpus_of_a_container_are_those_that_nvlink_joins(
 # Sharing
 
 
-async def test_a_gpu_that_a_container_has_twice_is_told_once(station: GpuNode, nvidia: NvidiaMachine) -> None:
+async def test_a_gpu_that_a_container_has_twice_is_named_once(
+    station: GpuNode, nvidia: NvidiaMachine
+) -> None:
     shared = entry(
         "nvidia.com/gpu.shared", f'vendor: nvidia, kind: gpu, pciBusID: "{DGX[0]}"', ", share: {replicas: 3}"
     )
@@ -212,7 +214,7 @@ async def test_a_gpu_that_a_container_has_twice_is_told_once(station: GpuNode, n
         assert paths(started) == sorted([*CONTROL, "/dev/nvidia0"])
 
 
-async def test_what_ails_a_gpu_ails_its_replicas_and_nothing_else(
+async def test_a_fault_of_a_gpu_concerns_its_replicas_and_nothing_else(
     station: GpuNode, nvidia: NvidiaMachine
 ) -> None:
     shared = entry(NVIDIA, "vendor: nvidia, kind: gpu", ", share: {replicas: 4}")

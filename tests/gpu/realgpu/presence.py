@@ -1,4 +1,4 @@
-"""Whether this machine has a GPU of NVIDIA's to try things on."""
+"""Whether this machine has an NVIDIA GPU to try things on."""
 
 from __future__ import annotations
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from devhost.backend.process import Kill, kill_group
 from devhost.backend.sysfs import is_live
+
+if TYPE_CHECKING:
+    from devhost.backend.process import Kill  # only where NVIDIA's driver is
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class Environment:
         Gives the directory that has ``pynvml``, empty if there is none. ``None`` is
         :func:`devhost_gpu.nvml.client.binding`.
     ``kill``
-        Kills a process that uses NVML.
+        Kills a process that uses NVML. ``None`` is :func:`devhost.backend.process.kill_group`.
     """
 
     timings: Timings = DEFAULT
@@ -150,7 +153,7 @@ class Environment:
     ask_driver: Callable[[str, str], str] | None = None
     exporter_socket: str = EXPORTER_SOCKET
     find_binding: Callable[[], str] | None = None
-    kill: Kill = kill_group
+    kill: Kill | None = None
 
 
 STANDARD = Environment()

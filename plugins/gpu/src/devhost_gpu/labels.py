@@ -115,7 +115,7 @@ class _Shares:
 
 
 def _is_known(device: Device) -> bool:
-    """Whether its driver has told of it: one that is bound to ``vfio-pci``, or to nothing, is no GPU here."""
+    """Whether its driver has reported it: without NVIDIA's driver it gets no labels."""
     return "product" in device.attributes and "driverVersion" in device.attributes
 
 

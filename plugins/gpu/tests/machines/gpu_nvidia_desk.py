@@ -87,15 +87,15 @@ class NvidiaDesk:
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[asyncio.Event]:
         """Listens to the backend; the event is set whenever it asks for a scan."""
-        rung = asyncio.Event()
+        changed = asyncio.Event()
 
         async def listen() -> None:
             async for _ in self.backend.watch():
-                rung.set()
+                changed.set()
 
         task = asyncio.create_task(listen())
         try:
-            yield rung
+            yield changed
         finally:
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -116,7 +116,7 @@ class Nvml:
         self.write()
         return fault
 
-    def mend(self, fault: Fields) -> None:
+    def fix(self, fault: Fields) -> None:
         """Ends a fault."""
         self.faults.remove(fault)
         self.write()

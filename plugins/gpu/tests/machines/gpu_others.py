@@ -64,7 +64,7 @@ def server_console(root: Path) -> GpuTree:
 
 
 def troubled(root: Path) -> GpuTree:
-    """Four MI210 of which only the first is well, and an Arc without a driver.
+    """Four MI210 of which only the first is healthy, and an Arc without a driver.
 
     The second has lost its driver, the third has one that gave up without making DRM devices, the fourth is
     bound for a virtual machine.

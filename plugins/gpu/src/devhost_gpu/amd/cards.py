@@ -100,7 +100,7 @@ class Amd:
         """No event changes anything that is kept."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
-        """Errors that the cards counted, what the exporter says, and whether the driver answers."""
+        """The cards' error counters, the exporter's verdicts, and whether the drivers answer."""
         wholes = {card.id: card.facts.whole for card in cards if isinstance(card.facts, AmdFacts)}
         return self._health.check(wholes)
 

@@ -39,7 +39,7 @@ IN_CONTAINER = "/usr/local/nvidia"
 """Where a container sees the driver's directory: images made for CUDA have its ``lib64`` in their path."""
 
 VULKAN, VULKAN_IN_CONTAINER = "vulkan/icd.d", "/etc/vulkan/icd.d"
-"""What the directory may have for Vulkan's loader, and where that looks."""
+"""The directory's files for Vulkan's loader, and where that expects them."""
 
 
 def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
@@ -62,8 +62,8 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
     """What one container needs to use these cards.
 
     Args:
-        cards: the cards, as the last look saw them.
-        options: what the configuration says.
+        cards: the cards of the last scan.
+        options: the keys under ``backends.gpu``.
         exists: whether the host has a path.
 
     Raises:
@@ -256,7 +256,7 @@ class MpsServers:
         self._context = context
         self._timings = timings
         self._sysfs = Sysfs(context.root)
-        # Replaced whole, never changed: the look sets it on another thread.
+        # Replaced whole, never changed: scans set it on another thread.
         self._shown: Mapping[str, str] = {}
 
     def refresh(self) -> Mapping[str, str]:

@@ -154,7 +154,10 @@ class _AdditionalSpecification:
 
 
 class AdditionalDevices:
-    """Those that the options ask for. :meth:`names` and :meth:`lacking` are for looks."""
+    """The additional devices that the options request.
+
+    Scans call :meth:`names` and :meth:`missing_reason`.
+    """
 
     def __init__(self, options: GpuOptions, context: Context, timings: Timings = DEFAULT) -> None:
         self._options = options

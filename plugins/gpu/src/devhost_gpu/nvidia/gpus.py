@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from devhost.backend import Context, Edits, Event, Health, unhealthy
 from devhost.backend.errors import BackendError
+from devhost.backend.process import kill_group
 from devhost.backend.sysfs import Sysfs, pci_path
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.environment import STANDARD, Environment
@@ -65,7 +66,7 @@ class Nvidia:
             timings,
             clock,
             environment.find_binding or binding,
-            environment.kill,
+            environment.kill or kill_group,
         )
         rule = XidRule(options.ignore_xids, options.heed_xids)
         self.health = HealthMonitor(
@@ -252,11 +253,11 @@ class Nvidia:
                 await self._context.run_blocking(self.health.check, self._bound)
             except BackendError as error:
                 if not self._is_check_failing:
-                    self._context.log.warning("ill GPUs cannot be asked: %s", error.message)
+                    self._context.log.warning("unhealthy GPUs cannot be checked: %s", error.message)
                 self._is_check_failing = True
             else:
                 if self._is_check_failing:
-                    self._context.log.info("ill GPUs can be asked again")
+                    self._context.log.info("unhealthy GPUs can be checked again")
                 self._is_check_failing = False
         self._request_scan_if_changed()
 
@@ -299,14 +300,14 @@ class Nvidia:
     def _log_state(self, adapters: Sequence[Adapter], cards: Sequence[Card]) -> None:
         """Logs what was found, when that has changed."""
         if not adapters:
-            text = "NVIDIA's driver is loaded, and there is no GPU of NVIDIA's"
+            text = "NVIDIA's driver is loaded, but there is no GPU"
         elif self._problem:
-            text = f"GPUs of NVIDIA's are here, but NVML cannot be used: {self._problem}"
+            text = f"NVIDIA GPUs found, but NVML cannot be used: {self._problem}"
         elif not self._bound:
             return  # hardware without its driver is a problem, which the core logs
         else:
             parts = sum(isinstance(card.facts, NvidiaFacts) and card.facts.is_mig for card in cards)
-            text = f"NVML tells of {len(self._reported)} GPUs and {parts} MIG instances"
+            text = f"NVML reports {len(self._reported)} GPUs and {parts} MIG instances"
         if text != self._logged:
             self._logged = text
             self._context.log.info("%s", text)

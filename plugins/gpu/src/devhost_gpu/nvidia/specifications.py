@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend.errors import BackendError
+from devhost.backend.files import make_directory, replace_file
 from devhost.backend.sysfs import is_live, prefix_of, read_bytes
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.options import GpuOptions
@@ -41,7 +42,7 @@ class Specifications:
     """The specifications of one kind; a file is read again when it has changed. Used by one thread.
 
     Args:
-        root: what stands for ``/``.
+        root: the directory that represents ``/``.
         directories: where they are, the one with the lowest precedence first.
         kind: ``vendor/class``.
         counts: which names of devices count; UUIDs by default.
@@ -223,12 +224,9 @@ class GeneratedSpecification:
         Raises:
             BackendError: it cannot be written: then the old one, if there is one, stays.
         """
-        unfinished = self.file.with_name(f"{self.file.name}.part")  # no specification by its name: not read
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.chmod(0o644)
-            unfinished.replace(self.file)
+            make_directory(self.file.parent)
+            replace_file(self.file, text.encode(), part=f".{self.file.stem}.")
         except OSError as error:
             raise BackendError(f"cannot write {self.file}: {error.strerror or error}") from None
 

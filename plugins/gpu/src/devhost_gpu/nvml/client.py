@@ -60,7 +60,7 @@ def find_library(root: Path, driver_root: str) -> str | None:
     """The library to load: a path, or empty for the one that the loader finds; ``None`` if there is none.
 
     Args:
-        root: what stands for ``/``.
+        root: the directory that represents ``/``.
         driver_root: where the driver's files are below it, ``/run/nvidia/driver``.
     """
     prefix = prefix_of(root)

@@ -76,7 +76,7 @@ class Instance:
 class Gpu:
     """A GPU. ``memory`` is in MiB; what it does not support is ``None`` or empty.
 
-    ``mig`` says whether MIG is on, ``mig_next`` whether it will be after the next reset.
+    ``mig`` is whether MIG is on, ``mig_next`` whether it will be after the next reset.
     """
 
     uuid: str
@@ -137,8 +137,8 @@ class NvLinks:
     def between(self, a: str, b: str) -> int:
         """How many links two GPUs can use towards each other; 0 for a GPU and itself.
 
-        What one end says is enough, for a GPU that does not answer says nothing. Over switches, it is what
-        the GPU with fewer links has.
+        The report of one end is enough, because the other GPU may not answer. Over switches, it is the number
+        of the GPU with fewer links.
         """
         if a == b:
             return 0

@@ -1,4 +1,4 @@
-"""The program that uses NVML, and how it is asked: against the stub library, with the real binding."""
+"""The program that uses NVML, and the requests to it: against the stub library, with the real binding."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def gpu(desk: Desk, address: str) -> Gpu:
     return found
 
 
-def test_a_dgx_is_told_of_with_all_its_parts(station: NvidiaMachine, start: Callable[..., Desk]) -> None:
+def test_a_dgx_is_reported_with_all_its_parts(station: NvidiaMachine, start: Callable[..., Desk]) -> None:
     desk = start(station)
     found = inventory(desk.process.ask("inventory", DGX, PATIENCE).content)
     assert (found.driver, found.cuda) == ("570.124.06", "12.8")
@@ -126,7 +126,7 @@ def test_functions_that_an_older_driver_lacks_leave_facts_out(
     assert not answer.remap_pending
 
 
-def test_an_xid_is_heard_with_its_gpu_and_its_instance(
+def test_an_xid_is_reported_with_its_gpu_and_its_instance(
     nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     uuid = nvidia.gpu(A)
@@ -138,7 +138,7 @@ def test_an_xid_is_heard_with_its_gpu_and_its_instance(
     assert desk.await_event("xid") == {"event": "xid", "gpu": A, "data": 94, "gi": 3, "ci": 0}
 
 
-def test_other_instances_are_told_of_without_an_event_of_the_drivers(
+def test_changed_instances_are_reported_without_an_event_of_the_driver(
     nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
@@ -153,7 +153,7 @@ def test_other_instances_are_told_of_without_an_event_of_the_drivers(
     desk.await_event("mig")
 
 
-def test_unbinding_is_heard(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
+def test_unbinding_is_reported(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
     nvidia.gpu(A)
     desk = start(nvidia)
     desk.gpus(A)
@@ -184,12 +184,12 @@ def test_a_question_that_waits_is_not_put_twice_and_its_late_answer_is_an_event(
     # nobody waits for anything else meanwhile
     with pytest.raises(Unanswered):
         desk.process.ask("probe", [A], 60.0)
-    nvidia.nvml.mend(hang)
+    nvidia.nvml.fix(hang)
     desk.await_event("late")
     assert isinstance(desk.gpus(A)[A], Gpu)
 
 
-def test_a_call_that_hangs_ends_the_process_and_is_laid_to_its_gpu(
+def test_a_call_that_hangs_ends_the_process_and_is_attributed_to_its_gpu(
     nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
@@ -224,7 +224,7 @@ def test_a_driver_that_is_not_loaded_is_refused_and_may_come_later(
     assert isinstance(desk.gpus(A)[A], Gpu)
 
 
-def test_a_library_that_does_not_fit_the_driver_is_told_in_its_words(
+def test_a_library_that_does_not_fit_the_driver_is_an_error_in_its_words(
     nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
@@ -233,7 +233,9 @@ def test_a_library_that_does_not_fit_the_driver_is_told_in_its_words(
         start(nvidia).gpus(A)
 
 
-def test_a_library_that_cannot_be_loaded_is_told(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
+def test_a_library_that_cannot_be_loaded_is_an_error(
+    nvidia: NvidiaMachine, start: Callable[..., Desk]
+) -> None:
     file = nvidia.root / "usr/lib64/libnvidia-ml.so.1"
     file.unlink()
     file.write_text("no library")
@@ -241,7 +243,7 @@ def test_a_library_that_cannot_be_loaded_is_told(nvidia: NvidiaMachine, start: C
         start(nvidia).gpus(A)
 
 
-def test_a_process_that_is_killed_from_outside_is_told(
+def test_a_process_that_is_killed_from_outside_is_an_error(
     nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     nvidia.gpu(A)
@@ -253,7 +255,7 @@ def test_a_process_that_is_killed_from_outside_is_told(
         desk.gpus(A)
 
 
-def test_ending_lets_the_driver_go(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
+def test_ending_releases_the_driver(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
     nvidia.gpu(A)
     desk = start(nvidia)
     desk.gpus(A)
@@ -268,14 +270,13 @@ def test_ending_kills_a_process_that_hangs(nvidia: NvidiaMachine, start: Callabl
     nvidia.gpu(A)
     desk = start(nvidia, grace=0.2)
     desk.gpus(A)
-    # no thread of it runs, as where the driver holds it in the kernel: it cannot notice the end by itself
-    os.kill(desk.process.pid, signal.SIGSTOP)
+    os.kill(desk.process.pid, signal.SIGSTOP)  # as a call into the kernel holds it: it cannot end by itself
     desk.process.end()
     assert desk.process.wait_gone(PATIENCE)
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_it_ends_with_whoever_started_it(nvidia: NvidiaMachine, hangs: bool) -> None:
+def test_the_process_ends_with_its_parent(nvidia: NvidiaMachine, hangs: bool) -> None:
     """Also when that was killed, and also while a call hangs."""
     nvidia.gpu(A)
     if hangs:
@@ -334,7 +335,7 @@ def test_the_binding_is_found_without_importing_it() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_library_is_looked_for_below_the_drivers_root(tmp_path: Path) -> None:
+def test_the_library_is_searched_for_below_the_drivers_root(tmp_path: Path) -> None:
     assert find_library(tmp_path, "/run/nvidia/driver") is None
     place = tmp_path / "run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"
     place.parent.mkdir(parents=True)
@@ -363,7 +364,7 @@ def test_events_that_a_driver_does_not_have_are_waited_for_once(
         assert desk.await_event("xid")["gpu"] == A
 
 
-def test_troubles_with_events_are_told_less_and_less_often(
+def test_errors_of_events_are_reported_less_and_less_often(
     nvidia: NvidiaMachine, start: Callable[..., Desk]
 ) -> None:
     uuid = nvidia.gpu(A)
@@ -372,6 +373,6 @@ def test_troubles_with_events_are_told_less_and_less_often(
     desk.gpus(A)
     assert desk.await_event("trouble")["error"]["code"] == 999
     assert desk.await_event("trouble")
-    nvidia.nvml.mend(fault)
+    nvidia.nvml.fix(fault)
     nvidia.nvml.event(uuid, 79)
     assert desk.await_event("xid")["gpu"] == A

@@ -41,17 +41,17 @@ def nodes(given: Edits) -> dict[str, str]:
     return {node.container_path: node.path for node in given.nodes}
 
 
-def test_the_runtime_is_told_uuids_unless_something_else_is_asked_for() -> None:
+def test_the_runtime_gets_uuids_by_default() -> None:
     assert given([gpu(A, 0), gpu(B, 1)]) == Edits(env={"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"})
 
 
-def test_the_same_gpus_are_told_in_the_same_order_however_they_are_asked_for() -> None:
+def test_the_same_gpus_are_named_in_the_same_order_whatever_the_order_of_the_request() -> None:
     cards = [gpu(A, 10), gpu(B, 9), gpu(C, 2)]
     wanted = Edits(env={"NVIDIA_VISIBLE_DEVICES": f"{C},{B},{A}"})
     assert given(cards) == given(cards[::-1]) == wanted
 
 
-def test_a_gpu_that_is_given_twice_is_told_once() -> None:
+def test_a_gpu_that_is_allocated_twice_is_named_once() -> None:
     twice = [gpu(A, 0), gpu(A, 0), mig(M, B, 1, (12, 13)), mig(M, B, 1, (12, 13))]
     assert given(twice).env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{M}"}
     specs = given(twice, device_list_strategy="device-specs")
@@ -59,7 +59,7 @@ def test_a_gpu_that_is_given_twice_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts"])
-def test_mig_instances_are_told_by_uuid_or_by_number(strategy: str) -> None:
+def test_mig_instances_are_named_by_uuid_or_by_number(strategy: str) -> None:
     cards = [mig("MIG-2", B, 1, (21, 22), "1:1"), mig("MIG-1", B, 1, (12, 13), "1:0")]
     told = given(cards, device_list_strategy=strategy)
     numbers = given(cards, device_list_strategy=strategy, device_ID_strategy="index")
@@ -106,7 +106,7 @@ def test_a_driver_in_a_container_of_its_own_has_the_nodes_below_its_root(tmp_pat
     assert told["/dev/nvidia0"] == "/dev/nvidia0"
 
 
-def test_the_driver_s_directory_is_where_images_for_cuda_look_for_it() -> None:
+def test_the_drivers_directory_is_mounted_where_cuda_images_expect_it() -> None:
     host = "/opt/nvidia"
     got = given([gpu(A, 0)], device_list_strategy="device-specs", driver_directory=f"{host}/")
     assert got.mounts == (
@@ -137,7 +137,7 @@ def test_control_nodes_may_be_missing_where_the_runtime_makes_them(other: str) -
     }
 
 
-def test_what_goes_with_gpus_is_asked_for_by_name() -> None:
+def test_additional_devices_are_requested_by_variables() -> None:
     got = given([gpu(A, 0)], gds_enabled=True, mofed_enabled=True, gdrcopy_enabled=True)
     assert got.env == {
         "NVIDIA_VISIBLE_DEVICES": A,
@@ -147,7 +147,7 @@ def test_what_goes_with_gpus_is_asked_for_by_name() -> None:
     }
 
 
-def test_imex_channels_are_given_where_the_node_has_them(tmp_path: Path) -> None:
+def test_containers_get_the_imex_channels_that_the_node_has(tmp_path: Path) -> None:
     channel = "/dev/nvidia-caps-imex-channels/channel0"
     ways = ("envvar", "volume-mounts", "device-specs")
     absent = [given([gpu(A, 0)], tmp_path, device_list_strategy=way, imex_channel_IDs=(0, 7)) for way in ways]
@@ -172,7 +172,9 @@ def test_imex_channels_are_given_where_the_node_has_them(tmp_path: Path) -> None
         (gpu(A, 0), {"device_list_strategy": "cdi"}, f"{A}: no CDI specification names it"),
     ],
 )
-def test_what_cannot_be_given_is_refused_in_words(card: Card, options: dict[str, object], words: str) -> None:
+def test_a_card_that_cannot_be_allocated_is_refused_with_a_reason(
+    card: Card, options: dict[str, object], words: str
+) -> None:
     with pytest.raises(AllocationError) as refused:
         given([card], **options)
     assert words in str(refused.value)

@@ -74,14 +74,14 @@ def test_the_same_question_has_the_same_answer(tmp_path: Path, looking: BackendF
     assert backend.allocate(usable) == backend.allocate(usable)
 
 
-def test_a_card_that_has_gone_is_refused_in_words(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_card_that_is_gone_is_refused_with_a_reason(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_intel.arc(tmp_path))
     backend.discover()
     with pytest.raises(AllocationError, match=r"0000:99:00\.0 is gone"):
         backend.allocate([Device("0000:99:00.0")])
 
 
-def test_a_card_that_lost_its_nodes_is_refused_in_words(tmp_path: Path, looking: BackendFixture) -> None:
+def test_a_card_that_lost_its_nodes_is_refused_with_a_reason(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_others.troubled(tmp_path))
     bare = [device for device in by_id(backend).values() if "cardNode" not in device.attributes]
     assert bare

@@ -67,14 +67,14 @@ async def heard(stream: AsyncIterator[Event], count: int) -> list[str]:
         return sorted([(await anext(stream)).subsystem for _ in range(count)])
 
 
-async def test_every_vendor_is_heard() -> None:
+async def test_events_of_every_vendor_arrive() -> None:
     joined = MergedEvents(SOON)
     joined.update({"amd": Heard("a", "b"), "nvidia": Heard("c"), "intel": Quiet()})
     stream = joined.events()
     assert await heard(stream, 3) == ["a", "b", "c"]
 
 
-async def test_a_vendor_whose_first_card_appears_later_is_heard_too() -> None:
+async def test_events_of_a_vendor_that_appears_later_arrive() -> None:
     joined = MergedEvents(SOON)
     joined.update({"amd": Heard("a")})
     stream = joined.events()
@@ -83,16 +83,16 @@ async def test_a_vendor_whose_first_card_appears_later_is_heard_too() -> None:
     assert await heard(stream, 1) == ["c"]
 
 
-async def test_one_that_fails_ends_the_stream_and_leaves_nothing_running() -> None:
-    well = Heard("a")
+async def test_a_source_that_fails_ends_the_stream_and_leaves_nothing_running() -> None:
+    working = Heard("a")
     joined = MergedEvents(SOON)
-    joined.update({"amd": well, "nvidia": Heard(fails=True)})
+    joined.update({"amd": working, "nvidia": Heard(fails=True)})
     with pytest.raises(RuntimeError, match="the library is gone"):
         await heard(joined.events(), 5)
-    assert well.has_ended
+    assert working.has_ended
 
 
-async def test_one_that_nobody_takes_events_of_is_ended_too() -> None:
+async def test_a_source_whose_events_are_not_taken_is_ended_too() -> None:
     full = Heard(*(["a"] * 500))
     joined = MergedEvents(SOON)
     joined.update({"amd": full})
@@ -104,9 +104,9 @@ async def test_one_that_nobody_takes_events_of_is_ended_too() -> None:
 
 
 async def test_a_stream_that_is_closed_leaves_nothing_running() -> None:
-    well = Heard("a")
+    working = Heard("a")
     joined = MergedEvents(SOON)
-    joined.update({"amd": well})
+    joined.update({"amd": working})
 
     async def follow() -> None:
         async for _ in joined.events():
@@ -114,16 +114,14 @@ async def test_a_stream_that_is_closed_leaves_nothing_running() -> None:
 
     task = asyncio.ensure_future(follow())
     async with asyncio.timeout(60):
-        await well.begun.wait()
+        await working.begun.wait()
     task.cancel()
     await asyncio.wait([task], timeout=60)
     assert task.done()
-    assert well.has_ended
+    assert working.has_ended
 
 
-async def test_whoever_stops_listening_to_the_backend_has_ended_every_source(
-    tmp_path: Path, looking: BackendFixture
-) -> None:
+async def test_the_end_of_watch_ends_every_source(tmp_path: Path, looking: BackendFixture) -> None:
     vendor = Heard("drm")
     backend = looking(gpu_others.virtual_machine(tmp_path), kind=gpu_with(vendors={OTHER: lambda *_: vendor}))
     backend.discover()
