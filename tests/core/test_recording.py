@@ -20,8 +20,8 @@ import pytest
 
 from devhost.backend import Attribute, Backend, Device, Edits, Health
 from devhost.backend.sysfs import is_live, node_number
-from devhost.cli.recording import CONFIGURATION, MANIFEST, Recording, record, writer
-from devhost.cli.recording.area import MAX_FILE
+from devhost.cli.recording import CONFIGURATION, MANIFEST, Recording, record
+from devhost.cli.recording.area import MAX_FILE, Bounds
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.planning.settings import Settings
@@ -302,25 +302,23 @@ def test_a_long_file_is_cut_at_the_end_of_a_line(root: Path, end: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "value", "says"),
-    [("MAX_ENTRIES", 40, "40 files, links and directories"), ("MAX_BYTES", 1 << 20, "1 MiB")],
+    ("bounds", "says"),
+    [(Bounds(entries=40), "40 files, links and directories"), (Bounds(bytes=1 << 20), "1 MiB")],
 )
 def test_a_tree_that_grows_too_big_ends_at_its_bound_and_says_so(
-    root: Path, end: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int, says: str
+    root: Path, end: Path, bounds: Bounds, says: str
 ) -> None:
     for number in range(100):
         (root / f"sys/class/mycard/big{number:02}").write_bytes(b"x" * 60_000)
-    monkeypatch.setattr(writer, bound, value)
 
     def find(root: Path) -> object:
         return sum(len((root / f"sys/class/mycard/big{n:02}").read_text()[:1]) for n in range(100))
 
-    made = record(loaded(backend(find)), end, root)
+    made = record(loaded(backend(find)), end, root, bounds=bounds)
     assert says in made.full
     assert len(list(end.rglob("*"))) <= 42
-    assert (
-        0 < sum(path.stat().st_size for path in end.rglob("big*")) <= (40 * 60_000 if value == 40 else value)
-    )
+    most = min(bounds.entries * 60_000, bounds.bytes)
+    assert 0 < sum(path.stat().st_size for path in end.rglob("big*")) <= most
     assert json.loads((end / MANIFEST).read_text())["incomplete"] == made.full
     assert made.differences
 

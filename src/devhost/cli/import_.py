@@ -225,7 +225,7 @@ def smarter(file: str, key: str) -> None:
 
 
 def _read(file: str) -> tuple[bytes, str]:
-    """The content of a file or of standard input, and what complaints call it."""
+    """The content of a file or of standard input, and what diagnostics call it."""
     if file == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
     return read_file(Path(file), Diagnostics(file)), file

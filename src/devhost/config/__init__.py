@@ -1,7 +1,7 @@
 """The YAML → settings, with a place for everything that is wrong with it.
 
 ``document`` turns bytes into nodes, ``language`` says what the file may hold, ``reader`` follows it,
-``resources`` reads what depends on a backend. All complaints come at once, as
+``resources`` reads what depends on a backend. All diagnostics come at once, as
 one :class:`~devhost.backend.errors.ConfigError`. ``schema`` prints the language, ``difference``
 compares settings.
 
@@ -64,13 +64,13 @@ def loads(
 
     Args:
         text: the configuration.
-        file_name: what complaints call it.
+        file_name: what diagnostics call it.
         catalog_for: as for :func:`load`.
         directory: where relative ``backendPaths`` begin; by default the directory of ``file_name``.
     """
-    complaints = Diagnostics(file_name)
+    diagnostics = Diagnostics(file_name)
     data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
-    return _settings(data, directory or Path(file_name).parent, catalog_for, complaints)
+    return _settings(data, directory or Path(file_name).parent, catalog_for, diagnostics)
 
 
 def backend_paths(path: Path) -> tuple[Path, ...]:
@@ -79,32 +79,32 @@ def backend_paths(path: Path) -> tuple[Path, ...]:
     Raises:
         ConfigError: it is not readable as YAML, or this very key is wrong.
     """
-    complaints = Diagnostics(str(path))
-    root = _parsed(_read(path, complaints), complaints)
+    diagnostics = Diagnostics(str(path))
+    root = _parsed(_read(path, diagnostics), diagnostics)
     scratch = Diagnostics(str(path))
     found = read_fields(root, File, Place(scratch)).get("backend_paths")
     at_fault = [one for one in scratch.found if one[1].startswith("backendPaths")]
     if at_fault:
-        complaints.found = at_fault
-        raise complaints.error()
+        diagnostics.found = at_fault
+        raise diagnostics.error()
     return tuple(path.parent / directory for directory in found or ())
 
 
-def _read(path: Path, complaints: Diagnostics) -> bytes:
+def _read(path: Path, diagnostics: Diagnostics) -> bytes:
     least = "create it with at least `version: 1` and `resources: []`"
     hint = f"{least}, or name yours with --config FILE" if path == DEFAULT else f"check the path, or {least}"
-    return read_file(path, complaints, if_missing=hint)
+    return read_file(path, diagnostics, if_missing=hint)
 
 
-def _parsed(data: bytes, complaints: Diagnostics) -> Node:
-    root = parse(data, complaints)
-    refuse_manifest(root, complaints)
+def _parsed(data: bytes, diagnostics: Diagnostics) -> Node:
+    root = parse(data, diagnostics)
+    refuse_manifest(root, diagnostics)
     return root
 
 
-def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints: Diagnostics) -> Settings:
-    root = _parsed(data, complaints)
-    place = Place(complaints)
+def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics: Diagnostics) -> Settings:
+    root = _parsed(data, diagnostics)
+    place = Place(diagnostics)
     values = read_fields(root, File, place)
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
     given = values.get("backends", {})
@@ -118,8 +118,8 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, complaints:
         backend = catalog.get(name)
         if name not in options and name not in given and backend is not None:
             options[name] = _default_options(entry, backend)
-    if complaints.found:
-        raise complaints.error()
+    if diagnostics.found:
+        raise diagnostics.error()
     cdi = values.get("cdi", Cdi())
     info = values.get("device_info", DeviceInfo())
     labels = values.get("labels", Labels())
@@ -149,5 +149,5 @@ def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> di
 
 def _default_options(entry: Placed, backend: type[Backend]) -> Any:
     """The options of a backend that some entry needs and the file does not speak of."""
-    here = Place(entry.place.complaints, f"backends.{backend.name}")
+    here = Place(entry.place.diagnostics, f"backends.{backend.name}")
     return read_options(Fields(entry.mark), backend, here)

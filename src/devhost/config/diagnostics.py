@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 
 from devhost.backend.errors import ConfigError, Diagnostic
 
-MAX_COMPLAINTS = 200
+MAX_DIAGNOSTICS = 200
 """A file with more faults than this is not read further: nobody mends more in one go."""
 
 _SHOWN = 60
@@ -88,7 +88,7 @@ class Diagnostics:
             ConfigError: this was the last one that is worth reporting.
         """
         self.found.append((mark, path, message, hint))
-        if len(self.found) >= MAX_COMPLAINTS:
+        if len(self.found) >= MAX_DIAGNOSTICS:
             self.found.append((Mark(mark.line + 1, 1), "", "the rest was not read: too many faults", ""))
             raise self.error()
 
@@ -102,7 +102,7 @@ class Diagnostics:
         raise self.error()
 
     def error(self) -> ConfigError:
-        """All complaints in file order."""
+        """All diagnostics in file order."""
         file = one_line(self.file)
         ordered = sorted(self.found, key=lambda complaint: complaint[0])
         return ConfigError(
@@ -117,19 +117,19 @@ class Diagnostics:
 class Place:
     """Where a reader stands: the path of keys that led there, and whom to tell what is wrong."""
 
-    complaints: Diagnostics
+    diagnostics: Diagnostics
     path: str = ""
 
     def key(self, name: str) -> Place:
         """The place of the value of key ``name``."""
         step = name if _PLAIN_KEY.fullmatch(name) else f"[{shown(name)}]"
         joint = "." if self.path and not step.startswith("[") else ""
-        return Place(self.complaints, f"{self.path}{joint}{step}")
+        return Place(self.diagnostics, f"{self.path}{joint}{step}")
 
     def item(self, index: int) -> Place:
         """The place of a list's member, counted from 0."""
-        return Place(self.complaints, f"{self.path}[{index}]")
+        return Place(self.diagnostics, f"{self.path}[{index}]")
 
-    def complain(self, at: Located, message: str, hint: str = "") -> None:
+    def report(self, at: Located, message: str, hint: str = "") -> None:
         """Notes what is wrong with the value at this place."""
-        self.complaints.add(at.mark, self.path, message, hint)
+        self.diagnostics.add(at.mark, self.path, message, hint)

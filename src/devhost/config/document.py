@@ -111,20 +111,22 @@ class _Events(Protocol):
     def dispose(self) -> None: ...
 
 
+Parser = Callable[[str], _Events]
+
 # libyaml is an option of PyYAML, and some twenty times faster
-_Loader: Callable[[str], _Events] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+PARSER: Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _STANDARD = "tag:yaml.org,2002:"
 _NOT_YAML = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq"})
 
 
-def read_file(path: Path, complaints: Diagnostics, *, if_missing: str = "check the path") -> bytes:
+def read_file(path: Path, diagnostics: Diagnostics, *, if_missing: str = "check the path") -> bytes:
     """The bytes of a file, at most :data:`MAX_BYTES` and one more.
 
     Args:
         path: the file.
-        complaints: where to note what is wrong with it.
+        diagnostics: where to note what is wrong with it.
         if_missing: the hint for a file that does not exist.
 
     Raises:
@@ -137,14 +139,14 @@ def read_file(path: Path, complaints: Diagnostics, *, if_missing: str = "check t
             os.set_blocking(file.fileno(), True)
             return _whole(file)
     except FileNotFoundError:
-        complaints.fail(WHOLE_FILE, "there is no such file", if_missing)
+        diagnostics.fail(WHOLE_FILE, "there is no such file", if_missing)
     except IsADirectoryError:
-        complaints.fail(WHOLE_FILE, "this is a directory", "name the YAML file in it")
+        diagnostics.fail(WHOLE_FILE, "this is a directory", "name the YAML file in it")
     except PermissionError:
-        complaints.fail(WHOLE_FILE, "it may not be read", "check its mode and owner")
+        diagnostics.fail(WHOLE_FILE, "it may not be read", "check its mode and owner")
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
-        complaints.fail(WHOLE_FILE, f"it cannot be read: {text}")
+        diagnostics.fail(WHOLE_FILE, f"it cannot be read: {text}")
 
 
 def _whole(file: FileIO) -> bytes:
@@ -165,59 +167,70 @@ def _from_pipe(pipe: FileIO) -> bytes:
 
 
 def parse(
-    data: bytes, complaints: Diagnostics, *, if_empty: str = "it needs at least version: 1 and resources: []"
+    data: bytes,
+    diagnostics: Diagnostics,
+    *,
+    if_empty: str = "it needs at least version: 1 and resources: []",
+    parser: Parser = PARSER,
 ) -> Node:
-    """The one document in ``data``. What is merely wrong is noted in ``complaints``.
+    """The one document in ``data``. What is merely wrong is noted in ``diagnostics``.
 
     Args:
         data: the bytes of a file, or of a string in one.
-        complaints: where to note it.
+        diagnostics: where to note it.
         if_empty: the hint for a file without anything in it.
+        parser: a loader class of PyYAML.
 
     Raises:
         ConfigError: it is not YAML, or not YAML that may be trusted to fit in memory.
     """
-    return _parsed(data, complaints, if_empty, lambda builder: builder.document())
+    return _parsed(data, diagnostics, if_empty, lambda builder: builder.document(), parser)
 
 
-def parse_all(data: bytes, complaints: Diagnostics, *, if_empty: str) -> list[Node]:
+def parse_all(data: bytes, diagnostics: Diagnostics, *, if_empty: str) -> list[Node]:
     """Every document in ``data``, of which there is at least one, as :func:`parse` reads one.
 
     Raises:
         ConfigError: as :func:`parse`.
     """
-    return _parsed(data, complaints, if_empty, lambda builder: builder.documents())
+    return _parsed(data, diagnostics, if_empty, lambda builder: builder.documents())
 
 
-def _parsed(data: bytes, complaints: Diagnostics, if_empty: str, read: Callable[[_Builder], T]) -> T:
-    text = _decode(data, complaints, if_empty)
-    loader = _Loader(text)
+def _parsed(
+    data: bytes,
+    diagnostics: Diagnostics,
+    if_empty: str,
+    read: Callable[[_Builder], T],
+    parser: Parser = PARSER,
+) -> T:
+    text = _decode(data, diagnostics, if_empty)
+    loader = parser(text)
     try:
-        return read(_Builder(loader, complaints))
+        return read(_Builder(loader, diagnostics))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "it is not valid YAML"
-        complaints.fail(_mark(mark) if mark else WHOLE_FILE, problem, _mend(problem, text, mark))
+        diagnostics.fail(_mark(mark) if mark else WHOLE_FILE, problem, _hint_for(problem, text, mark))
     finally:
         loader.dispose()
 
 
-def _decode(data: bytes, complaints: Diagnostics, if_empty: str) -> str:
+def _decode(data: bytes, diagnostics: Diagnostics, if_empty: str) -> str:
     if len(data) > MAX_BYTES:
-        complaints.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB")
+        diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB")
     if b"\0" in data:
         before = data[: data.index(b"\0")].decode(errors="replace")
-        complaints.fail(_position(before), "this is not text: it has a zero byte", "is it the right file?")
+        diagnostics.fail(_position(before), "this is not text: it has a zero byte", "is it the right file?")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode(errors="replace")
-        complaints.fail(_position(before), "this is not UTF-8 text", "save the file as UTF-8")
+        diagnostics.fail(_position(before), "this is not UTF-8 text", "save the file as UTF-8")
     if odd := _NOT_YAML.search(text):
         place = _position(text[: odd.start()])
-        complaints.fail(place, f"the character {shown(odd[0])} may not stand in YAML")
+        diagnostics.fail(place, f"the character {shown(odd[0])} may not stand in YAML")
     if not text.strip():
-        complaints.fail(WHOLE_FILE, "it is empty", if_empty)
+        diagnostics.fail(WHOLE_FILE, "it is empty", if_empty)
     return text
 
 
@@ -230,7 +243,7 @@ def _mark(mark: yaml.Mark) -> Mark:
     return Mark(mark.line + 1, mark.column + 1)
 
 
-def _mend(problem: str, text: str, mark: yaml.Mark | None) -> str:
+def _hint_for(problem: str, text: str, mark: yaml.Mark | None) -> str:
     if "cannot start any token" in problem and mark is not None:
         lines = text.splitlines()
         line = lines[mark.line] if mark.line < len(lines) else ""
@@ -253,9 +266,9 @@ class _Grown(NamedTuple):
 
 
 class _Builder:
-    def __init__(self, loader: _Events, complaints: Diagnostics) -> None:
+    def __init__(self, loader: _Events, diagnostics: Diagnostics) -> None:
         self._loader = loader
-        self._complaints = complaints
+        self._diagnostics = diagnostics
         self._anchors: dict[str, _Grown | None] = {}
         self._size = 0
 
@@ -264,7 +277,7 @@ class _Builder:
         root = self._one()
         if not self._loader.check_event(yaml.StreamEndEvent):
             mark = _mark(self._loader.peek_event().start_mark)
-            self._complaints.fail(mark, "a second document starts here", "a configuration is one document")
+            self._diagnostics.fail(mark, "a second document starts here", "a configuration is one document")
         return root
 
     def documents(self) -> list[Node]:
@@ -277,7 +290,7 @@ class _Builder:
     def _start(self, if_empty: str) -> None:
         self._loader.get_event()  # StreamStartEvent
         if self._loader.check_event(yaml.StreamEndEvent):
-            self._complaints.fail(WHOLE_FILE, "it has only comments", if_empty)
+            self._diagnostics.fail(WHOLE_FILE, "it has only comments", if_empty)
 
     def _one(self) -> Node:
         self._loader.get_event()  # DocumentStartEvent
@@ -290,7 +303,7 @@ class _Builder:
         event = self._loader.get_event()
         mark = _mark(event.start_mark)
         if depth > MAX_DEPTH:
-            self._complaints.fail(mark, f"it nests deeper than {MAX_DEPTH} levels")
+            self._diagnostics.fail(mark, f"it nests deeper than {MAX_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
             return self._alias(str(event.anchor), mark, depth)
         self._grow(1, mark)
@@ -323,21 +336,21 @@ class _Builder:
 
     def _alias(self, anchor: str, mark: Mark, depth: int) -> _Grown:
         if anchor not in self._anchors:
-            self._complaints.fail(
+            self._diagnostics.fail(
                 mark, f"the alias *{anchor} has no anchor", f"put &{anchor} before its value"
             )
         target = self._anchors[anchor]
         if target is None:
-            self._complaints.fail(mark, f"the alias *{anchor} contains itself")
+            self._diagnostics.fail(mark, f"the alias *{anchor} contains itself")
         self._grow(target.size, mark)
         if depth + target.height > MAX_DEPTH + 1:
-            self._complaints.fail(mark, f"it nests deeper than {MAX_DEPTH} levels")
+            self._diagnostics.fail(mark, f"it nests deeper than {MAX_DEPTH} levels")
         return target
 
     def _grow(self, nodes: int, mark: Mark) -> None:
         self._size += nodes
         if self._size > MAX_NODES:
-            self._complaints.fail(mark, f"it has more than {MAX_NODES} values with all aliases written out")
+            self._diagnostics.fail(mark, f"it has more than {MAX_NODES} values with all aliases written out")
 
     def _kind(self, event: Any, mark: Mark) -> str:
         tag: str | None = event.tag
@@ -350,7 +363,7 @@ class _Builder:
         kind = tag.removeprefix(_STANDARD)
         if not tag.startswith(_STANDARD) or kind not in _TAGS:
             written = tag.replace(_STANDARD, "!!", 1)
-            self._complaints.add(mark, "", f"the tag {shown(written)} is not allowed", "write a plain value")
+            self._diagnostics.add(mark, "", f"the tag {shown(written)} is not allowed", "write a plain value")
             return "str"
         return kind
 
@@ -359,17 +372,17 @@ class _Builder:
         merged: list[Node] = []
         for key, value in zip(flat[::2], flat[1::2], strict=True):
             if not isinstance(key, Scalar):
-                self._complaints.add(key.mark, "", f"a key must be text, not {key}")
+                self._diagnostics.add(key.mark, "", f"a key must be text, not {key}")
             elif key.kind == MERGE:
                 merged.append(value)
             elif key.text in fields.entries:
                 first = fields.entries[key.text].mark.line
                 message = f"the key {shown(key.text)} stands here twice, first in line {first}"
-                self._complaints.add(key.mark, "", message, "keep one of the two")
+                self._diagnostics.add(key.mark, "", message, "keep one of the two")
             else:
                 if key.kind != "str":
                     hint = f"put it in quotes: {shown(key.text)}"
-                    self._complaints.add(key.mark, "", f"a key must be text, not {key}", hint)
+                    self._diagnostics.add(key.mark, "", f"a key must be text, not {key}", hint)
                 fields.entries[key.text] = Entry(key.mark, value)
         for value in merged:
             self._merge(fields, value)
@@ -382,14 +395,14 @@ class _Builder:
                 for key, entry in source.entries.items():
                     into.entries.setdefault(key, entry)
             else:
-                Place(self._complaints, "<<").complain(source, f"must be a mapping to merge, not {source}")
+                Place(self._diagnostics, "<<").report(source, f"must be a mapping to merge, not {source}")
 
 
 _KEYS = ("kind", "apiVersion", "data")
 """Keys of Kubernetes objects, none of which a configuration has."""
 
 
-def refuse_manifest(root: Node, complaints: Diagnostics) -> None:
+def refuse_manifest(root: Node, diagnostics: Diagnostics) -> None:
     """Refuses a file that is a Kubernetes object, such as the ConfigMap that carries a configuration.
 
     Raises:
@@ -410,4 +423,4 @@ def refuse_manifest(root: Node, complaints: Diagnostics) -> None:
     else:
         hint = "a configuration begins with `version: 1`"
     mark = entries[found[0]].mark
-    complaints.fail(mark, f"this is a Kubernetes {name}, not a configuration of devhost", hint)
+    diagnostics.fail(mark, f"this is a Kubernetes {name}, not a configuration of devhost", hint)

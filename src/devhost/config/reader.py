@@ -139,14 +139,14 @@ class _Wrong(Enum):
 
 
 WRONG: Final = _Wrong.WRONG
-"""Stands for a value that could not be read; the reason is among the complaints."""
+"""Stands for a value that could not be read; the reason is among the diagnostics."""
 
 
 def refuse(node: Node, wanted: Any, place: Place, hint: str = "") -> Any:
     """Complains that ``node`` is no ``wanted``; gives :data:`WRONG`."""
     if not hint and isinstance(node, Scalar) and node.kind == "null":
         hint = "give it a value or remove the key"
-    place.complain(node, f"must be {noun(wanted)}, not {node}", hint)
+    place.report(node, f"must be {noun(wanted)}, not {node}", hint)
     return WRONG
 
 
@@ -249,17 +249,17 @@ class _Selection:
 
     def _blocks(self, node: Node, place: Place) -> tuple[Block, ...]:
         if not isinstance(node, Items):
-            place.complain(node, f"must be a mapping of attributes, or a list of such, not {node}")
+            place.report(node, f"must be a mapping of attributes, or a list of such, not {node}")
             return ()
         if not node.items:
-            place.complain(node, "an empty list can never match", "remove the key to match every device")
+            place.report(node, "an empty list can never match", "remove the key to match every device")
         blocks = []
         for n, item in enumerate(node.items):
             inner = place.item(n)
             if not isinstance(item, Fields):
-                inner.complain(item, f"must be a mapping of attributes, not {item}")
+                inner.report(item, f"must be a mapping of attributes, not {item}")
             elif not item.entries:
-                inner.complain(item, "an empty block matches every device", "remove it, or the whole list")
+                inner.report(item, "an empty block matches every device", "remove it, or the whole list")
             else:
                 blocks.append(self._block(item, inner))
         return tuple(blocks)
@@ -280,7 +280,7 @@ class _Selection:
         if isinstance(node, Fields) and node.entries:
             return (self._block(node, place),)
         if isinstance(node, Fields):
-            place.complain(node, "an empty block refuses every device", "remove it")
+            place.report(node, "an empty block refuses every device", "remove it")
             return ()
         return self._blocks(node, place)
 
@@ -289,21 +289,21 @@ class _Selection:
         hint = suggest(name, self._attributes, "attributes")
         if name.lower() in ("any", "or", "all", "and"):
             hint = "all keys of a block must hold; a list of blocks means any of them"
-        place.complaints.add(entry.mark, place.path, message, hint)
+        place.diagnostics.add(entry.mark, place.path, message, hint)
 
 
 def _patterns(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, ...]:
     if not isinstance(node, Items):
         return _pattern(node, attribute, place)
     if not node.items:
-        place.complain(node, "an empty list can never match", "remove the key, or name a value")
+        place.report(node, "an empty list can never match", "remove the key, or name a value")
     parts = (_pattern(item, attribute, place.item(n)) for n, item in enumerate(node.items))
     return tuple(pattern for part in parts for pattern in part)
 
 
 def _pattern(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, ...]:
     if not isinstance(node, Scalar):
-        place.complain(node, f"must be one value or a list of values, not {node}")
+        place.report(node, f"must be one value or a list of values, not {node}")
         return ()
     if attribute.type is bool:
         value = read_bool(node, place)
@@ -319,16 +319,16 @@ def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ..
         return ()
     if not text:
         hint = 'a device without this attribute is matched by not: {…: "*"}'
-        place.complain(node, "empty text matches no device", hint)
+        place.report(node, "empty text matches no device", hint)
         return ()
     pattern = Text(text, fold=attribute.hex)
     if attribute.hex and (problem := _odd_id(str(attribute.example), text)):
-        place.complain(node, *problem)
+        place.report(node, *problem)
         return ()
     if attribute.words and not any(map(pattern.matches, attribute.words)):
         what = f"the pattern {shown(text)} matches" if pattern.is_glob else f"{shown(text)} is"
         hint = suggest(text, attribute.words, "values")
-        place.complain(node, f"{what} none of the values that this attribute can have", hint)
+        place.report(node, f"{what} none of the values that this attribute can have", hint)
         return ()
     return (pattern,)
 
@@ -354,22 +354,20 @@ def _ranges(node: Scalar, place: Place) -> tuple[Pattern, ...]:
         value = read_int(node, place)
         if value is not WRONG and value < 0:
             hint = 'where the kernel says -1 a device has no such attribute: not: {…: "0-"}'
-            place.complain(node, f"numbers count from 0, {value} matches no device", hint)
+            place.report(node, f"numbers count from 0, {value} matches no device", hint)
         return () if value is WRONG else (Range(value, value),)
     ranges = []
     for part in node.text.split(","):
         found = RANGE.fullmatch(part)
         if found is None or not (found[1] or found[3]) or (found[3] and not found[2]):
-            place.complain(
+            place.report(
                 node, f"{shown(node.text)} is not a range of whole numbers", 'write it as "0-3,6,8-"'
             )
             return ()
         low = int(found[1]) if found[1] else None
         high = int(found[3]) if found[3] else None if found[2] else low
         if low is not None and high is not None and low > high:
-            place.complain(
-                node, f"the range {shown(part.strip())} is empty", f'turn it round: "{high}-{low}"'
-            )
+            place.report(node, f"the range {shown(part.strip())} is empty", f'turn it round: "{high}-{low}"')
             return ()
         ranges.append(Range(low, high))
     return tuple(ranges)
@@ -437,14 +435,14 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
     value = read(node, wanted, place)
     for bounds in notes:
         if isinstance(bounds, Form) and value is not WRONG and not re.fullmatch(bounds.pattern, value):
-            place.complain(node, f"must be {bounds.words}, not {shown(value)}")
+            place.report(node, f"must be {bounds.words}, not {shown(value)}")
             return WRONG
         if value is WRONG or not isinstance(bounds, Bounds):
             continue
         amount, what = (value, "") if isinstance(value, (int, float)) else (len(value), "members")
         if not bounds.low <= amount <= bounds.high:
             span = f"from {bounds.low} to {bounds.high} {what}".rstrip()
-            place.complain(node, f"must be {span}, not {amount}")
+            place.report(node, f"must be {span}, not {amount}")
             return WRONG
     return value
 
@@ -476,14 +474,14 @@ def _empty_mapping(node: Node) -> str:
 
 
 def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
-    """The first member that takes the node; if none does, the complaints of the one that came nearest."""
+    """The first member that takes the node; if none does, the diagnostics of the one that came nearest."""
     others = [member for member in wanted if member is not type(None)]
     if len(others) == 1 and not (isinstance(node, Scalar) and node.kind == "null"):
         return read(node, others[0], place)  # there is nothing to choose between
     nearest: Diagnostics | None = None
     hint = ""
     for member in wanted:
-        trial = Diagnostics(place.complaints.file)
+        trial = Diagnostics(place.diagnostics.file)
         value = read(node, member, Place(trial, place.path))
         if value is not WRONG:
             return value
@@ -495,7 +493,7 @@ def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
     if nearest is None:
         return refuse(node, typing.Union[wanted], place, hint)  # noqa: UP007 - a tuple known at run time
     for complaint in nearest.found:
-        place.complaints.add(*complaint)
+        place.diagnostics.add(*complaint)
     return WRONG
 
 
@@ -512,7 +510,7 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
     for key, entry in node.entries.items():
         if key not in known:
             hint = getattr(cls, "former_keys", {}).get(key, "") or suggest(key, known, "keys")
-            place.complaints.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
+            place.diagnostics.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
             continue
         field, wanted = known[key]
         value = read(entry.value, wanted, place.key(key))
@@ -522,15 +520,15 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
         if required(field) and key not in node.entries:
             example = field.metadata.get("example")
             hint = "" if example is None else f"for example {key}: {example}"
-            place.complain(node, f"the key {key} is required", hint)
+            place.report(node, f"the key {key} is required", hint)
     return values
 
 
 def read_dataclass(node: Node, cls: type, place: Place) -> Any:
     """A dataclass from a mapping. What its ``__post_init__`` objects to is a complaint at its key."""
-    before = len(place.complaints.found)
+    before = len(place.diagnostics.found)
     values = read_fields(node, cls, place)
-    if len(place.complaints.found) > before:
+    if len(place.diagnostics.found) > before:
         return WRONG
     return agreed(lambda: cls(**values), node, cls.__name__, place)
 
@@ -542,9 +540,9 @@ def agreed(call: Callable[[], Any], node: Node, who: str, place: Place) -> Any:
     except OptionError as error:
         at, where = _find(node, error.key, place)
         hint = error.hint or (suggest(error.word, error.known, "words") if error.known else "")
-        where.complain(at, error.message, hint)
+        where.report(at, error.message, hint)
     except ValueError as error:
-        place.complain(node, str(error) or f"is refused by {who}")
+        place.report(node, str(error) or f"is refused by {who}")
     return WRONG
 
 

@@ -49,7 +49,7 @@ def halves(node: Fields, catalog: Catalog, place: Place) -> tuple[Fields, Fields
         if backend is not None and key in (_keys(backend.Options) or ()):
             hint = f"it is an option of the backend: backends.{backend.name}.{key}"
         if (known is not None and key not in known) or (known is None and hint.startswith("did")):
-            place.complaints.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
+            place.diagnostics.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
             del theirs[key]
     return Fields(node.mark, mine), Fields(node.mark, theirs)
 
@@ -79,7 +79,7 @@ def read_options(node: Node, backend: type[Backend], place: Place) -> Any:
         for key in misplaced & node.entries.keys():
             hint = f"put it into each entry under resources that needs it, beside backend: {backend.name}"
             message = f"{shown(key)} is a key of an entry, not of the backend"
-            place.complaints.add(node.entries[key].mark, place.path, message, hint)
+            place.diagnostics.add(node.entries[key].mark, place.path, message, hint)
         node = Fields(node.mark, {key: one for key, one in node.entries.items() if key not in misplaced})
     return read_strangers(node, backend.Options, what, place)
 
@@ -136,10 +136,10 @@ def _implied(options: Any, theirs: Fields, where: Where) -> Any:
 def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place: Place) -> None:
     if max(share.replicas, *(override.replicas for override in share.overrides), 1) > 1:
         hint = "remove share, or give what may be shared an entry of its own"
-        place.key("share").complain(node.entries["share"].value, reason, hint)
+        place.key("share").report(node.entries["share"].value, reason, hint)
     if not exclusive:
         hint = "remove it: two resources that have one device may hand it out at the same time"
-        place.key("exclusive").complain(node.entries["exclusive"].value, reason, hint)
+        place.key("exclusive").report(node.entries["exclusive"].value, reason, hint)
 
 
 def _why_alone(options: object) -> str:
@@ -174,7 +174,7 @@ def guarded(call: Callable[[], Any], at: Located, what: str, place: Place) -> An
         raise
     except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything
         text = one_line(f"{type(error).__name__}: {error}", 200)
-        place.complain(at, f"{what} failed: {text}", "report it to its author")
+        place.report(at, f"{what} failed: {text}", "report it to its author")
         return WRONG
 
 
@@ -204,7 +204,7 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> Ent
     seen: dict[str, Mark] = {}
     for index, node in enumerate(nodes):
         here = place.item(index)
-        before = len(place.complaints.found)
+        before = len(place.diagnostics.found)
         mine, theirs = halves(node, catalog, here) if isinstance(node, Fields) else (node, None)
         values = read_fields(mine, Resource, here)
         _refuse_second(node, values.get("name"), seen, here)
@@ -214,7 +214,7 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place) -> Ent
             skipped.append(Skipped(index, values["name"], values["backend"], hint))
             continue
         settings = None if theirs is None else _entry(node, index, values, theirs, catalog, here)
-        if settings is not None and len(place.complaints.found) == before:
+        if settings is not None and len(place.diagnostics.found) == before:
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries, catalog)
     return Entries(tuple(entries), tuple(skipped))
@@ -233,7 +233,7 @@ def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Back
         meant = suggest(name, catalog.installed, "backends")
         suspect = "" if meant.startswith(MEANT) else catalog.suspect()
         hint = one_line(catalog.why_missing(name) or suspect) or meant
-        place.complain(at, f"backend {shown(name)} is not installed", hint)
+        place.report(at, f"backend {shown(name)} is not installed", hint)
     return backend
 
 
@@ -297,13 +297,11 @@ def _check_name(name: str, at: Node, place: Place) -> bool:
     """Whether the name is legal, whatever the attributes of a template hold."""
     if variable := _VARIABLE.search(name):
         message = f"{shown(name)} has {shown(variable[0])} in it, and variables are not expanded"
-        place.complain(
-            at, message, "write the name itself; {ATTRIBUTE} stands for an attribute of the device"
-        )
+        place.report(at, message, "write the name itself; {ATTRIBUTE} stands for an attribute of the device")
         return False
     problem = naming.template_problem(name)
     if problem:
-        place.complain(at, f"{shown(name)} {problem}", "for example example.com/serial")
+        place.report(at, f"{shown(name)} {problem}", "for example example.com/serial")
     return not problem
 
 
@@ -311,7 +309,7 @@ def _check_fields(name: str, backend: type[Backend], at: Node, place: Place) -> 
     for field in naming.fields(name):
         if declared(backend.attributes, field) is None:
             message = f"backend {backend.name} has no attribute {shown(field)} to name resources after"
-            place.complain(at, message, suggest(field, backend.attributes, "attributes"))
+            place.report(at, message, suggest(field, backend.attributes, "attributes"))
 
 
 def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: Place) -> None:
@@ -321,7 +319,7 @@ def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: P
     at = node.entries["name"].value
     if name in seen:
         message = f"{shown(name)} is already offered by the entry in line {seen[name].line}"
-        place.key("name").complain(at, message, "make one entry of both: where may be a list of blocks")
+        place.key("name").report(at, message, "make one entry of both: where may be a list of blocks")
     else:
         seen[name] = node.mark
 
@@ -341,7 +339,7 @@ def _refuse_hidden(entries: Sequence[Placed], catalog: Catalog) -> None:
             whom = who.format(", ".join(map(str, lines)))
             message = f"this can never get a device: {whom} them all first"
             hint = "put the narrower entry first, or say exclusive: false in both"
-            later.place.complain(later, message, hint)
+            later.place.report(later, message, hint)
         above.append(later)
 
 

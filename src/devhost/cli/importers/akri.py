@@ -110,25 +110,25 @@ def convert(data: bytes, file_name: str) -> str:
 
     Args:
         data: one or several Configurations, as YAML or JSON.
-        file_name: appears in the complaints.
+        file_name: appears in the diagnostics.
 
     Raises:
         ConfigError: it has none for udev, or the handler would refuse a rule; with everything wrong in it.
     """
-    complaints = Diagnostics(file_name)
-    found = of_kinds(objects(data, complaints), ("Configuration",), complaints, hint=_HINT)
+    diagnostics = Diagnostics(file_name)
+    found = of_kinds(objects(data, diagnostics), ("Configuration",), diagnostics, hint=_HINT)
     result = _Result()
     others = [one for one in found if not _is_udev(one)]
     for one in others:
         name, handler = one.text("metadata", "name"), one.text("spec", "discoveryHandler", "name")
         result.notes.append(f"{name}: the handler {handler} finds no devices of a node: left out.")
     if len(others) == len(found):
-        complaints.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
+        diagnostics.fail(found[0].node.mark, "its discovery handler is not udev", _HINT)
     for one in found:
         if one not in others:
             _add(one, result)
-    if complaints.found:
-        raise complaints.error()
+    if diagnostics.found:
+        raise diagnostics.error()
     return _written(result)
 
 
@@ -138,11 +138,11 @@ def _is_udev(one: Object) -> bool:
 
 
 def _add(one: Object, result: _Result) -> None:
-    complaints = one.place.complaints
+    diagnostics = one.place.diagnostics
     name = one.text("metadata", "name")
     full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
-        complaints.add(one.node.mark, one.place.key("metadata").path, f"{shown(full)} {problem}")
+        diagnostics.add(one.node.mark, one.place.key("metadata").path, f"{shown(full)} {problem}")
         return
     read = _details(one)
     if read is None:
@@ -151,7 +151,7 @@ def _add(one: Object, result: _Result) -> None:
     remarks = [str(remark) for remark in notes]
     if not set(details.permissions) <= set("rwm") or details.permissions == "m":
         message = f"{shown(details.permissions)} is not made of r, w and m"
-        place.complaints.add(one.node.mark, place.key("permissions").path, message)
+        place.diagnostics.add(one.node.mark, place.key("permissions").path, message)
     blocks: list[Block] = []
     for n, rule in enumerate(details.udev_rules):
         here = place.key("udevRules").item(n)
@@ -160,9 +160,9 @@ def _add(one: Object, result: _Result) -> None:
         except Inexpressible as error:
             remarks.append(f"Rule {rule} is left out: {error}.")
         except Invalid as error:
-            here.complaints.add(one.node.mark, here.path, f"{shown(rule)}: {error}", "Akri refuses it too")
-    if place.complaints.found:
-        raise place.complaints.error()
+            here.diagnostics.add(one.node.mark, here.path, f"{shown(rule)}: {error}", "Akri refuses it too")
+    if place.diagnostics.found:
+        raise place.diagnostics.error()
     if details.group_recursive:
         remarks.append(
             "groupRecursive: nodes below one device are given together there; here each for itself. A group "
@@ -186,15 +186,15 @@ def _details(one: Object) -> tuple[_Details, Place, list[Remark]] | None:
     found = one.at("spec", "discoveryHandler", "discoveryDetails") if handler else old
     if found is None:
         place = one.place.key("spec").key("discoveryHandler")
-        place.complain(one.node, "it has no discoveryDetails", "the handler needs udevRules in it")
+        place.report(one.node, "it has no discoveryDetails", "the handler needs udevRules in it")
         return None
     node, place = found
     if isinstance(node, Scalar):
         node, place = embedded(node, place)
     remarks: list[Remark] = []
     details = read_dataclass(known(node, keys(_Details), place, remarks.append), _Details, place)
-    if place.complaints is not one.place.complaints and place.complaints.found:
-        raise place.complaints.error()
+    if place.diagnostics is not one.place.diagnostics and place.diagnostics.found:
+        raise place.diagnostics.error()
     return None if details is WRONG else (details, place, remarks)
 
 
@@ -205,7 +205,7 @@ def _capacity(one: Object) -> int:
     node, place = found
     number = int(node.text) if isinstance(node, Scalar) and node.text.isdecimal() else 0
     if not 1 <= number <= MAX_REPLICAS:
-        place.complain(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
+        place.report(node, f"must be a number from 1 to {MAX_REPLICAS}, not {node}")
     return number
 
 

@@ -43,16 +43,16 @@ def convert(data: bytes, file_name: str) -> str:
 
     Args:
         data: the plugin's DaemonSet or a DeviceConfig, among other objects or alone, as YAML or JSON.
-        file_name: appears in the complaints.
+        file_name: appears in the diagnostics.
 
     Raises:
         ConfigError: none of them is in it, or the plugin would refuse a flag.
     """
-    complaints = Diagnostics(file_name)
-    every = objects(data, complaints)
+    diagnostics = Diagnostics(file_name)
+    every = objects(data, diagnostics)
     flags, notes = _Flags(), list[str]()
     is_found = False
-    for one in of_kinds(every, (*WORKLOADS, "DeviceConfig"), complaints, hint=_HINT):
+    for one in of_kinds(every, (*WORKLOADS, "DeviceConfig"), diagnostics, hint=_HINT):
         if one.kind == "DeviceConfig":
             is_found = True
             _of_operator(one, flags, notes)
@@ -64,9 +64,9 @@ def convert(data: bytes, file_name: str) -> str:
                 _of_flags(found.arguments(_SWITCHES), one, flags, notes)
     if not is_found:
         mark = every[0].node.mark
-        complaints.fail(mark, "no container of it runs AMD's device plugin (k8s-device-plugin)", _HINT)
-    if complaints.found:
-        raise complaints.error()
+        diagnostics.fail(mark, "no container of it runs AMD's device plugin (k8s-device-plugin)", _HINT)
+    if diagnostics.found:
+        raise diagnostics.error()
     return _written(flags, notes)
 
 
@@ -101,7 +101,7 @@ def _of_operator(one: Object, flags: _Flags, notes: list[str]) -> None:
 def _one_of(argument: Argument, known: tuple[str, ...], one: Object) -> str:
     if argument.value not in known:
         message = f"must be one of {', '.join(known)}, not {shown(argument.value)}"
-        one.place.complaints.add(argument.mark, argument.path, message)
+        one.place.diagnostics.add(argument.mark, argument.path, message)
     return argument.value
 
 

@@ -178,7 +178,7 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
 
     Args:
         text: the other plugin's configuration, or Kubernetes objects that hold it.
-        file_name: stands in the complaints.
+        file_name: stands in the diagnostics.
         domain: of the resources; what the source says if empty.
         key: which entry of a ConfigMap to read; one of :data:`CONFIG_KEYS`, or the only one, if empty.
 
@@ -186,11 +186,11 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
         ConfigError: it is not a configuration of generic-device-plugin, with everything wrong in it; or
             nothing says the domain, whose default depends on the plugin's version.
     """
-    complaints = Diagnostics(file_name)
-    source = _read(objects(text, complaints), key)
+    diagnostics = Diagnostics(file_name)
+    source = _read(objects(text, diagnostics), key)
     known = domain or source.domain
     devices = list(_devices(source.devices, known or DEFAULT_DOMAIN))
-    for heard in (complaints, *(place.complaints for _, place in source.devices)):
+    for heard in (diagnostics, *(place.diagnostics for _, place in source.devices)):
         if heard.found:
             raise heard.error()
     if devices and not known:
@@ -203,7 +203,7 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
             f"say which one your pods ask for: devhost import generic-device-plugin --domain "
             f"{DEFAULT_DOMAIN} {file}, or with --domain {FORMER_DOMAIN}"
         )
-        complaints.fail(WHOLE_FILE, message, hint)
+        diagnostics.fail(WHOLE_FILE, message, hint)
     return "\n".join(_written(devices, known, source.remarks)) + "\n"
 
 
@@ -219,7 +219,7 @@ def _read(found: Sequence[Object], key: str) -> _Source:
     if len(running) > 1:
         mark = running[1].node.mark
         message = "several containers run generic-device-plugin: here is the second"
-        running[1].place.complaints.fail(mark, message, "give it one of them")
+        running[1].place.diagnostics.fail(mark, message, "give it one of them")
     if running:
         return _of_container(running[0], found, key)
     return _of_config_map(found, key) if key else _of_config_map(found)
@@ -292,7 +292,7 @@ def _of_container(container: Container, found: Sequence[Object], key: str) -> _S
         elif flag.name == "config":
             path = flag.value.text
         elif flag.name not in _OF_THE_PROCESS:
-            flag.place.complain(
+            flag.place.report(
                 flag.value, f"the plugin has no flag --{flag.name}", suggest(flag.name, _FLAGS, "flags")
             )
         else:
@@ -302,7 +302,7 @@ def _of_container(container: Container, found: Sequence[Object], key: str) -> _S
         if not maps:
             message = f"its devices are in the file {path or '/etc/generic-device-plugin/config.yaml'}"
             hint = "give that file, or the ConfigMap that holds it, too"
-            container.place.complaints.fail(container.node.mark, message, hint)
+            container.place.diagnostics.fail(container.node.mark, message, hint)
         inner = _of_config_map(maps, key or path.rpartition("/")[2])
         source.devices, source.domain = inner.devices, inner.domain
         source.remarks += inner.remarks
@@ -330,12 +330,12 @@ def _of_config_map(found: Sequence[Object], key: str = "") -> _Source:
             "give it the DaemonSet of generic-device-plugin, a ConfigMap, or the configuration itself; "
             f"for what else there is see {GUIDE}"
         )
-        first.place.complaints.fail(kind.mark, message, hint)
+        first.place.diagnostics.fail(kind.mark, message, hint)
     likely = [one for one in maps if _keys(one, key)] or maps
     if len(likely) > 1:
         names = some([one.name for one in likely])
         message = f"several ConfigMaps may hold the configuration: {names}"
-        likely[1].place.complaints.fail(likely[1].node.mark, message, "give it one of them")
+        likely[1].place.diagnostics.fail(likely[1].node.mark, message, "give it one of them")
     (chosen,) = likely
     keys = _keys(chosen, key)
     name = (
@@ -389,16 +389,16 @@ def _file(root: Node, place: Place) -> _Source:
             source.remarks.append(_of_the_process(key))
         else:
             known = "known keys: device, devices, domain"
-            here.complaints.add(entry.mark, place.path, f"unknown key {shown(key)}", known)
+            here.diagnostics.add(entry.mark, place.path, f"unknown key {shown(key)}", known)
     if found is None:
         hint = f"generic-device-plugin lists them under devices; for other plugins see {GUIDE}"
-        place.complain(root, "it has no devices", hint)
+        place.report(root, "it has no devices", hint)
     else:
         devices, here = found
         if isinstance(devices, Items):
             source.devices = _listed(devices.items, here)
         else:
-            here.complain(devices, f"must be a list of devices, not {devices}")
+            here.report(devices, f"must be a list of devices, not {devices}")
     return source
 
 
@@ -410,9 +410,9 @@ def _devices(nodes: Sequence[tuple[Node, Place]], domain: str) -> Iterator[_Devi
             continue
         problem = naming.problem(f"{domain}/{device.name}")
         if problem:
-            here.key("name").complain(node, f"{shown(f'{domain}/{device.name}')} {problem}")
+            here.key("name").report(node, f"{shown(f'{domain}/{device.name}')} {problem}")
         elif device.name in seen:
-            here.key("name").complain(
+            here.key("name").report(
                 node, f"{shown(device.name)} stands twice", "give each device its own name"
             )
         seen.add(device.name)

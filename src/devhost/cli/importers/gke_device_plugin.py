@@ -80,36 +80,36 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
 
     Args:
         data: the plugin's configuration, or Kubernetes objects of which some hold it or start the plugin.
-        file_name: appears in the complaints.
+        file_name: appears in the diagnostics.
         key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
 
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Diagnostics(file_name)
+    diagnostics = Diagnostics(file_name)
     result = _Result()
     remarks: list[Remark] = []
     is_found = False
-    every = objects(data, complaints)
-    for one in of_kinds(every, ("", "ConfigMap", *WORKLOADS), complaints, hint=_HINT):
+    every = objects(data, diagnostics)
+    for one in of_kinds(every, ("", "ConfigMap", *WORKLOADS), diagnostics, hint=_HINT):
         if one.kind in WORKLOADS:
             if found := program(one, "nvidia-gpu-device-plugin"):
                 is_found = True
                 _of_flags(found.arguments(_SWITCHES), result)
                 if xids := found.environment().get("XID_CONFIG"):
-                    result.xids += _xids(xids, complaints)
+                    result.xids += _xids(xids, diagnostics)
             continue
         is_found = True
         node, place = configuration(one, key or CONFIG_KEY)
         config = read_dataclass(pruned(node, _Config, place, remarks.append), _Config, place)
         if config is WRONG:
-            raise place.complaints.error()
+            raise place.diagnostics.error()
         result.config = config
     if not is_found:
         what = "no container of it runs Google's device plugin (nvidia-gpu-device-plugin)"
-        complaints.fail(every[0].node.mark, what, _HINT)
-    if complaints.found:
-        raise complaints.error()
+        diagnostics.fail(every[0].node.mark, what, _HINT)
+    if diagnostics.found:
+        raise diagnostics.error()
     result.notes[:0] = map(str, remarks)
     return _written(result)
 
@@ -132,13 +132,13 @@ def _of_flags(given: Mapping[str, Argument], result: _Result) -> None:
             result.notes.append(f"-{name}: the plugin has no such flag, and does not start with it.")
 
 
-def _xids(given: Argument, complaints: Diagnostics) -> Iterator[int]:
+def _xids(given: Argument, diagnostics: Diagnostics) -> Iterator[int]:
     for number in given.value.split(","):
         if number.strip().isdecimal():
             yield int(number)
         else:
             message = f"XID_CONFIG: {shown(number)} is not a number"
-            complaints.add(given.mark, given.path, message, "as in 74,79")
+            diagnostics.add(given.mark, given.path, message, "as in 74,79")
 
 
 def _written(result: _Result) -> str:

@@ -306,7 +306,7 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
 
     Args:
         data: one or several objects, as YAML or JSON; ConfigMaps beside them say the services of QAT devices.
-        file_name: appears in the complaints.
+        file_name: appears in the diagnostics.
         services: of QAT devices of generation 4, as in their ``cfg_services``; those of the ConfigMap that
             the object names where it is in the file, else :data:`DEFAULT_SERVICES`, if empty.
 
@@ -316,12 +316,12 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     """
     if services:
         service_name(services)
-    complaints = Diagnostics(file_name)
-    every = objects(data, complaints)
+    diagnostics = Diagnostics(file_name)
+    every = objects(data, diagnostics)
     hint = f"give it one of {', '.join(_KINDS)} of deviceplugin.intel.com/v1"
     result = _Result(services, dict(_configured(every)))
     remarks: list[Remark] = []
-    for one in of_kinds(every, _KINDS, complaints, hint=hint):
+    for one in of_kinds(every, _KINDS, diagnostics, hint=hint):
         kind = _KINDS[one.kind]
         found = one.at("spec")
         if found is None:  # every key has a default
@@ -336,8 +336,8 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
         spec = read_dataclass(pruned, kind.spec, place)
         if spec is not WRONG:
             kind.add(spec, result)
-    if complaints.found:
-        raise complaints.error()
+    if diagnostics.found:
+        raise diagnostics.error()
     notes = [*(str(remark) for remark in remarks), *result.notes]
     backends = {"gpu": result.options} if result.options else {}
     differs = [*result.differs, "nodeSelector and tolerations belong to the pods of devhost"]

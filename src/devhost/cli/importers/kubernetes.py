@@ -53,19 +53,19 @@ class Object:
         return found[0].text if found and isinstance(found[0], Scalar) else ""
 
 
-def objects(data: bytes, complaints: Diagnostics) -> list[Object]:
+def objects(data: bytes, diagnostics: Diagnostics) -> list[Object]:
     """The documents of a file, with a List replaced by its items; at least one.
 
     Raises:
         ConfigError: the file is not YAML, or has nothing in it.
     """
-    documents = parse_all(untabbed(data), complaints, if_empty=IF_EMPTY)
-    found = [one for node in documents for one in _flat(node, Place(complaints))]
+    documents = parse_all(untabbed(data), diagnostics, if_empty=IF_EMPTY)
+    found = [one for node in documents for one in _flat(node, Place(diagnostics))]
     if not found:
         listed = next((node for node in documents if isinstance(node, Fields)), None)
         if listed is None:
-            complaints.fail(WHOLE_FILE, "it is empty", IF_EMPTY)
-        complaints.fail(listed.mark, "the list has no objects", IF_EMPTY)
+            diagnostics.fail(WHOLE_FILE, "it is empty", IF_EMPTY)
+        diagnostics.fail(listed.mark, "the list has no objects", IF_EMPTY)
     return found
 
 
@@ -84,7 +84,7 @@ def _flat(node: Node, place: Place) -> Iterator[Object]:
 
 
 def of_kinds(
-    found: Sequence[Object], kinds: Collection[str], complaints: Diagnostics, *, hint: str
+    found: Sequence[Object], kinds: Collection[str], diagnostics: Diagnostics, *, hint: str
 ) -> list[Object]:
     """Those of these kinds; an empty kind stands for a document that is no Kubernetes object.
 
@@ -99,7 +99,7 @@ def of_kinds(
         what = f"a {shown(first.kind)} holds no configuration" if first.kind else "it is no Kubernetes object"
         if first.kind in _IMPORTERS:
             hint = f"`devhost import {_IMPORTERS[first.kind]}` reads it"
-        complaints.fail(mark, what, hint)
+        diagnostics.fail(mark, what, hint)
     return wanted
 
 
@@ -120,11 +120,11 @@ def configuration(one: Object, key: str) -> tuple[Node, Place]:
     if key not in names and len(names) != 1:
         few = ", ".join(names[:8])
         hint = f"choose one with --key, which may be {few}" if names else "is it the right object?"
-        one.place.complaints.fail(one.node.mark, f"it has no {one.place.key('data').key(key).path}", hint)
+        one.place.diagnostics.fail(one.node.mark, f"it has no {one.place.key('data').key(key).path}", hint)
     key = key if key in names else names[0]
     node, place = one.at("data", key) or (one.node, one.place.key("data").key(key))
     if not isinstance(node, Scalar) or node.kind != "str":
-        place.complaints.fail(node.mark, f"{place.path} must be text, not {node}")
+        place.diagnostics.fail(node.mark, f"{place.path} must be text, not {node}")
     return embedded(node, place)
 
 
@@ -136,7 +136,7 @@ def unwrapped(
     choose_key: str = "",
     belongs: Mapping[str, tuple[Sequence[str], str]] | None = None,
 ) -> tuple[Node, Place]:
-    """The plugin's own document, and a place for complaints about it; as it is where nothing is around it.
+    """The plugin's own document, and a place for diagnostics about it; as it is where nothing is around it.
 
     Args:
         found: the objects of the file. Those that cannot hold a configuration are passed over.
@@ -160,7 +160,7 @@ def unwrapped(
         if elsewhere and not at(holder.node, *path) and at(holder.node, *elsewhere):
             message = f"this {holder} has {'.'.join(elsewhere)}, and no {'.'.join(path)}"
             hint = f"devhost import {importer}"
-            holder.place.complaints.fail(holder.node.mark, message, hint)
+            holder.place.diagnostics.fail(holder.node.mark, message, hint)
         node, place = held(holder, *path)
     return opened(node, place)
 
@@ -183,7 +183,7 @@ def the_holder(
     if len(holders) > 1:
         names = " and ".join(map(str, holders[:3])) + (" and others" if len(holders) > 3 else "")
         message = f"several objects hold a configuration: {names}"
-        holders[1].place.complaints.fail(holders[1].node.mark, message, "give it one of them")
+        holders[1].place.diagnostics.fail(holders[1].node.mark, message, "give it one of them")
     return holders[0]
 
 
@@ -196,7 +196,7 @@ def opened(node: Node, place: Place) -> tuple[Node, Place]:
     if isinstance(node, Fields):
         return node, place
     if not isinstance(node, Scalar) or node.kind != "str":
-        place.complaints.fail(node.mark, f"{place.path} must be text, not {node}")
+        place.diagnostics.fail(node.mark, f"{place.path} must be text, not {node}")
     return embedded(node, place)
 
 
@@ -212,7 +212,7 @@ def config_map_entry(found: Object, wanted: str, choose_key: str = "", *, strict
         return wanted
     if choose_key and names and wanted not in names and (strict or len(names) > 1):
         message = f"it has no {place.key(wanted).path}"
-        place.complaints.fail(data.mark, message, f"{choose_key}, which may be {some(names)}")
+        place.diagnostics.fail(data.mark, message, f"{choose_key}, which may be {some(names)}")
     return names[0] if len(names) == 1 else wanted
 
 
@@ -245,7 +245,7 @@ def held(found: Object, *path: str) -> tuple[Node, Place]:
     node, place = found.node, found.place
     for key in path:
         if not isinstance(node, Fields) or key not in node.entries:
-            place.complaints.fail(node.mark, f"it has no {place.key(key).path}", "is it the right object?")
+            place.diagnostics.fail(node.mark, f"it has no {place.key(key).path}", "is it the right object?")
         node, place = node.entries[key].value, place.key(key)
     return node, place
 
@@ -255,4 +255,4 @@ def _refuse(first: Object, fields: Mapping[str, Sequence[str]]) -> NoReturn:
     message = f"a {shown(first.kind)} holds no configuration"
     wanted = f"give it one {', one '.join(['ConfigMap', *fields])}, or the configuration itself"
     hint = f"{wanted}; for what else there is see {GUIDE}"
-    first.place.complaints.fail((kind or first.node).mark, message, hint)
+    first.place.diagnostics.fail((kind or first.node).mark, message, hint)

@@ -124,13 +124,13 @@ def convert(data: bytes, file_name: str) -> str:
 
     Args:
         data: an object of KubeVirt, or a part of one, as YAML or JSON.
-        file_name: appears in the complaints.
+        file_name: appears in the diagnostics.
 
     Raises:
         ConfigError: it has no ``permittedHostDevices``, or KubeVirt would refuse them.
     """
-    complaints = Diagnostics(file_name)
-    found = of_kinds(objects(data, complaints), ("", "KubeVirt", "HyperConverged"), complaints, hint=_HINT)
+    diagnostics = Diagnostics(file_name)
+    found = of_kinds(objects(data, diagnostics), ("", "KubeVirt", "HyperConverged"), diagnostics, hint=_HINT)
     result, remarks = _Result(), list[Remark]()
     lists = 0
     for one in found:
@@ -141,22 +141,22 @@ def convert(data: bytes, file_name: str) -> str:
                     _add(device, result)
     if not lists:
         missing = "it has no spec.configuration.permittedHostDevices"
-        complaints.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
-    if complaints.found:
-        raise complaints.error()
+        diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
+    if diagnostics.found:
+        raise diagnostics.error()
     return _written(result, remarks)
 
 
 def _devices(node: Node, place: Place, remarks: list[Remark]) -> Iterator[_Device]:
     fields = known(node, _LISTS, place, remarks.append)
     if not isinstance(fields, Fields):
-        place.complain(node, f"must be a mapping, not {node}", f"its keys: {', '.join(_LISTS[:3])}")
+        place.report(node, f"must be a mapping, not {node}", f"its keys: {', '.join(_LISTS[:3])}")
         return
     for key, entry in fields.entries.items():
         kind = _KINDS[_SPELLINGS.get(key, key)]
         here = place.key(key)
         if not isinstance(entry.value, Items):
-            here.complain(entry.value, f"must be a list, not {entry.value}")
+            here.report(entry.value, f"must be a list, not {entry.value}")
             continue
         for n, item in enumerate(entry.value.items):
             device = read_dataclass(_pruned(item, kind, here.item(n), remarks), kind, here.item(n))

@@ -16,15 +16,15 @@ _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y",
 
 
 def embedded(node: Scalar, place: Place) -> tuple[Node, Place]:
-    """The document in a string, and a place for complaints about it.
+    """The document in a string, and a place for diagnostics about it.
 
-    They are collected by themselves (``place.complaints`` of the new place), and name the string by its line
+    They are collected by themselves (``place.diagnostics`` of the new place), and name the string by its line
     and path before their own line and column, which count from the string's beginning.
 
     Raises:
         ConfigError: the string is not YAML; JSON always is.
     """
-    inner = Diagnostics(f"{place.complaints.file}:{node.mark.line}: {place.path}")
+    inner = Diagnostics(f"{place.diagnostics.file}:{node.mark.line}: {place.path}")
     data = untabbed(node.text.encode(errors="surrogatepass"))
     return parse(data, inner, if_empty=IF_EMPTY), Place(inner)
 

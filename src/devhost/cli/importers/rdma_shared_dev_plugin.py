@@ -124,18 +124,18 @@ def convert(data: bytes, file_name: str) -> str:
 
     Args:
         data: the plugin's configuration, or a Kubernetes object that holds it, as JSON or YAML.
-        file_name: stands in the complaints.
+        file_name: stands in the diagnostics.
 
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Diagnostics(file_name)
-    found = objects(data, complaints)
+    diagnostics = Diagnostics(file_name)
+    found = objects(data, diagnostics)
     node, place = unwrapped(found, config_map_key=CONFIG_KEY, fields=FIELDS, belongs=_BELONGS)
     remarks: list[Remark] = []
     values = read_fields(known(node, keys(_File), place, remarks.append, _OF_THE_PROCESS), _File, place)
     imports = _imports(values.get("config_list", ()), place.key("configList"))
-    for heard in (complaints, place.complaints):
+    for heard in (diagnostics, place.diagnostics):
         if heard.found:
             raise heard.error()
     return "\n".join(_written(imports, values.get("periodic_update_interval"), remarks)) + "\n"
@@ -155,11 +155,11 @@ def _imports(nodes: Sequence[Node], place: Place) -> list[_Import]:
         resource = read_dataclass(fields, _Resource, here)
         if resource is WRONG:
             for remark in remarks:  # they may be what is wrong
-                here.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
+                here.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
             continue
         if resource.resource_name in names:
             # the plugin names its sockets without the prefix, and refuses this too
-            here.key("resourceName").complain(node, f"{shown(resource.resource_name)} stands twice")
+            here.key("resourceName").report(node, f"{shown(resource.resource_name)} stands twice")
         names.add(resource.resource_name)
         ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
         remarks += odd_ids(ids, node.mark, here.key("selectors").path)

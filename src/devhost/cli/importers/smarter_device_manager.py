@@ -77,21 +77,21 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
 
     Args:
         data: the plugin's configuration, or Kubernetes objects of which one holds it.
-        file_name: appears in the complaints.
+        file_name: appears in the diagnostics.
         key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
 
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Diagnostics(file_name)
-    found = of_kinds(objects(data, complaints), ("", "ConfigMap"), complaints, hint=_HINT)
+    diagnostics = Diagnostics(file_name)
+    found = of_kinds(objects(data, diagnostics), ("", "ConfigMap"), diagnostics, hint=_HINT)
     remarks: list[Remark] = []
     rules: list[tuple[Mark, _Rule]] = []
     for one in found:
         node, place = configuration(one, key or CONFIG_KEY)
         rules += _rules(node, place, remarks)
-        if place.complaints.found:
-            raise place.complaints.error()
+        if place.diagnostics.found:
+            raise place.diagnostics.error()
     result = _Result()
     for _, rule in rules:
         _add(rule, result)
@@ -100,14 +100,14 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
 
 def _rules(node: Node, place: Place, remarks: list[Remark]) -> Iterator[tuple[Mark, _Rule]]:
     if not isinstance(node, Items):
-        place.complaints.fail(node.mark, f"it must be a list of rules, not {node}", _HINT)
+        place.diagnostics.fail(node.mark, f"it must be a list of rules, not {node}", _HINT)
     for n, item in enumerate(node.items):
         here = place.item(n)
         mine: list[Remark] = []
         rule = read_dataclass(known(item, keys(_Rule), here, mine.append), _Rule, here)
         if rule is WRONG:
             for remark in mine:  # they may be what is wrong
-                here.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
+                here.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
         else:
             remarks += mine
             yield item.mark, rule

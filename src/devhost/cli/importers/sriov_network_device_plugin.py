@@ -93,7 +93,7 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
 
     Args:
         data: the plugin's configuration, or a Kubernetes object that holds it, as JSON or YAML.
-        file_name: stands in the complaints.
+        file_name: stands in the diagnostics.
         prefix: what the plugin's flag ``--resource-prefix`` was given. If empty, what a DaemonSet in the same
             file gives it, else :data:`DEFAULT_PREFIX`.
         key: which entry of a ConfigMap to read; :data:`CONFIG_KEY` if empty.
@@ -101,8 +101,8 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Diagnostics(file_name)
-    found = objects(data, complaints)
+    diagnostics = Diagnostics(file_name)
+    found = objects(data, diagnostics)
     prefix = prefix or _prefix(found) or DEFAULT_PREFIX
     node, place = unwrapped(
         found,
@@ -115,7 +115,7 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     values = read_fields(known(node, keys(_File), place, remarks.append), _File, place)
     nodes = values.get("resource_list", ())
     imports = _imports(nodes, place.key("resourceList"), prefix)
-    for heard in (complaints, place.complaints):
+    for heard in (diagnostics, place.diagnostics):
         if heard.found:
             raise heard.error()
     return "\n".join(_written(imports, remarks)) + "\n"
@@ -141,14 +141,14 @@ def _imports(nodes: Sequence[Node], place: Place, prefix: str) -> list[_Import]:
             selectors = list(_selectors(resource.selectors, kind, here.key("selectors"), remarks.append))
             name = f"{resource.resource_prefix or prefix}/{resource.resource_name}"
             if problem := naming.problem(name):
-                here.key("resourceName").complain(node, f"{shown(name)} {problem}")
+                here.key("resourceName").report(node, f"{shown(name)} {problem}")
             elif name in names:
-                here.key("resourceName").complain(node, f"{shown(name)} stands twice")
+                here.key("resourceName").report(node, f"{shown(name)} stands twice")
             names.add(name)
             found.append(_Import(name, resource, selectors, remarks))
         if not selectors:
             for remark in remarks:  # they may be what is wrong
-                here.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
+                here.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
     return found
 
 
@@ -158,14 +158,14 @@ def _selectors(
     """The objects of which one must select a device; the plugin takes one object for a list of one."""
     several = isinstance(node, Items)
     if isinstance(node, Items) and not node.items:
-        place.complain(node, "an empty list selects nothing", "write {} to select every function")
+        place.report(node, "an empty list selects nothing", "write {} to select every function")
     for n, item in enumerate(node.items if isinstance(node, Items) else (node,)):
         here = place.item(n) if several else place
         selectors = read_dataclass(known(item, READ[kind], here, remark), Selectors, here)
         if selectors is WRONG:
             continue
         if kind is DeviceType.AUXILIARY and not selectors.aux_types:
-            here.complain(item, "an auxNetDevice needs auxTypes", 'write "auxTypes": ["sf"]')
+            here.report(item, "an auxNetDevice needs auxTypes", 'write "auxTypes": ["sf"]')
             continue
         for one in selectors.remarks(item.mark, here.path):
             remark(one)

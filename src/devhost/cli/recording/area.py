@@ -6,15 +6,24 @@ Paths are physical, as the kernel has them: no links on the way, nothing below a
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 MAX_FILE = 64 * 1024
 """Bytes kept of one file: a udevd record or a ``uevent`` file has no more (``sysfs.RECORD_LIMIT``)."""
 
-MAX_ENTRIES = 50_000
-"""Files, links and directories of one tree. A node with 256 network cards makes some 20 000."""
 
-MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of all files of one tree together."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large a tree may become.
+
+    Attributes:
+        entries: files, links and directories; a node with 256 network cards makes some 20 000.
+        bytes: those of all files together.
+    """
+
+    entries: int = 50_000
+    bytes: int = 64 * 1024 * 1024
+
 
 _CONTENTS = ("/sys", "/run/udev/data", "/proc/driver")
 """Directories that describe hardware: their files and their names are recorded."""

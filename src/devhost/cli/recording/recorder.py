@@ -16,6 +16,7 @@ from devhost.backend.sysfs import OWN_MOUNTS
 from devhost.config.loader import Loaded
 from devhost.host.scan_once import ScanResult, scan_once
 
+from .area import Bounds
 from .capture import Capture
 from .difference import differences
 from .manifest import CONFIGURATION, MANIFEST, Recording
@@ -36,7 +37,13 @@ REHEARSALS = 5
 """Looks at the tree at most. Each fetches what the one before did not get far enough to miss."""
 
 
-def record(loaded: Loaded, directory: Path, root: Path, configuration: Path | None = None) -> Recording:
+def record(
+    loaded: Loaded,
+    directory: Path,
+    root: Path,
+    configuration: Path | None = None,
+    bounds: Bounds | None = None,
+) -> Recording:
     """Records what the backends of a configuration read of the machine below ``root``.
 
     Args:
@@ -44,6 +51,7 @@ def record(loaded: Loaded, directory: Path, root: Path, configuration: Path | No
         directory: where the tree is to be: a new directory in one that exists, or an empty one.
         root: directory that stands for ``/``.
         configuration: the file ``loaded`` comes from, if any; it is copied into the tree.
+        bounds: how large the tree may become.
 
     Raises:
         UsageError: ``directory`` is neither new nor empty, or there is none to make it in.
@@ -51,7 +59,7 @@ def record(loaded: Loaded, directory: Path, root: Path, configuration: Path | No
     """
     end = _destination(directory)
     with _becoming(end) as tree:
-        writer = Writer(tree)
+        writer = Writer(tree, bounds or Bounds())
         capture = Capture(root, writer)
         machine = shown = _look(loaded, root, capture, f"it is not below {root}")
         for _ in range(REHEARSALS):

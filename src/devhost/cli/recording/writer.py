@@ -12,7 +12,7 @@ from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure
 
-from .area import MAX_BYTES, MAX_ENTRIES
+from .area import Bounds
 
 
 class Full(Exception):
@@ -37,8 +37,9 @@ class Writer:
     ``revision`` grows with each entry that is new or gets its content.
     """
 
-    def __init__(self, tree: Path) -> None:
+    def __init__(self, tree: Path, bounds: Bounds) -> None:
         self._tree = str(tree)
+        self._bounds = bounds
         self._kinds: dict[str, Kind] = {}
         self.bytes = 0
         self.revision = 0
@@ -83,10 +84,10 @@ class Writer:
         known = self._kinds.get(path)
         if known is not None and known is not instead_of:
             return False
-        if known is None and len(self._kinds) >= MAX_ENTRIES:
-            raise Full(f"the bound of {MAX_ENTRIES} files, links and directories is reached")
-        if self.bytes + size > MAX_BYTES:
-            raise Full(f"the bound of {MAX_BYTES >> 20} MiB is reached")
+        if known is None and len(self._kinds) >= self._bounds.entries:
+            raise Full(f"the bound of {self._bounds.entries} files, links and directories is reached")
+        if self.bytes + size > self._bounds.bytes:
+            raise Full(f"the bound of {self._bounds.bytes >> 20} MiB is reached")
         self._kinds[path] = kind
         self.bytes += size
         self.revision += 1

@@ -51,7 +51,7 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
 
     Args:
         data: the plugin's configuration, a ConfigMap that holds it, or values of a chart, as YAML or JSON.
-        file_name: stands in the complaints.
+        file_name: stands in the diagnostics.
         key: which configuration, where there are several; the default of the chart, or :data:`CONFIG_KEY`, if
             empty.
         as_written: heeds what the plugin reads and ignores.
@@ -59,15 +59,15 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
     Raises:
         ConfigError: the plugin would refuse it, or it is none; with everything wrong in it.
     """
-    complaints = Diagnostics(file_name)
+    diagnostics = Diagnostics(file_name)
     notes: list[str] = []
     remarks: list[Remark] = []
-    found = objects(data, complaints)
+    found = objects(data, diagnostics)
     started = [container for thing in found for container in containers(thing)]
     running = [one for one in started if _runs_it(one)]
     if len(running) > 1:
         message = "several containers run NVIDIA's device plugin: here is the second"
-        running[1].place.complaints.fail(running[1].node.mark, message, "give it one of them")
+        running[1].place.diagnostics.fail(running[1].node.mark, message, "give it one of them")
     if running:
         (plugin,) = running
         # the chart's helper beside the plugin knows which configuration is the default
@@ -83,10 +83,10 @@ def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = Fa
             read = Values(read_config(node, place, remarks.append), place)
     node, place, notes = read.config, read.place, [*notes, *read.notes]
     config = read_dataclass(node, Config, place)
-    if config is WRONG or complaints.found:
+    if config is WRONG or diagnostics.found:
         for remark in remarks:  # they may be what is wrong
-            place.complaints.add(remark.mark, remark.path, remark.message, remark.hint)
-        raise (complaints if complaints.found else place.complaints).error()
+            place.diagnostics.add(remark.mark, remark.path, remark.message, remark.hint)
+        raise (diagnostics if diagnostics.found else place.diagnostics).error()
     return "\n".join(_written(config, [*notes, *map(str, remarks)], as_written=as_written)) + "\n"
 
 
@@ -110,7 +110,7 @@ def _beside(container: Container, found: Sequence[Object], key: str, notes: list
         return _document([one for one in found if one.kind == "ConfigMap"], key, notes)
     if container.variable("CONFIG_FILE") or any(flag.name == "config-file" for flag in container.flags()):
         message = "its configuration is in a ConfigMap, which is not in this file"
-        container.place.complaints.fail(container.node.mark, message, "add the ConfigMap")
+        container.place.diagnostics.fail(container.node.mark, message, "add the ConfigMap")
     return Fields(container.node.mark), container.place
 
 
@@ -150,7 +150,7 @@ def _point_to_map(policy: Object, name: str, key: str) -> NoReturn:
     else:
         hint = f"see {GUIDE}"
         message = f"{policy} holds no configuration, and names none under spec.devicePlugin.config"
-    policy.place.complaints.fail(policy.node.mark, message, hint)
+    policy.place.diagnostics.fail(policy.node.mark, message, hint)
 
 
 def _written(config: Config, remarks: Sequence[str], *, as_written: bool) -> Iterator[str]:

@@ -118,10 +118,10 @@ def read_config(node: Node, place: Place, remark: Callable[[Remark], None]) -> F
     if isinstance(node, Fields) and node.entries and not _is_known(node):
         hint = f"known keys: {', '.join(sorted(keys(Config)))}; for what else there is see {GUIDE}"
         message = "no key of it is known, so it is no configuration of NVIDIA's device plugin"
-        place.complaints.fail(node.mark, message, hint)
+        place.diagnostics.fail(node.mark, message, hint)
     config = pruned(node, Config, place, remark)
     if not isinstance(config, Fields):
-        place.complaints.fail(node.mark, f"must be a mapping, not {node}", f"for what there is see {GUIDE}")
+        place.diagnostics.fail(node.mark, f"must be a mapping, not {node}", f"for what there is see {GUIDE}")
     return config
 
 
@@ -221,9 +221,9 @@ def _chosen(values: Fields, place: Place, key: str, notes: list[str]) -> tuple[N
             message = f"the configuration is in the ConfigMap {named}"
             which = f" --key {default}" if default else ""
             hint = f"kubectl get configmap {named} -o yaml | devhost import nvidia-device-plugin{which} -"
-            place.complaints.fail(section.mark, message, hint)
+            place.diagnostics.fail(section.mark, message, hint)
         if key:
-            place.complaints.fail(values.mark, f"it has no {here.key(listed).key(key).path}")
+            place.diagnostics.fail(values.mark, f"it has no {here.key(listed).key(key).path}")
         return Fields(values.mark), place
     assert isinstance(configs, Fields)
     strategies = at(section, "fallbackStrategies") if section is not None else None
@@ -244,7 +244,7 @@ def _chosen(values: Fields, place: Place, key: str, notes: list[str]) -> tuple[N
         message = (
             f"it has no {here.key(listed).key(wanted).path}" if wanted else "no configuration is the default"
         )
-        place.complaints.fail(configs.mark, message, f"{CHOOSE}, which may be {some(names)}")
+        place.diagnostics.fail(configs.mark, message, f"{CHOOSE}, which may be {some(names)}")
     notes += others(wanted, names)
     return opened(configs.entries[wanted].value, here.key(listed).key(wanted))
 
