@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
             item.add_marker(pytest.mark.timeout(TIMEOUT))
             if os.environ.get(SWITCH) != "1":
-                item.add_marker(pytest.mark.skip(reason="a GPU of NVIDIA's: run make gpu"))
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU (run make gpu)"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
