@@ -62,6 +62,10 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(cores, min(WORKERS_PER_CORE * cores, WORKERS_LIMIT))
 
 
+def _name(path: Path) -> str:
+    return os.path.relpath(path, ROOT)
+
+
 def quick(config: pytest.Config) -> bool:
     """Whether slow tests are left out."""
     return bool(config.option.markexpr == "not slow")
@@ -76,14 +80,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     # not importing them saves each worker a second
-    left_out = quick(config) and collection_path.relative_to(ROOT).as_posix().startswith(SLOW)
+    left_out = quick(config) and _name(collection_path).startswith(SLOW)
     return True if left_out else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        path = item.path.relative_to(ROOT).as_posix()
+        path = _name(item.path)
         indices = item.callspec.indices if hasattr(item, "callspec") else {}
         if path.startswith(SLOW) or any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS):
             item.add_marker(pytest.mark.slow)
