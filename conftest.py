@@ -1,13 +1,15 @@
-"""What all tests share: the marker ``slow`` by path, a line for each reason not to run, a state directory."""
+"""What all tests share: what ``make test`` leaves out, a line for each reason not to run, a state path."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parent
@@ -18,17 +20,39 @@ SLOW = (
     "plugins/udev/tests/test_udev_examples.py",
     "tests/breakages/",
     "tests/chart/",
+    "tests/cli/test_descriptors.py",
+    "tests/cli/test_demo.py",
+    "tests/cli/test_record.py",
+    "tests/cli/test_run.py",
+    "tests/cli/test_run_page.py",
+    "tests/cli/test_run_signals.py",
+    "tests/cli/test_running.py",
+    "tests/cli/test_status_refused.py",
+    "tests/cli/test_streams.py",
+    "tests/conformance/test_conformance_page.py",
+    "tests/conformance/test_conformance_process.py",
     "tests/page/test_page_browser.py",
+    "tests/soak/",
+    "tests/systemd/test_run_notify.py",
     "tests/test_bench.py",
     "tests/test_docs_picture.py",
     "tests/test_docs_sessions.py",
     "tests/test_first_steps.py",
     "tests/test_tutorial.py",
+    "tests/testing/test_contract_page.py",
+    "tests/testing/test_kubelet_command.py",
 )
 """What ``make test`` leaves to ``make test-all``: rendering of the chart, quoted output, and whole processes.
 
 Single tests, modules and parameters elsewhere have the marker themselves.
 """
+
+SEEDS = 2
+"""So many values of a parameter that is a random seed are for ``make test``; all others are slow."""
+SEED_PARAMETERS = ("seed", "part", "batch")
+
+EXAMPLES = 25
+"""Of each property that hypothesis tries in ``make test``; ``make test-all`` tries 100."""
 
 WORKERS_PER_CORE = 3
 WORKERS_LIMIT = 24
@@ -41,10 +65,34 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(cores, min(WORKERS_PER_CORE * cores, WORKERS_LIMIT))
 
 
+def _name(path: Path) -> str:
+    return os.path.relpath(path, ROOT)
+
+
+def quick(config: pytest.Config) -> bool:
+    """Whether slow tests are left out."""
+    return bool(config.option.markexpr == "not slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # before the modules make settings of their own
+    hypothesis.settings.register_profile("quick", max_examples=EXAMPLES)
+    hypothesis.settings.register_profile("all", max_examples=4 * EXAMPLES)
+    hypothesis.settings.load_profile("quick" if quick(config) else "all")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # not importing them saves each worker a second
+    left_out = quick(config) and _name(collection_path).startswith(SLOW)
+    return True if left_out else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(ROOT).as_posix().startswith(SLOW):
+        path = _name(item.path)
+        indices = item.callspec.indices if hasattr(item, "callspec") else {}
+        if path.startswith(SLOW) or any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS):
             item.add_marker(pytest.mark.slow)
 
 
@@ -67,3 +115,44 @@ def _state_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DEVHOST_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+CAPABILITIES_VERSION = 0x20080522
+DAC_OVERRIDE, DAC_READ_SEARCH = 1 << 1, 1 << 2
+SET_SECUREBITS = 28
+NOROOT, NO_SETUID_FIXUP = 1 << 0, 1 << 2
+
+
+class _Capabilities(ctypes.Structure):
+    """``struct __user_cap_data_struct``; the kernel wants two of them."""
+
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
+
+
+@pytest.fixture
+def ordinary_rights() -> Iterator[None]:
+    """File permissions apply to this thread, and to the threads and processes it starts, also for root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, data = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0), (_Capabilities * 2)()
+    if libc.capget(header, data):
+        pytest.skip(f"capabilities cannot be read: {os.strerror(ctypes.get_errno())}")
+    before = data[0].effective
+    # access(2) uses the effective set instead of the permitted one, and exec(2) adds nothing to it
+    if libc.prctl(SET_SECUREBITS, NOROOT | NO_SETUID_FIXUP, 0, 0, 0):
+        pytest.skip(f"capabilities cannot be dropped: {os.strerror(ctypes.get_errno())}")
+    data[0].effective = before & ~(DAC_OVERRIDE | DAC_READ_SEARCH)
+    dropped = libc.capset(header, data) == 0
+    try:
+        assert dropped
+        yield
+    finally:
+        data[0].effective = before
+        assert libc.capset(header, data) == 0
+        assert libc.prctl(SET_SECUREBITS, 0, 0, 0, 0) == 0

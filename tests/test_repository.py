@@ -146,6 +146,19 @@ def test_scripts_can_be_run_and_parsed(script: str) -> None:
     subprocess.run([shell, "-n", str(file)], check=True, timeout=120)
 
 
+def test_packages_that_cannot_be_installed_are_named(tmp_path: Path) -> None:
+    bin_ = _tools(tmp_path / "bin", "bash sort")
+    done = subprocess.run(
+        [bin_ / "bash", ROOT / "tools" / "packages", "page"],
+        env={"PATH": str(bin_)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "packages: not installed, run as root: apt-get install chromium chromium-driver\n"
+
+
 def test_dependency_groups_are_read_with_what_they_include() -> None:
     spec = importlib.util.spec_from_file_location("dependency_group", ROOT / "tools/dependency_group.py")
     assert spec is not None
@@ -190,9 +203,9 @@ TOOLS = "dirname cat cksum ls rm sh mkdir"
 """The programs ``tools/setup`` needs besides a Python."""
 
 
-def _tools(directory: Path) -> Path:
+def _tools(directory: Path, programs: str = TOOLS) -> Path:
     directory.mkdir()
-    for program in TOOLS.split():
+    for program in programs.split():
         found = shutil.which(program)
         assert found is not None
         (directory / program).symlink_to(found)

@@ -323,7 +323,7 @@ def test_a_directory_too_long_for_a_socket_is_said_at_once(toys, tmp_path):
     assert "longer than 107 bytes" in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.usefixtures("ordinary_rights")
 def test_a_directory_without_permission_exits_with_3_and_the_mend(toys, tmp_path):
     (tmp_path / "kubelet").mkdir(mode=0o555)
     done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "kubelet"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -180,7 +179,7 @@ async def test_a_directory_that_cannot_be_used_fails_the_pod_and_says_how_to_fix
     )
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.usefixtures("ordinary_rights")
 async def test_a_directory_that_may_not_be_written_to_fails_the_pod(desk: Desk) -> None:
     desk.directory.mkdir(mode=0o500)
     with pytest.raises(AllocationError, match="Permission denied"):

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _why_not() -> str:
     if os.environ.get(SWITCH) != "1":
-        return "a whole cluster: run make e2e"
+        return "needs a cluster (run make e2e)"
     if reason := probe.why_not():
         return reason
     try:

@@ -87,7 +87,7 @@ def test_a_directory_that_may_not_be_looked_into_is_said_to_be_one(
     assert kubelet.trouble == "the kubelet's directory cannot be looked into: Permission denied"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+@pytest.mark.usefixtures("ordinary_rights")
 @pytest.mark.parametrize(
     ("above", "mode", "words"),
     [(False, 0o300, "cannot read"), (False, 0o500, "cannot write to"), (True, 0o000, "cannot reach")],

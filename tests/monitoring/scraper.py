@@ -18,7 +18,9 @@ import pytest
 
 PROMETHEUS = shutil.which("prometheus")
 
-needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus (Debian: prometheus)")
+needs_prometheus = pytest.mark.skipif(
+    PROMETHEUS is None, reason="prometheus is not installed (apt install prometheus)"
+)
 
 PATIENCE = 90.0
 """Seconds until something has come about."""

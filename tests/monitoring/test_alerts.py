@@ -15,7 +15,9 @@ METRICS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 PROMTOOL = shutil.which("promtool")
 
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool (Debian: prometheus)")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool is not installed (apt install prometheus)"
+)
 
 MINUTES = 240
 """How long each series is, at one sample a minute."""

@@ -34,7 +34,7 @@ HEIGHTS = {1280: 2175, 390: 1700}
 FOLDED = ("intel.com/fpga", "intel.com/sriov_dpdk", "rdma/hca")
 """What is folded in these pictures, so that more kinds of content are in them."""
 
-_reason = webdriver.why_not() if os.environ.get("DEVHOST_PAGE") == "1" else "a whole browser: run make page"
+_reason = webdriver.why_not() if os.environ.get("DEVHOST_PAGE") == "1" else "needs a browser (run make page)"
 pytestmark = pytest.mark.skipif(bool(_reason), reason=_reason)
 
 

@@ -24,7 +24,7 @@ class BrowserError(Exception):
 def why_not() -> str:
     """Why no browser can be had here; empty if one can."""
     missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    return f"no {' and no '.join(missing)} on this machine" if missing else ""
+    return f"{' and '.join(missing)} not installed (apt install chromium chromium-driver)" if missing else ""
 
 
 class Browser:

@@ -93,7 +93,7 @@ def test_a_missing_directory_is_a_refusal(tmp_path: Path) -> None:
     assert "does not exist" in reasons(catalog.load([tmp_path / "none"]))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.usefixtures("ordinary_rights")
 @pytest.mark.parametrize("mode", [0o000, 0o300, 0o600])
 def test_a_directory_that_may_not_be_read_is_a_refusal(tmp_path: Path, mode: int) -> None:
     drop_in(tmp_path / "closed", "card", good("card"))

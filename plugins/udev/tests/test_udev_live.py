@@ -23,7 +23,7 @@ DEADLINE = 60.0
 
 needs_umockdev = pytest.mark.skipif(
     not (shutil.which("umockdev-wrapper") and ctypes.util.find_library("umockdev")),
-    reason="umockdev is not installed",
+    reason="umockdev is not installed (apt install umockdev)",
 )
 
 UMOCKDEV = """

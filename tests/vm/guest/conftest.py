@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT))
             if os.environ.get(SWITCH) != "1":
-                item.add_marker(pytest.mark.skip(reason="a virtual machine: run make vm"))
+                item.add_marker(pytest.mark.skip(reason="needs a virtual machine (run make vm)"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,269 @@
+"""The tests keep their own rules: each asserts something, and none reaches into devhost."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RIGS = sorted(
+    file
+    for pattern in ("tests/**/*.py", "plugins/*/tests/**/*.py", "examples/*/tests/**/*.py")
+    for file in ROOT.glob(pattern)
+)
+TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in RIGS}
+TESTS = [file for file in RIGS if file.name.startswith("test_")]
+
+PRIVATE: dict[str, int] = {
+    "plugins/fpga/tests/test_fpga_allocation.py": 1,
+    "plugins/fpga/tests/test_fpga_watch.py": 3,
+    "plugins/gpu/tests/machines/gpu_nvidia_desk.py": 12,
+    "plugins/gpu/tests/test_gpu_following.py": 1,
+    "plugins/gpu/tests/test_gpu_nvidia.py": 1,
+    "plugins/gpu/tests/test_gpu_nvidia_hang.py": 12,
+    "plugins/gpu/tests/test_gpu_nvidia_health.py": 1,
+    "plugins/gpu/tests/test_gpu_nvidia_nvml.py": 7,
+    "plugins/rdma/tests/test_rdma_scan.py": 3,
+    "plugins/sriov/tests/test_sriov_bursts.py": 1,
+    "plugins/sriov/tests/test_sriov_hotplug.py": 1,
+    "plugins/sriov/tests/test_sriov_netlink.py": 2,
+    "plugins/sriov/tests/test_sriov_network.py": 1,
+    "plugins/sriov/tests/test_sriov_verdict.py": 2,
+    "plugins/udev/tests/test_udev_discovery.py": 3,
+    "tests/conformance/test_watchdog.py": 1,
+    "tests/core/test_announcing.py": 6,
+    "tests/host/test_host_affinity.py": 1,
+    "tests/host/test_host_cdi.py": 3,
+    "tests/host/test_host_cdi_kept.py": 2,
+    "tests/host/test_host_deviceinfo.py": 3,
+    "tests/host/test_host_isolation.py": 1,
+    "tests/host/test_host_last_good.py": 2,
+    "tests/host/test_host_observers.py": 2,
+    "tests/host/test_host_provisioning.py": 2,
+    "tests/page/test_page_routes.py": 4,
+    "tests/telemetry/test_http.py": 6,
+    "tests/telemetry/test_http_crowd.py": 1,
+    "tests/telemetry/test_status_readers.py": 6,
+    "tests/telemetry/test_status_socket.py": 4,
+    "tests/unit/test_catalog.py": 1,
+    "tests/vm/guest/test_vm_sriov_netlink.py": 3,
+}
+"""Private attributes of objects of devhost that a file still reads. Only ever remove or lower."""
+
+PATCHED: dict[str, int] = {
+    "plugins/fpga/tests/conftest.py": 1,
+    "plugins/fpga/tests/test_fpga_managers.py": 1,
+    "plugins/fpga/tests/test_fpga_program_child.py": 1,
+    "plugins/fpga/tests/test_fpga_program_files.py": 3,
+    "plugins/fpga/tests/test_fpga_program_rules.py": 2,
+    "plugins/fpga/tests/test_fpga_program_served.py": 1,
+    "plugins/fpga/tests/test_fpga_xrt_health.py": 4,
+    "plugins/gpu/tests/test_gpu_cdi.py": 4,
+    "plugins/gpu/tests/test_gpu_claims.py": 1,
+    "plugins/gpu/tests/test_gpu_drm.py": 2,
+    "plugins/gpu/tests/test_gpu_exporter.py": 1,
+    "plugins/gpu/tests/test_gpu_following.py": 1,
+    "plugins/gpu/tests/test_gpu_hotplug.py": 3,
+    "plugins/gpu/tests/test_gpu_links.py": 1,
+    "plugins/gpu/tests/test_gpu_nvidia.py": 2,
+    "plugins/gpu/tests/test_gpu_nvidia_hang.py": 7,
+    "plugins/gpu/tests/test_gpu_nvidia_health.py": 3,
+    "plugins/gpu/tests/test_gpu_nvidia_nvml.py": 9,
+    "plugins/gpu/tests/test_gpu_nvidia_served.py": 4,
+    "plugins/gpu/tests/test_gpu_nvml_session.py": 2,
+    "plugins/rdma/tests/test_rdma_deep.py": 3,
+    "plugins/rdma/tests/test_rdma_hearing.py": 1,
+    "plugins/rdma/tests/test_rdma_linkwatch.py": 11,
+    "plugins/rdma/tests/test_rdma_netlink.py": 4,
+    "plugins/rdma/tests/test_rdma_presence.py": 2,
+    "plugins/rdma/tests/test_rdma_scan.py": 3,
+    "plugins/rdma/tests/test_rdma_verbs.py": 1,
+    "plugins/sriov/tests/conftest.py": 1,
+    "plugins/sriov/tests/test_sriov_bursts.py": 7,
+    "plugins/sriov/tests/test_sriov_hotplug.py": 4,
+    "plugins/sriov/tests/test_sriov_network.py": 11,
+    "plugins/sriov/tests/test_sriov_provision.py": 1,
+    "plugins/udev/tests/test_udev_discovery.py": 1,
+    "plugins/udev/tests/test_udev_watch.py": 1,
+    "tests/cli/test_check.py": 1,
+    "tests/cli/test_plugins.py": 1,
+    "tests/cli/test_schema.py": 1,
+    "tests/config/test_config_document.py": 1,
+    "tests/conformance/conftest.py": 1,
+    "tests/conformance/test_conformance_calls.py": 2,
+    "tests/conformance/test_conformance_podresources.py": 6,
+    "tests/conformance/test_conformance_registration.py": 1,
+    "tests/conformance/test_conformance_restart.py": 2,
+    "tests/conformance/test_watchdog.py": 1,
+    "tests/core/test_announcing.py": 3,
+    "tests/core/test_clearing.py": 2,
+    "tests/core/test_events.py": 7,
+    "tests/core/test_observers.py": 6,
+    "tests/core/test_plan.py": 5,
+    "tests/core/test_provisioning.py": 2,
+    "tests/core/test_recording.py": 1,
+    "tests/core/test_specfiles.py": 1,
+    "tests/host/cdi_scene.py": 1,
+    "tests/host/test_daemon_switch.py": 2,
+    "tests/host/test_host_cancelled.py": 1,
+    "tests/host/test_host_cdi.py": 2,
+    "tests/host/test_host_cdi_kept.py": 3,
+    "tests/host/test_host_deviceinfo.py": 1,
+    "tests/host/test_host_isolation.py": 5,
+    "tests/host/test_host_kubelet_directory.py": 4,
+    "tests/host/test_host_labels.py": 2,
+    "tests/host/test_host_observers.py": 1,
+    "tests/host/test_host_ownsockets.py": 2,
+    "tests/host/test_host_provisioning.py": 1,
+    "tests/host/test_host_reload.py": 3,
+    "tests/kubelet/test_holders.py": 5,
+    "tests/kubelet/test_kubelet_directory.py": 1,
+    "tests/kubelet/test_podresources.py": 2,
+    "tests/page/test_page_routes.py": 2,
+    "tests/telemetry/test_ask.py": 4,
+    "tests/telemetry/test_http.py": 2,
+    "tests/telemetry/test_http_crowd.py": 1,
+    "tests/telemetry/test_status_kept.py": 2,
+    "tests/telemetry/test_status_readers.py": 4,
+    "tests/telemetry/test_status_socket.py": 2,
+    "tests/unit/test_catalog.py": 6,
+}
+"""Modules and classes of devhost that a file still patches. Only ever remove or lower."""
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_no_test_reads_a_private_attribute() -> None:
+    assert _excess(_private, PRIVATE) == {}
+
+
+def test_no_test_patches_a_module_or_a_class_of_devhost() -> None:
+    assert _excess(_patched, PATCHED) == {}
+
+
+@pytest.mark.parametrize("allowed", [PRIVATE, PATCHED], ids=["private", "patched"])
+def test_what_is_still_allowed_exists(allowed: dict[str, int]) -> None:
+    assert [path for path in allowed if not (ROOT / path).exists()] == []
+
+
+def test_every_test_asserts_something() -> None:
+    asserting = _asserting()
+    silent = [
+        f"{name(file)}:{function.lineno} {function.name}"
+        for file in TESTS
+        for function in _functions(TREES[file])
+        if function.name.startswith("test_") and not _asserts(function) and not _called(function) & asserting
+    ]
+    assert silent == []
+
+
+def _excess(find: Callable[[ast.Module], Iterator[str]], allowed: dict[str, int]) -> dict[str, list[str]]:
+    """What ``find`` yields in each file, where it is more than allowed."""
+    found = {name(file): list(find(tree)) for file, tree in TREES.items()}
+    return {path: places for path, places in found.items() if len(places) > allowed.get(path, 0)}
+
+
+def _dotted(node: ast.AST) -> str:
+    """``a.b.c`` of such an expression; empty for any other."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return ""
+
+
+def _private(tree: ast.Module) -> Iterator[str]:
+    """Reads of ``x._y`` where the file itself neither defines nor assigns ``_y``."""
+    own = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=attr, ctx=ast.Store()) | ast.Name(id=attr, ctx=ast.Store()):
+                own.add(attr)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=value, attr=attr) if (
+                attr.startswith("_")
+                and not attr.startswith("__")
+                and attr not in own
+                and _dotted(value) not in ("self", "cls", "os", "sys", "ssl")
+            ):
+                yield f"{node.lineno} {ast.unparse(node)}"
+
+
+def _patched(tree: ast.Module) -> Iterator[str]:
+    """Calls of ``monkeypatch.setattr`` on what was imported from devhost, or on a path in it."""
+    imported = set(_imported(tree))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(path)), *_]):
+                if path.startswith("devhost"):
+                    yield f"{node.lineno} {path}"
+            case ast.Call(func=ast.Attribute(attr="setattr"), args=[target, *_]):
+                if _dotted(target).partition(".")[0] in imported:
+                    yield f"{node.lineno} {_dotted(target)}"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="mock"), attr="patch")):
+                yield f"{node.lineno} mock.patch"
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """The names under which a file has something of devhost or of its packages."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("devhost"):
+                yield from (alias.asname or alias.name for alias in names)
+            case ast.Import(names=names):
+                yield from (
+                    (alias.asname or alias.name).partition(".")[0]
+                    for alias in names
+                    if alias.name.startswith("devhost")
+                )
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _asserts(function: ast.AST) -> bool:
+    return any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(function))
+
+
+def _called(function: ast.AST) -> set[str]:
+    """The last part of the name of everything that a function calls; ``check`` for ``check=True``."""
+    names = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            names.add(_dotted(node.func).rpartition(".")[2])
+            if isinstance(node.func, ast.Attribute):
+                names.add(node.func.attr)
+            names.update(keyword.arg or "" for keyword in node.keywords if keyword.arg == "check")
+    return names
+
+
+def _asserting() -> set[str]:
+    """Names of functions that fail a test: they assert or raise, or call one that does."""
+    kit = [
+        ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "src/devhost/testing").rglob("*.py")
+    ]
+    helpers: dict[str, set[str]] = {}
+    failing = {"raises", "warns", "fail", "check", "check_schema", "validate"}
+    for function in (each for tree in (*TREES.values(), *kit) for each in _functions(tree)):
+        helpers.setdefault(function.name, set()).update(_called(function))
+        if _asserts(function):
+            failing.add(function.name)
+    while more := {
+        helper for helper, called in helpers.items() if helper not in failing and called & failing
+    }:
+        failing |= more
+    return failing
