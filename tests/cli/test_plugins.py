@@ -40,13 +40,13 @@ class Card(Backend):
         "kind": Attribute(str, "What it is.", "card", words=("card", "part")),
     }
     def discover(self): return []
-    def allocate(self, devices, use=None): return Edits()
+    def allocate(self, request): return Edits()
     def probe(self, devices): return {}
 
 class Bare(Backend):
     name = "bare"
     def discover(self): return []
-    def allocate(self, devices): return Edits()
+    def allocate(self, request): return Edits()
 
 @hookimpl
 def devhost_backends(): return [Card, Bare]
@@ -59,7 +59,7 @@ def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OBSERVER = """
-from devhost.observe import hookimpl
+from devhost.backend.observe import hookimpl
 
 @hookimpl
 def devhost_left(news): ...

@@ -17,12 +17,13 @@ from devhost.allocation.device_info import flaw
 from devhost.allocation.inventory import Inventory
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.settings import Prefer
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 
 def told(backend: Sriov, name: str, use: SriovUse = PLAIN) -> Mapping[str, Any] | None:
     """The document of a function, by the rules of the core if there is one."""
-    document = backend.device_info(by_id(backend)[name], use)
+    device = by_id(backend)[name]
+    document = backend.device_info(device, request(backend, [device], use))
     assert document is None or flaw(document) == ""
     return document
 

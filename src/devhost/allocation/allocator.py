@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from dataclasses import field as field_of
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from devhost.backend import AllocateRequest
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
 from devhost.discovery.runner import BackendRunner
@@ -269,8 +270,8 @@ class Allocator:
         terms = self.inventory.account.terms.get(tokens[0], self.terms)
         options = terms.options
         if self.source.prepares(options):
-            given = (options, self.terms.options, self._before)
-            await self.source.prepare(PREPARE_DEADLINE, _each_once(got), given)
+            request = AllocateRequest(tuple(_each_once(got)), options, self.name)
+            await self.source.prepare(PREPARE_DEADLINE, request, (self.terms.options, self._before))
 
     def _lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
         paths = sorted({path for paths in missing.values() for path in paths})
@@ -312,8 +313,9 @@ class Allocator:
         answer = self._serve(wanted, terms)
         documents: dict[str, device_info.Document] = {}
         if self.infos is not None and self.infos.wanted and self.source.informs:
+            request = self._request(answer.devices, terms)
             for device in answer.devices:
-                if (document := self.source.device_info(device, (terms.options, self._before))) is not None:
+                if (document := self.source.device_info(device, request, (self._before,))) is not None:
                     if wrong := device_info.flaw(document):
                         raise BackendError(f"backend {self.source.name} gave unusable device-info: {wrong}")
                     documents[device.id] = document
@@ -383,7 +385,10 @@ class Allocator:
         return Granted(edits, frozenset(optional)), {}
 
     def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
-        return self.source.allocate(devices, (terms.options, self._before), terms.shares)
+        return self.source.allocate(self._request(devices, terms), (self._before,))
+
+    def _request(self, devices: Sequence[Device], terms: Terms) -> AllocateRequest:
+        return AllocateRequest(tuple(devices), terms.options, self.name, terms.shares)
 
     def _one_each(self, edits: Edits) -> Edits:
         """The same with one thing at each container path: what is required, else the first that there is.

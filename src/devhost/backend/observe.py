@@ -4,7 +4,7 @@ An observer exports an inventory, pages somebody, keeps an audit trail. It imple
 :class:`ObserverHooks` and is found as backends are: by an entry point in the group ``devhost`` that names
 a module or an object, or as a ``.py`` file in a directory of ``backendPaths``::
 
-    from devhost.observe import hookimpl
+    from devhost.backend.observe import hookimpl
 
     @hookimpl
     def devhost_health_changed(news):

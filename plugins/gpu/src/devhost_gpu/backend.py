@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from devhost.backend import (
+    AllocateRequest,
     AllocationError,
     Backend,
     Context,
@@ -33,11 +33,8 @@ from .options import GpuOptions
 from .recall import Recall
 from .suspects import Suspects
 from .undriven import missing
-from .use import PLAIN, GpuUse
+from .use import GpuUse
 from .vendors import by_vendor, make
-
-if TYPE_CHECKING:
-    from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
 
 
 class Gpu(Backend):
@@ -103,20 +100,14 @@ class Gpu(Backend):
         """The GPUs that their vendor's driver does not drive, as of the last look."""
         return self._missing
 
-    def allocate(
-        self, devices: Sequence[Device], use: GpuUse = PLAIN, shares: Mapping[str, Fraction] = {}
-    ) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """What a container needs to use these cards.
-
-        Args:
-            use: what the entry of the resource says.
-            shares: how much of each card the container asks for, by id; all of one that is not in it.
 
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
-        cards = [self._card(device) for device in devices]
-        return edits(cards, Request(self.options, self._sysfs, use, shares))
+        cards = [self._card(device) for device in request.devices]
+        return edits(cards, Request(self.options, self._sysfs, request.options, request.shares))
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """Which cards are ill, asked of each vendor's code."""

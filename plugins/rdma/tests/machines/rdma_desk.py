@@ -5,6 +5,7 @@ from __future__ import annotations
 from devhost_rdma import Rdma
 
 from devhost.backend import Device
+from devhost.testing.fixtures import request
 
 
 class Exclusive(Rdma):
@@ -16,7 +17,7 @@ class Exclusive(Rdma):
 
 def nodes(backend: Rdma, *devices: Device) -> str:
     """What a container gets, by name, in the order of the alphabet."""
-    edits = backend.allocate(devices)
+    edits = backend.allocate(request(backend, devices))
     assert {node.permissions for node in edits.nodes} == {"rw"}
     assert all(node.path.startswith("/dev/infiniband/") and not node.container_path for node in edits.nodes)
     return " ".join(sorted(node.path.rpartition("/")[2] for node in edits.nodes))

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from devhost.backend import AllocationError, Backend, Context, Device, Edits, Event, Health, unhealthy
+from devhost.backend import (
+    AllocateRequest,
+    AllocationError,
+    Backend,
+    Context,
+    Device,
+    Edits,
+    Event,
+    Health,
+    unhealthy,
+)
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .allocation import edits
@@ -21,7 +31,7 @@ from .function import Function, Interface, Kind
 from .look import Look
 from .network import Network
 from .nodes import group_node
-from .options import PLAIN, SriovOptions, SriovUse
+from .options import SriovOptions, SriovUse
 from .ownership import Ownership
 from .provision import Provisioner
 from .readiness import Lacks, Readiness
@@ -110,15 +120,16 @@ class Sriov(Backend):
         self._look = look
         return [device for _, device in self._made.values()]
 
-    def allocate(self, devices: Sequence[Device], use: SriovUse = PLAIN) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """What a container needs to use these functions.
 
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
-        return edits(self._sysfs, [self._basis(device).function for device in devices], use)
+        functions = [self._basis(device).function for device in request.devices]
+        return edits(self._sysfs, functions, request.options)
 
-    def device_info(self, device: Device, use: SriovUse = PLAIN) -> Mapping[str, object] | None:
+    def device_info(self, device: Device, request: AllocateRequest) -> Mapping[str, object] | None:
         """What network plugins are told of a function.
 
         Raises:
@@ -126,7 +137,7 @@ class Sriov(Backend):
         """
         basis = self._basis(device)
         representor = basis.facts.representor or (basis.representor.name if basis.representor else "")
-        return document(self._sysfs, basis.function, representor, use)
+        return document(self._sysfs, basis.function, representor, request.options)
 
     def provision(self) -> None:
         """Makes, binds and removes virtual functions as the options say.
