@@ -164,14 +164,6 @@ def _api() -> Iterator[str]:
     for kind in (backend.Backend, backend.Context):
         yield from (member for member in vars(kind) if not member.startswith("_"))
     yield from backend.Backend.__annotations__
-    for optional in (
-        base.CanWatch,
-        base.CanProbe,
-        base.CanPrepare,
-        base.CanLink,
-        base.CanNotice,
-    ):
-        yield from (member for member in vars(optional) if not member.startswith("_"))
 
 
 @pytest.mark.parametrize("word", sorted(set(_api())))

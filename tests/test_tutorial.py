@@ -138,7 +138,7 @@ async def test_what_an_entry_says_reaches_its_containers_and_no_others(
     (tmp_path / "backends" / "watchdog.py").write_text(f"{WHOLE}\n\n{ADDED}", encoding="utf-8")
     silent = TOLD.replace("tellTimeout: true", "tellTimeout: false")
     async with Node(tmp_path, root=workplace / "root") as node:
-        for text, told in ((TOLD, {"WATCHDOG_TIMEOUT": "30"}), (silent, {})):
+        for text, told in ((TOLD, {"WATCHDOG_TIMEOUT_EXAMPLE_COM_WATCHDOG": "30"}), (silent, {})):
             node.config.write_text(text, encoding="utf-8")
             async with node.served():
                 await node.offers({"example.com/watchdog": 1})

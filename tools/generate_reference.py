@@ -18,17 +18,7 @@ from typing import Any
 import reference_api
 
 from devhost.backend import Attribute
-from devhost.backend.base import (
-    CanClose,
-    CanInform,
-    CanLabel,
-    CanLink,
-    CanNotice,
-    CanPrepare,
-    CanProbe,
-    CanProvision,
-    CanWatch,
-)
+from devhost.backend.base import OPTIONAL_METHODS, overrides
 from devhost.config.language import File, Resource
 from devhost.config.schema import of_dataclass, options_of, plain, resource_options_of
 from devhost.discovery import catalog
@@ -60,18 +50,6 @@ are installed, also of others' packages. The pages of [udev](../backends/udev.md
 templates](../configuration.md#name-templates). An attribute that a device does not have matches nothing.
 """
 
-OPTIONAL = {
-    "watch": CanWatch,
-    "probe": CanProbe,
-    "prepare": CanPrepare,
-    "provision": CanProvision,
-    "links": CanLink,
-    "notice": CanNotice,
-    "device_info": CanInform,
-    "labels": CanLabel,
-    "close": CanClose,
-}
-
 TYPES = {str: "text", int: "number", bool: "true/false", list: "list"}
 
 
@@ -87,7 +65,7 @@ def backends() -> str:
     lines = [BACKENDS]
     for name in sorted(plugin.parent.name for plugin in ROOT.glob("plugins/*/pyproject.toml")):
         backend = installed[name].backend
-        methods = [f"`{word}`" for word, kind in OPTIONAL.items() if issubclass(backend, kind)]
+        methods = [f"`{word}`" for word in OPTIONAL_METHODS if overrides(backend, word)]
         lines += [f"## {name}", "", f"Package `devhost-{name}`."]
         lines += [f"Kernel subsystems: {', '.join(f'`{one}`' for one in sorted(backend.subsystems))}."]
         lines += [f"Optional methods: {', '.join(methods)}.", ""]

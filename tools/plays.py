@@ -111,7 +111,7 @@ class Card(Backend):
             raise RuntimeError("the card's driver does not answer")
         yield Device(id="card-0123")
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits()
 
 

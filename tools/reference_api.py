@@ -8,11 +8,12 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from devhost import backend
 from devhost.backend import Backend, Context, base, observe
+from devhost.backend.base import OPTIONAL_METHODS, REQUIRED_METHODS
 from devhost.backend.observe import DeviceNews, News, ObserverHooks
 
 INTRODUCTION = """\
@@ -34,16 +35,12 @@ def page() -> str:
     for kind in (base.Hooks, ObserverHooks):
         lines += [f"| `{name}{_signature(hook)}` | {_first(hook)} |" for name, hook in _functions(kind)]
     lines += ["", _text(ObserverHooks), "", "## `Backend`", ""]
-    about, *optional = re.split(r"\n(?=``(?:async )?def )", _doc(Backend))
-    lines += [_markdown(about).rstrip(), "", "### Class attributes", ""]
+    lines += [_text(Backend), "", "### Class attributes", ""]
     lines += _class_attributes()
     lines += ["", "### Required methods", ""]
-    lines += _methods()
-    lines += ["", "### Optional methods", ""]
-    for one in optional:
-        head, _, body = one.partition("\n")
-        head = head.strip("`").replace("def ", "", 1).replace("self, ", "").replace("(self)", "()")
-        lines += [f"#### `{head}`", "", _markdown(textwrap.dedent(body)), ""]
+    lines += _methods(REQUIRED_METHODS)
+    lines += ["### Optional methods", ""]
+    lines += _methods(OPTIONAL_METHODS)
     lines += ["## `Context`", "", _text(Context), "", "| member | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(_text(member))} |" for name, member in _functions(Context)]
     lines += ["", "## Values and errors", ""]
@@ -74,9 +71,11 @@ def _class_attributes() -> Iterator[str]:
             yield f"| `{ast.unparse(one.target)}` | {default} | {_cell(meaning)} |"
 
 
-def _methods() -> Iterator[str]:
-    for name, method in _functions(Backend):
-        yield from (f"#### `{name}{_signature(method)}`", "", _text(method), "")
+def _methods(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        method = getattr(Backend, name)
+        head = "async " if inspect.isasyncgenfunction(method) else ""
+        yield from (f"#### `{head}{name}{_signature(method)}`", "", _text(method), "")
 
 
 def _news() -> Iterator[str]:

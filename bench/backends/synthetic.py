@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from devhost.backend import (
     HEALTHY,
+    AllocateRequest,
     Attribute,
     Backend,
     Context,
@@ -58,9 +59,11 @@ class Synthetic(Backend):
             return [self._device(number, number in self._sick) for number in range(self.options.devices)]
         return self._devices.copy()
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """One node, which every machine has."""
-        return Edits(nodes=(DeviceNode("/dev/null"),), env={"DEVICES": ",".join(d.id for d in devices)})
+        return Edits(
+            nodes=(DeviceNode("/dev/null"),), env={"DEVICES": ",".join(d.id for d in request.devices)}
+        )
 
     async def watch(self) -> AsyncIterator[Event]:
         """An event for each datagram."""

@@ -6,12 +6,22 @@ import asyncio
 import threading
 import time
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from devhost.backend import Backend, Context, Device, DeviceNode, Edits, Event, hookimpl, option
+from devhost.backend import (
+    AllocateRequest,
+    Backend,
+    Context,
+    Device,
+    DeviceNode,
+    Edits,
+    Event,
+    hookimpl,
+    option,
+)
 
 NUDGE = 0.02
 """Seconds between two events that have the backend asked again."""
@@ -55,7 +65,7 @@ class Rowdy(Backend):
             self._misbehave()
         return [Device(id="rowdy")]
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """As :meth:`discover` does, every time."""
         self._misbehave()
         return Edits(nodes=(DeviceNode("/dev/null"),))

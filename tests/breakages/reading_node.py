@@ -55,8 +55,8 @@ class Toy(Backend):
             if line == "twice":
                 yield Device(id=line, attributes={"model": "x100"})
 
-    def allocate(self, devices):
-        return Edits(env={"TOYS": ",".join(device.id for device in devices)})
+    def allocate(self, request):
+        return Edits(env={"TOYS": ",".join(device.id for device in request.devices)})
 
 
 @hookimpl

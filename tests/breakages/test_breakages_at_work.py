@@ -28,7 +28,7 @@ class Provisions(Backend):
         if not (self.context.root / "firmware").exists():
             raise OSError(5, "the firmware rejects 8 functions")
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits()
 
 

@@ -29,7 +29,7 @@ class Deaf(Backend):
             yield Event()
             await __import__("asyncio").sleep(60)
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits()
 
 
@@ -53,7 +53,7 @@ class Lacking(Backend):
         if not (self.context.root / "driver").exists():
             yield MissingDriver("0000:3b:00.0 (10de:2330)", "no driver is bound to it (run modprobe x)")
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits()
 
 

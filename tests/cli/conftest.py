@@ -27,7 +27,7 @@ class Toy(Backend):
             claims = frozenset({"node:/dev/toys/" + name})
             yield Device(id=name, attributes={"model": model, "serial": "s-" + name}, claims=claims, **health)
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits(nodes=(DeviceNode("/dev/null"),))
 
 

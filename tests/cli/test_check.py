@@ -18,7 +18,7 @@ class Card(Backend):
     name = "card"
     attributes = {"model": Attribute(str, "model", "X100")}
     def discover(self): return []
-    def allocate(self, devices): return Edits()
+    def allocate(self, request): return Edits()
 
 @hookimpl
 def devhost_backends(): return [Card]

@@ -220,7 +220,7 @@ class Verbs(Backend):
     def discover(self):
         return [Device("f0", unusable_for={"rdma": "it has no uverbs node"})]
 
-    def allocate(self, devices, use=Use()):
+    def allocate(self, request):
         return Edits()
 
 

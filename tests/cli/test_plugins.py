@@ -40,13 +40,13 @@ class Card(Backend):
         "kind": Attribute(str, "What it is.", "card", words=("card", "part")),
     }
     def discover(self): return []
-    def allocate(self, devices, use=None): return Edits()
+    def allocate(self, request): return Edits()
     def probe(self, devices): return {}
 
 class Bare(Backend):
     name = "bare"
     def discover(self): return []
-    def allocate(self, devices): return Edits()
+    def allocate(self, request): return Edits()
 
 @hookimpl
 def devhost_backends(): return [Card, Bare]

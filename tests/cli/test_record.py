@@ -61,7 +61,7 @@ class Lamp(Backend):
                 **health,
             )
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits(nodes=(DeviceNode("/dev/null"),))
 
 
@@ -93,7 +93,7 @@ class Slow(Backend):
         Path({begun!r}).touch()
         time.sleep(60)
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits()
 
 

@@ -97,7 +97,7 @@ class Card(Backend):
     def discover(self):
         return [Device("c0")]
 
-    def allocate(self, devices, use=Use()):
+    def allocate(self, request):
         return Edits()
 
 

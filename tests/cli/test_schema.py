@@ -20,7 +20,7 @@ class Card(Backend):
     name = "card"
     attributes = {"model": Attribute(str, "Größe", "X100")}
     def discover(self): return []
-    def allocate(self, devices): return Edits()
+    def allocate(self, request): return Edits()
 
 @hookimpl
 def devhost_backends(): return [Card]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 from hypothesis import HealthCheck, settings
 
-from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, OptionError, option
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed, Refusal
@@ -85,7 +85,7 @@ class Card(Backend):
     def discover(self) -> Iterable[Device]:
         return ()
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 

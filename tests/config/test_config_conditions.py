@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from devhost.backend import Attribute, Backend, Conditions, Device, Edits, OptionError, option
+from devhost.backend import (
+    AllocateRequest,
+    Attribute,
+    Backend,
+    Conditions,
+    Device,
+    Edits,
+    OptionError,
+    option,
+)
 from devhost.backend.errors import ConfigError
 from devhost.backend.where import Where
 from devhost.config import loads
@@ -40,7 +49,7 @@ class Port(Backend):
     def discover(self) -> Iterable[Device]:
         return ()
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, OptionError, option
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads
 from devhost.config.difference import difference
@@ -65,7 +65,7 @@ class Region(Backend):
     def discover(self) -> Iterable[Device]:
         return ()
 
-    def allocate(self, devices: Sequence[Device], use: Any = None) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 
@@ -85,7 +85,7 @@ class Plain(Backend):
     def discover(self) -> Iterable[Device]:
         return ()
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 
@@ -291,28 +291,25 @@ class Collides:
             "ResourceOptions has the field share_, and share is a key of every entry",
         ),
         (
-            {"allocate": lambda self, devices: Edits()},
-            "it has ResourceOptions, and allocate() takes no second argument to be given them",
+            {"allocate": lambda self, devices, use: Edits()},
+            "allocate() must take one argument, the AllocateRequest",
         ),
-        (
-            {"prepare": lambda self, devices: None},
-            "it has ResourceOptions, and prepare() takes no second argument to be given them",
-        ),
+        ({"prepare": lambda self: None}, "prepare() must take one argument, the AllocateRequest"),
         (
             {"device_info": lambda self, device: None},
-            "it has ResourceOptions, and device_info() takes no second argument to be given them",
+            "device_info() must take two arguments, a device and the AllocateRequest",
         ),
     ],
 )
-def test_a_backend_that_cannot_be_told_is_refused_when_it_is_loaded(
+def test_a_backend_that_does_not_take_the_request_is_refused_when_it_is_loaded(
     changes: dict[str, Any], reason: str
 ) -> None:
     assert "; ".join(flaws(type("Bad", (Region,), changes))) == reason
 
 
 @pytest.mark.parametrize("make", [staticmethod, classmethod])
-def test_methods_of_any_kind_may_take_them(make: Callable[[Any], Any]) -> None:
-    function: Any = (lambda devices, use: None) if make is staticmethod else (lambda cls, devices, use: None)
+def test_methods_of_any_kind_may_take_the_request(make: Callable[[Any], Any]) -> None:
+    function: Any = (lambda request: None) if make is staticmethod else (lambda cls, request: None)
     assert not list(flaws(type("Good", (Region,), {"prepare": make(function)})))
 
 

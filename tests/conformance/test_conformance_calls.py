@@ -14,6 +14,7 @@ from scraped_series import samples
 
 from devhost.allocation import allocator
 from devhost.allocation.preferred import across_resources
+from devhost.backend import AllocateRequest
 from devhost.backend.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.kubelet.api import PRE_START_DEADLINE
 from devhost.kubelet.api import api_pb2 as pb
@@ -38,7 +39,7 @@ EDITS = Edits(
 
 @pytest.mark.conformance(44)
 async def test_a_container_gets_exactly_what_its_devices_need(rig, kubelet, dial):
-    rig.classes["toy"].allocate = lambda self, devices: EDITS
+    rig.classes["toy"].allocate = lambda self, request: EDITS
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
@@ -166,7 +167,7 @@ async def test_an_allocate_that_hangs_ends_at_our_own_deadline_and_delays_no_oth
 
 @pytest.mark.conformance(51)
 async def test_the_answer_for_a_device_is_the_same_after_devhost_restarts(rig, kubelet, dial):
-    rig.classes["toy"].allocate = lambda self, devices: EDITS
+    rig.classes["toy"].allocate = lambda self, request: EDITS
     rig.write(TOY_LINE)
     answers = []
     for _ in range(2):
@@ -274,8 +275,8 @@ async def test_what_was_not_asked_for_is_never_called_and_still_answered(rig, ku
 async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_again(rig, kubelet):
     prepared: list[list[str]] = []
 
-    def prepare(self: object, devices: list[Device]) -> None:
-        prepared.append([device.id for device in devices])
+    def prepare(self, request: AllocateRequest) -> None:
+        prepared.append([device.id for device in request.devices])
         if len(prepared) == 1:
             raise OSError("the reset did not finish")
 

@@ -33,8 +33,8 @@ class Toy(Backend):
     def discover(self):
         return [Device(id=f"d{n}") for n in range(int((self.context.root / "count").read_text()))]
 
-    def allocate(self, devices):
-        return Edits(nodes=(DeviceNode("/null"),), env={"DEVICES": ",".join(d.id for d in devices)})
+    def allocate(self, request):
+        return Edits(nodes=(DeviceNode("/null"),), env={"DEVICES": ",".join(d.id for d in request.devices)})
 
     async def watch(self):
         while True:

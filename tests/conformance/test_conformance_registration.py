@@ -50,7 +50,7 @@ async def test_register_carries_version_socket_name_resource_and_the_servers_own
     rig, kubelet, prepares
 ):
     if prepares:
-        rig.classes["toy"].prepare = lambda self, devices: None
+        rig.classes["toy"].prepare = lambda self, request: None
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)

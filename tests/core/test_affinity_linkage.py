@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 
-from devhost.backend import Backend, Device, Edits, NoOptions
+from devhost.backend import AllocateRequest, Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.discovery.links import MOST, LinkCache, Pair
 from devhost.discovery.runner import BackendRunner
@@ -92,7 +92,7 @@ def source(links: object, tmp_path: Path) -> BackendRunner:
         def discover(self) -> list[Device]:
             return []
 
-        def allocate(self, devices: Sequence[Device]) -> Edits:
+        def allocate(self, request: AllocateRequest) -> Edits:
             return Edits()
 
     if links is not None:

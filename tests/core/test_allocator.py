@@ -14,7 +14,16 @@ from allocator_scene import NotingScanner, allocator_of
 from devhost.allocation.allocator import Granted, MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.edits import MAX_NODES
 from devhost.allocation.inventory import Inventory
-from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
+from devhost.backend import (
+    AllocateRequest,
+    AllocationError,
+    Backend,
+    Device,
+    DeviceNode,
+    Edits,
+    Mount,
+    NoOptions,
+)
 from devhost.backend.errors import BackendError
 from devhost.backend.model import unhealthy
 from devhost.discovery.runner import BackendRunner
@@ -40,9 +49,9 @@ class Rig:
             def discover(self) -> list[Device]:
                 return []
 
-            def allocate(self, devices: Sequence[Device]) -> Edits:
-                rig.asked.append([device.id for device in devices])
-                answer: Edits = rig.answer(devices)
+            def allocate(self, request: AllocateRequest) -> Edits:
+                rig.asked.append([device.id for device in request.devices])
+                answer: Edits = rig.answer(request.devices)
                 return answer
 
         self.answer: Allocate = nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from devhost.allocation.allocations import Allocations
 from devhost.allocation.allocator import Allocator
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.inventory import Inventory
-from devhost.backend import AllocationError, Backend, Device, Edits, NoOptions
+from devhost.backend import AllocateRequest, AllocationError, Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer, units
@@ -37,11 +37,11 @@ class Card(Backend):
     def discover(self) -> list[Device]:
         return []
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        ids = ",".join(device.id for device in devices)
+    def allocate(self, request: AllocateRequest) -> Edits:
+        ids = ",".join(device.id for device in request.devices)
         return Edits(env={name: ids for name in self.env})
 
-    def device_info(self, device: Device) -> Any:
+    def device_info(self, device: Device, request: AllocateRequest) -> Any:
         return self.tell(device)
 
 

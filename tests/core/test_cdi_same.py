@@ -23,7 +23,16 @@ from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.injector import CdiInjection
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, Mount, NoOptions
+from devhost.backend import (
+    AllocateRequest,
+    AllocationError,
+    Backend,
+    Device,
+    DeviceNode,
+    Edits,
+    Mount,
+    NoOptions,
+)
 from devhost.backend.model import HEALTHY
 from devhost.discovery.runner import BackendRunner
 from devhost.kubelet import messages
@@ -64,11 +73,11 @@ def backend(wanted: Mapping[str, Edits], listed: bool) -> type[Backend]:
         def discover(self) -> list[Device]:
             return []
 
-        def allocate(self, devices: Sequence[Device]) -> Edits:
-            edits = Edits.merge(wanted[device.id] for device in devices)
+        def allocate(self, request: AllocateRequest) -> Edits:
+            edits = Edits.merge(wanted[device.id] for device in request.devices)
             if not listed:
                 return edits
-            return replace(edits, env={**edits.env, "ALL": ",".join(device.id for device in devices)})
+            return replace(edits, env={**edits.env, "ALL": ",".join(device.id for device in request.devices)})
 
     return Card
 

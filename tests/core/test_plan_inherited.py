@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import pytest
 
-from devhost.backend import Attribute, Backend, Device, Edits
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits
 from devhost.backend.errors import ConfigError
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed
@@ -36,7 +36,7 @@ class Parts(Backend):
     def discover(self) -> Iterable[Device]:
         return (SINGLE, WHOLE)
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from devhost.backend import Attribute, Backend, Device, Edits, Health
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, Health
 from devhost.backend.sysfs import is_live, node_number
 from devhost.cli.recording import CONFIGURATION, MANIFEST, Recording, record
 from devhost.cli.recording.area import MAX_FILE, Bounds
@@ -41,7 +41,7 @@ def backend(find: Find, name: str = "asker", deadline: float = 30) -> type[Backe
             text = json.dumps(find(self.context.root), sort_keys=True)
             return [Device("it", {"found": text})]
 
-        def allocate(self, devices: Sequence[Device]) -> Edits:
+        def allocate(self, request: AllocateRequest) -> Edits:
             return Edits()
 
     Asker.name = name

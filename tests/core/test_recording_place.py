@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from devhost.backend import Backend, Device, Edits
+from devhost.backend import AllocateRequest, Backend, Device, Edits
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.cli.recording import record
 from devhost.config.loader import Loaded
@@ -31,7 +31,7 @@ def loaded(find: Callable[[Path], object] = lambda root: None) -> Loaded:
             find(self.context.root)
             return []
 
-        def allocate(self, devices: Sequence[Device]) -> Edits:
+        def allocate(self, request: AllocateRequest) -> Edits:
             return Edits()
 
     return Loaded(

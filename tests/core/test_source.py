@@ -12,10 +12,22 @@ from typing import Any
 
 import pytest
 
-from devhost.backend import AllocationError, Backend, Device, Edits, Event, Health, NoOptions, OptionError
+from devhost.backend import (
+    AllocateRequest,
+    AllocationError,
+    Backend,
+    Device,
+    Edits,
+    Event,
+    Health,
+    NoOptions,
+    OptionError,
+)
 from devhost.backend.errors import BackendError, BackendTimeout, ConfigError, DevhostError, UsageError
 from devhost.backend.model import unhealthy
-from devhost.discovery.runner import BackendRunner, arguments
+from devhost.discovery.runner import BackendRunner, ServiceContext, own_request
+
+DEVICES = (Device("d0"),)
 
 
 class Card(Backend):
@@ -26,7 +38,7 @@ class Card(Backend):
     def discover(self) -> Any:
         return [Device("d0")]
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 
@@ -102,8 +114,8 @@ async def test_whatever_a_backend_raises_leaves_as_a_backend_error_of_one_line(
     with pytest.raises(BackendError) as caught:
         await broken.discover([Event()])
         await broken.probe([Device("d0")])
-        await broken.prepare(60.0, [Device("d0")])
-        await broken.serve(60.0, broken.backend.allocate, [Device("d0")])
+        await broken.prepare(60.0, AllocateRequest(DEVICES))
+        await broken.serve(60.0, broken.allocate, AllocateRequest(DEVICES))
     assert str(caught.value) == text
     assert isinstance(caught.value, AllocationError) == isinstance(error, AllocationError)
 
@@ -202,12 +214,12 @@ async def test_looks_probes_and_pods_have_a_thread_each_once_there_is_a_call_for
 
 
 async def test_a_hung_pod_call_does_not_delay_a_look(source: Any, hang: threading.Event) -> None:
-    slow = source(prepare=lambda self, devices: hang.wait())
+    slow = source(prepare=lambda self, request: hang.wait())
     await slow.discover([])
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 0\.05 s when serving a container$"
     ):
-        await slow.prepare(0.05, [])
+        await slow.prepare(0.05, AllocateRequest(DEVICES))
     assert await slow.discover([]) == [Device("d0")]
 
 
@@ -224,16 +236,16 @@ async def test_optional_methods_are_used_where_there_are_any(source: Any) -> Non
     await plain.discover([Event("tty")])
     assert (await plain.probe([Device("d0")]), plain.watch()) == ({}, None)
     assert (plain.probes, plain.prepares()) == (False, False)
-    await plain.prepare(1.0, [])
+    await plain.prepare(1.0, AllocateRequest(DEVICES))
 
     rich = source(
         watch=watch,
         probe=probe,
-        prepare=lambda self, devices: heard.append(list(devices)),
+        prepare=lambda self, request: heard.append(list(request.devices)),
         notice=lambda self, event: heard.append(event),
     )
     await rich.discover([Event("tty"), Event("usb")])
-    await rich.prepare(60.0, [Device("d0")])
+    await rich.prepare(60.0, AllocateRequest(DEVICES))
     assert heard == [Event("tty"), Event("usb"), [Device("d0")]]
     assert rich.probes
     assert rich.prepares()
@@ -270,31 +282,40 @@ class NewUse:
     mode: str = "new"
 
 
-class Taking:
+class Taking(Backend):
+    name = "taking"
     ResourceOptions = Use
 
 
-def test_a_backend_takes_the_first_options_that_are_of_its_class() -> None:
-    devices = [Device("d0")]
+class Plain(Backend):
+    name = "plain"
+
+
+CONTEXT = ServiceContext("taking", Path("/"))
+
+
+def test_a_backend_gets_the_first_options_that_are_of_its_class() -> None:
     # an edited drop-in: the file is read by the new class already, and the object of the old one still serves
-    assert arguments(Taking(), devices, (NewUse(), Use("now"), Use("before"))) == (devices, Use("now"))
+    request = AllocateRequest(DEVICES, NewUse(), "example.com/x")
+    own = own_request(Taking(None, CONTEXT), request, (Use("now"), Use("before")))
+    assert own == AllocateRequest(DEVICES, Use("now"), "example.com/x")
 
 
-def test_a_backend_that_takes_no_options_is_called_without() -> None:
-    devices = [Device("d0")]
-    assert arguments(object(), devices, (Use(),)) == (devices,)
+def test_a_backend_without_options_for_resources_gets_none() -> None:
+    own = own_request(Plain(None, CONTEXT), AllocateRequest(DEVICES, Use()))
+    assert own == AllocateRequest(DEVICES, NoOptions())
 
 
 def test_a_backend_that_there_are_no_options_for_is_not_called_at_all() -> None:
     with pytest.raises(BackendError, match="was not given its options"):
-        arguments(Taking(), [Device("d0")], (NewUse(), None))
+        own_request(Taking(None, CONTEXT), AllocateRequest(DEVICES, NewUse()), (None,))
 
 
 @pytest.mark.parametrize(("options", "wanted"), [(None, True), (Use(), True)])
 async def test_container_starts_are_announced_unless_the_options_say_no(
     source: Any, options: object, wanted: bool
 ) -> None:
-    made = source(prepare=lambda self, devices, use=None: None)
+    made = source(prepare=lambda self, request: None)
     assert made.prepares(options) is wanted
     assert made.prepares(SimpleNamespace(prepares=False)) is False
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice
 from devhost.allocation.inventory import GRACE, NAMED_UNHEALTHY, Inventory
-from devhost.backend import AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
+from devhost.backend import AllocateRequest, AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Health, unhealthy
 from devhost.discovery.runner import BackendRunner
@@ -49,14 +49,14 @@ class Rig:
             def discover(self) -> list[Device]:
                 return []
 
-            def allocate(self, devices: Sequence[Device]) -> Edits:
-                rig.asked.append([device.id for device in devices])
-                rig.refuse(devices)
-                nodes = tuple(DeviceNode(f"/dev/{device.id}") for device in devices)
-                return Edits(nodes, env={"CARDS": ",".join(device.id for device in devices)})
+            def allocate(self, request: AllocateRequest) -> Edits:
+                rig.asked.append([device.id for device in request.devices])
+                rig.refuse(request.devices)
+                nodes = tuple(DeviceNode(f"/dev/{device.id}") for device in request.devices)
+                return Edits(nodes, env={"CARDS": ",".join(device.id for device in request.devices)})
 
-            def prepare(self, devices: Sequence[Device]) -> None:
-                rig.prepared.append([device.id for device in devices])
+            def prepare(self, request: AllocateRequest) -> None:
+                rig.prepared.append([device.id for device in request.devices])
 
         self.root = root
         self.source = BackendRunner(Card, NoOptions(), root)

@@ -16,9 +16,9 @@ OTHER_LINE = "name: example.com/other, backend: other"
 
 
 def alone(allocate):
-    def each(self, devices):
-        parts = [allocate(self, [device]) for device in devices]
-        return replace(Edits.merge(parts), env={f"DEVICE_{device.id}": "1" for device in devices})
+    def each(self, request):
+        parts = [allocate(self, replace(request, devices=(device,))) for device in request.devices]
+        return replace(Edits.merge(parts), env={f"DEVICE_{device.id}": "1" for device in request.devices})
 
     return each
 

@@ -14,7 +14,7 @@ import pytest
 
 from devhost import config
 from devhost.allocation import allocations
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, NoOptions
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
@@ -53,11 +53,13 @@ def scripted(name: str, script: Script) -> type[Backend]:
             script.on_discover()
             return list(script.devices)
 
-        def allocate(self, devices: Sequence[Device]) -> Edits:
-            script.on_allocate(devices)
+        def allocate(self, request: AllocateRequest) -> Edits:
+            script.on_allocate(list(request.devices))
             return Edits(
-                nodes=tuple(DeviceNode(script.nodes.get(device.id, "/dev/null")) for device in devices),
-                env={"DEVICES": ",".join(device.id for device in devices)},
+                nodes=tuple(
+                    DeviceNode(script.nodes.get(device.id, "/dev/null")) for device in request.devices
+                ),
+                env={"DEVICES": ",".join(device.id for device in request.devices)},
             )
 
     Scripted.name = name

@@ -64,8 +64,8 @@ async def test_the_file_says_what_a_container_gets_and_can_be_read_by_all(rig, k
 
 async def test_an_answer_has_names_and_annotations_and_nothing_by_the_other_route(rig, kubelet, specs):
     allocate = rig.classes["toy"].allocate
-    rig.classes["toy"].allocate = lambda self, devices: replace(
-        allocate(self, devices),
+    rig.classes["toy"].allocate = lambda self, request: replace(
+        allocate(self, request),
         annotations={"example.com/note": "x"},
         mounts=(Mount("/tmp", "/card"),),
         cdi_devices=("vendor.com/extra=0",),
@@ -87,11 +87,14 @@ async def test_both_routes_give_a_container_the_same(rig, kubelet, specs):
     rig.scripts["other"].nodes = rig.scripts["toy"].nodes
     for name in ("toy", "other"):
 
-        def allocate(self, devices, nodes=rig.scripts[name].nodes):
+        def allocate(self, request, nodes=rig.scripts[name].nodes):
             return Edits(
-                tuple(DeviceNode(nodes[device.id], f"/dev/card-{device.id}", "rwm") for device in devices),
+                tuple(
+                    DeviceNode(nodes[device.id], f"/dev/card-{device.id}", "rwm")
+                    for device in request.devices
+                ),
                 (Mount("/tmp", "/card", read_only=False),),
-                {"CARDS": ",".join(device.id for device in devices)},
+                {"CARDS": ",".join(device.id for device in request.devices)},
             )
 
         rig.classes[name].allocate = allocate

@@ -29,7 +29,7 @@ def hurried(monkeypatch):
 def files(rig, tmp_path):
     """What is in the directory, by name; hidden files aside."""
     directory = tmp_path / "devinfo" / "dp"
-    rig.classes["toy"].device_info = lambda self, device: told(device.id)
+    rig.classes["toy"].device_info = lambda self, device, request: told(device.id)
     write = rig.write
 
     def with_directory(*resources):

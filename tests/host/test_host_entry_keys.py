@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits
 from devhost.testing.kubelet import UnexpectedAdmissionError, events
 from devhost.testing.node import Node
 
@@ -25,9 +25,9 @@ class Nic(Backend):
         names = sorted(path.name for path in (self.context.root / "dev").glob("d?"))
         return [Device(name, {"index": int(name[1])}, numa_nodes=(int(name[1]) % 2,)) for name in names]
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        nodes = [DeviceNode(f"/dev/{device.id}") for device in devices]
-        logs = [DeviceNode(f"/dev/{device.id}-log", permissions="r") for device in devices]
+    def allocate(self, request: AllocateRequest) -> Edits:
+        nodes = [DeviceNode(f"/dev/{device.id}") for device in request.devices]
+        logs = [DeviceNode(f"/dev/{device.id}-log", permissions="r") for device in request.devices]
         return Edits((*nodes, *logs))
 
 

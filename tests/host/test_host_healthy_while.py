@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, unhealthy
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, unhealthy
 from devhost.host.status import status
 from devhost.testing.kubelet import events
 from devhost.testing.node import Node
@@ -166,8 +166,8 @@ class Apex(Backend):
             texts = {f"sysattr.{file}": (card / file).read_text() for file in sorted(files)}
             yield Device(card.name, texts)
 
-    def allocate(self, devices: list[Device]) -> Edits:
-        return Edits(nodes=tuple(DeviceNode(f"/dev/{device.id}") for device in devices))
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits(nodes=tuple(DeviceNode(f"/dev/{device.id}") for device in request.devices))
 
 
 async def test_an_attribute_that_only_the_condition_names_is_read(tmp_path: Path) -> None:

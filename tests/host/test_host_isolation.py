@@ -166,7 +166,7 @@ async def test_a_device_with_ten_thousand_nodes_is_refused_at_allocate(rig, kube
     from devhost.backend.model import DeviceNode, Edits
 
     many = tuple(DeviceNode(f"/dev/null{n}") for n in range(10_000))
-    rig.classes["toy"].allocate = lambda self, devices: Edits(nodes=many)
+    rig.classes["toy"].allocate = lambda self, request: Edits(nodes=many)
     rig.write(BOTH[0])
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

@@ -285,10 +285,10 @@ async def test_pods_are_served_until_a_backend_that_is_exchanged_has_looked(rig,
             self.seen = True
             return super().discover()
 
-        def allocate(self, devices):
+        def allocate(self, request):
             if not self.seen:
                 raise AllocationError("is gone")
-            return super().allocate(devices)
+            return super().allocate(request)
 
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

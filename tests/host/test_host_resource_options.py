@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, option
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, option
 from devhost.testing.kubelet import events
 from devhost.testing.node import PATIENCE, Node
 from devhost.testing.trees import Tree
@@ -37,12 +37,16 @@ class Region(Backend):
     def discover(self) -> list[Device]:
         return [Device(f"d{n}", {"index": n}) for n in range(4)]
 
-    def allocate(self, devices: Sequence[Device], use: Use = Use()) -> Edits:
-        nodes = tuple(DeviceNode(f"/dev/{device.id}") for device in devices)
-        return Edits(nodes, env={"MODE": use.mode} | {f"HAS_{d.id}": use.mode for d in devices})
+    def allocate(self, request: AllocateRequest) -> Edits:
+        nodes = tuple(DeviceNode(f"/dev/{device.id}") for device in request.devices)
+        return Edits(
+            nodes,
+            env={"MODE": request.options.mode}
+            | {f"HAS_{d.id}": request.options.mode for d in request.devices},
+        )
 
-    def prepare(self, devices: Sequence[Device], use: Use = Use()) -> None:
-        self.prepared.extend((device.id, use.program) for device in devices)
+    def prepare(self, request: AllocateRequest) -> None:
+        self.prepared.extend((device.id, request.options.program) for device in request.devices)
 
 
 @pytest.fixture
@@ -185,7 +189,7 @@ class Card(Backend):
     name = "card"
     ResourceOptions = Use
     def discover(self): return [Device("c0")]
-    def allocate(self, devices, use=Use()): return Edits(env={{"SAID": "{field} " + use.{field}}})
+    def allocate(self, request): return Edits(env={{"SAID": "{field} " + request.options.{field}}})
 
 @hookimpl
 def devhost_backends(): return [Card]

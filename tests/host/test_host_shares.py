@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, Self
 
 import pytest
 
-from devhost.backend import Attribute, Backend, Device, Edits, OptionError, option
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, OptionError, option
 from devhost.testing.node import Node
 
 A, B = "example.com/a", "example.com/b"
@@ -42,11 +41,9 @@ class Card(Backend):
         asked = ",".join(use.mode for use in self.context.entries if isinstance(use, Use))
         return [Device(f"c{n}", {"index": n, "asked": asked}) for n in range(2)]
 
-    def allocate(
-        self, devices: Sequence[Device], use: Use = Use(), shares: Mapping[str, Fraction] = {}
-    ) -> Edits:
-        parts = ",".join(f"{device.id}={shares.get(device.id, 1)}" for device in devices)
-        return Edits(env={"SHARES": parts, "RESOURCE": use.resource})
+    def allocate(self, request: AllocateRequest) -> Edits:
+        parts = ",".join(f"{device.id}={request.shares.get(device.id, 1)}" for device in request.devices)
+        return Edits(env={"SHARES": parts, "RESOURCE": request.options.resource})
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ async def test_by_cdi_a_pod_gets_the_same(rig, kubelet, tmp_path, alike):
     rig.scripts["toy"].nodes = {"d0": "/dev/null", "d1": "/dev/zero", "d2": "/dev/full"}
     if alike:
         allocate = rig.classes["toy"].allocate
-        rig.classes["toy"].allocate = lambda self, devices: replace(allocate(self, devices), env={})
+        rig.classes["toy"].allocate = lambda self, request: replace(allocate(self, request), env={})
     rig.write(LINE + ", inject: cdi")
     rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {tmp_path / 'cdi'}}}\n")
     async with rig.running() as host:

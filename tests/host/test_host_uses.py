@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from devhost.allocation.allocator import UnhealthyDevice
-from devhost.backend import Device, Edits, option
+from devhost.backend import AllocateRequest, Edits, option
 from devhost.backend.model import MAX_REASON
 from devhost.host.problems import problems
 from devhost.host.status import status
@@ -36,8 +35,8 @@ def one_use(rig: Any) -> Any:
     class Toy(plain):  # type: ignore[misc, valid-type]
         ResourceOptions = Use
 
-        def allocate(self, devices: Sequence[Device], use: Use = Use()) -> Edits:
-            return super().allocate(devices)  # type: ignore[no-any-return]
+        def allocate(self, request: AllocateRequest) -> Edits:
+            return super().allocate(request)  # type: ignore[no-any-return]
 
     rig.classes["toy"] = Toy
     well, other = script.devices

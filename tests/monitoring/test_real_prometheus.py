@@ -27,7 +27,7 @@ class Toy(Backend):
             yield Device(id=name, attributes={"model": "x"}, claims=frozenset({"node:/dev/" + name}))
         yield Device(id="ill", attributes={"model": "x"}, health=unhealthy("it is broken"))
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits()
 
 

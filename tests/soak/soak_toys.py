@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from devhost.backend import HEALTHY, Attribute, Backend, Device, DeviceNode, Edits, Event, Health
+from devhost.backend import (
+    HEALTHY,
+    AllocateRequest,
+    Attribute,
+    Backend,
+    Device,
+    DeviceNode,
+    Edits,
+    Event,
+    Health,
+)
 
 MODES = ("raise", "hang", "slow", "garbage")
 """Ways for a call to go wrong; ``ok`` is none of them."""
@@ -99,10 +109,10 @@ class ToyBackend(Backend):
         found = list(self.toy.devices.values())
         return wrong or [*found, *self.toy.junk, *(found if self.toy.twice else ())]
 
-    def allocate(self, devices: Sequence[Device]) -> Any:
+    def allocate(self, request: AllocateRequest) -> Any:
         wrong = self.toy.go_wrong(self.toy.allocate)
-        nodes = tuple(DeviceNode(str(self.toy.nodes / device.id)) for device in devices)
-        return wrong or Edits(nodes=nodes, env={"DEVICES": ",".join(device.id for device in devices)})
+        nodes = tuple(DeviceNode(str(self.toy.nodes / device.id)) for device in request.devices)
+        return wrong or Edits(nodes=nodes, env={"DEVICES": ",".join(device.id for device in request.devices)})
 
 
 async def _watch(self: ToyBackend) -> AsyncIterator[Event]:
@@ -119,5 +129,5 @@ def _probe(self: ToyBackend, devices: Sequence[Device]) -> Any:
     return wrong or verdicts
 
 
-def _prepare(self: ToyBackend, _devices: Sequence[Device]) -> None:
+def _prepare(self: ToyBackend, _request: AllocateRequest) -> None:
     self.toy.go_wrong(self.toy.prepare)

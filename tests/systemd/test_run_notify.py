@@ -32,7 +32,7 @@ class Toy(Backend):
         (self.context.root / "inherited").write_text(told.stdout)
         yield Device(id="one", attributes={"model": "x"}, claims=frozenset({"node:/dev/toys/one"}))
 
-    def allocate(self, devices):
+    def allocate(self, request):
         return Edits()
 
 

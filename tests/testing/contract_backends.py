@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, Event, Health, option, unhealthy
+from devhost.backend import (
+    AllocateRequest,
+    Attribute,
+    Backend,
+    Device,
+    DeviceNode,
+    Edits,
+    Event,
+    Health,
+    option,
+    unhealthy,
+)
 from devhost.testing.trees import Tree
 
 GOOD_SERIAL = re.compile(r"[A-Z][0-9]{1,4}")
@@ -72,13 +83,13 @@ class Good(Backend):
                     health=Device("x").health if there else unhealthy("its node is missing"),
                 )
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        return Edits(nodes=tuple(DeviceNode(str(device.attributes["node"])) for device in devices))
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits(nodes=tuple(DeviceNode(str(device.attributes["node"])) for device in request.devices))
 
     def probe(self, devices: Sequence[Device]) -> Any:
         return {device.id: device.health for device in devices}
 
-    def device_info(self, device: Device) -> Any:
+    def device_info(self, device: Device, request: AllocateRequest) -> Any:
         address = {"pci-address": str(device.attributes["serial"])}
         return {"type": "pci", "version": "1.1.0", "pci": address}
 
@@ -156,6 +167,28 @@ class Trusting(Good):
         return (card / "serial").read_text().strip()
 
 
+class Probing(Good):
+    """Believes that a file is still there when it probes."""
+
+    def serial(self, card: Path) -> str:
+        return super().serial(card) or "Z9"
+
+    def probe(self, devices: Sequence[Device]) -> dict[str, Health]:
+        for card in self.cards():
+            (card / "serial").read_text(errors="replace")
+        return {}
+
+
+class Late(Good):
+    """Believes that what discover() has read stays as it was."""
+
+    def probe(self, devices: Sequence[Device]) -> dict[str, Health]:
+        known = self.context.root / "sys/class/mycard"
+        for device in devices:
+            (known / str(device.attributes["node"]).rpartition("/")[2] / "serial").read_text(errors="replace")
+        return {}
+
+
 class Remembering(Good):
     """Never finds out that anything went away."""
 
@@ -175,17 +208,17 @@ class Writing(Good):
 
 
 class Narrow(Good):
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        return super().allocate(devices[:1])
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return super().allocate(replace(request, devices=request.devices[:1]))
 
 
 class Drawing(Good):
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        return Edits(super().allocate(devices).nodes, env={"N": str(next(COUNTER))})
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits(super().allocate(request).nodes, env={"N": str(next(COUNTER))})
 
 
 class Absent(Good):
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits(nodes=(DeviceNode("/dev/nowhere"),))
 
 
@@ -210,9 +243,9 @@ class Racing(Good):
         self._nodes.update({device.id: str(device.attributes["node"]) for device in found})
         return found
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         time.sleep(0.0002)
-        return Edits(nodes=tuple(DeviceNode(self._nodes[device.id]) for device in devices))
+        return Edits(nodes=tuple(DeviceNode(self._nodes[device.id]) for device in request.devices))
 
 
 class RacingProbe(Racing):
@@ -230,7 +263,7 @@ class Forgetful(Good):
 
     told = 0
 
-    def device_info(self, device: Device) -> Any:
+    def device_info(self, device: Device, request: AllocateRequest) -> Any:
         Forgetful.told += 1
         return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": str(Forgetful.told)}}
 
@@ -283,14 +316,14 @@ class Used(Good):
 
     ResourceOptions = Use
 
-    def allocate(self, devices: Sequence[Device], use: Use = Use()) -> Edits:
-        return Edits((DeviceNode("/dev/lost"),)) if use.lost else super().allocate(devices)
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits((DeviceNode("/dev/lost"),)) if request.options.lost else super().allocate(request)
 
-    def prepare(self, devices: Sequence[Device], use: Use = Use()) -> None:
+    def prepare(self, request: AllocateRequest) -> None:
         return
 
-    def device_info(self, device: Device, use: Use = Use()) -> Any:
-        return super().device_info(device)
+    def device_info(self, device: Device, request: AllocateRequest) -> Any:
+        return super().device_info(device, request)
 
 
 class Lame(Used):

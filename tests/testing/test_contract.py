@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,8 +22,10 @@ from contract_backends import (
     Greedy,
     Index,
     Lame,
+    Late,
     Loose,
     Narrow,
+    Probing,
     Racing,
     RacingProbe,
     Remembering,
@@ -42,6 +43,7 @@ from contract_backends import (
 )
 
 from devhost.backend import (
+    AllocateRequest,
     AllocationError,
     Attribute,
     Backend,
@@ -87,7 +89,8 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
         with_(ResourceOptions=Undocumented),
         "options without a meaning: inner, depth",
     ),
-    ("the_class_is_a_sound_backend", with_(ResourceOptions=Use), "allocate() takes no second argument"),
+    ("the_class_is_a_sound_backend", with_(allocate=lambda self: Edits()), "must take one argument"),
+    ("the_class_is_a_sound_backend", with_(prob=Good.probe), "did you mean probe()?"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Loose), "Loose is not frozen"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Unsure), "why_alone of"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Wordy), "not a collection of str"),
@@ -153,16 +156,18 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
     ("no_damaged_file_makes_it_fail", Trusting, "serial is a directory: IsADirectoryError"),
     ("no_damaged_file_makes_it_fail", Trusting, "serial holds an absurd number: AssertionError"),
     ("no_damaged_file_makes_it_fail", Trusting, "serial is gone: FileNotFoundError"),
+    ("no_file_that_is_damaged_later_makes_probe_fail", Probing, "serial is gone: FileNotFoundError"),
+    ("no_file_that_is_damaged_later_makes_probe_fail", Late, "serial is gone: FileNotFoundError"),
     ("hardware_that_vanishes_is_no_exception", Remembering, "healthy though nothing is there: ['A1', 'B2']"),
     ("a_healthy_device_can_be_allocated_as_it_is", Absent, "is healthy, but the host has no /dev/nowhere"),
     (
         "a_healthy_device_can_be_allocated_as_it_is",
-        with_(allocate=lambda self, devices: Edits(nodes=(DeviceNode("mycard0"),))),
+        with_(allocate=lambda self, request: Edits(nodes=(DeviceNode("mycard0"),))),
         "a device node whose path is not absolute",
     ),
     (
         "a_healthy_device_can_be_allocated_as_it_is",
-        with_(allocate=lambda self, devices: None),
+        with_(allocate=lambda self, request: None),
         "allocate() answered NoneType, not Edits",
     ),
     ("allocating_again_gives_the_same_answer", Drawing, "the same devices, another answer"),
@@ -185,13 +190,13 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
     ),
     (
         "what_network_plugins_are_told_of_a_device_is_sound_and_stays_the_same",
-        with_(device_info=lambda self, device: {"type": "pci"}),
+        with_(device_info=lambda self, device, request: {"type": "pci"}),
         "its version does not read like 1.1.0",
     ),
     (
         "what_network_plugins_are_told_of_a_device_is_sound_and_stays_the_same",
         Forgetful,
-        "told differently the next time",
+        "another document the next time",
     ),
     (
         "its_labels_are_legal_and_do_not_change_with_health",
@@ -277,10 +282,10 @@ def test_what_the_options_ask_for_by_name_may_be_shown_as_sick(tmp_path: Path) -
 
 def test_refusing_a_device_that_is_gone_is_allowed(tmp_path: Path) -> None:
     class Refusing(Good):
-        def allocate(self, devices: Sequence[Device]) -> Edits:
+        def allocate(self, request: AllocateRequest) -> Edits:
             if not (self.context.root / "dev").is_dir():
                 raise AllocationError("it is gone")
-            return super().allocate(devices)
+            return super().allocate(request)
 
     class Contract(TestGood):
         backend = Refusing

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devhost.backend import Backend, Device, Edits, Event, option
+from devhost.backend import AllocateRequest, Backend, Device, Edits, Event, option
 from devhost.testing.fixtures import BackendFixture, by_id
 from devhost.testing.trees import Tree
 
@@ -36,7 +36,7 @@ class Cards(Backend):
         for node in sorted((self.context.root / "dev").iterdir()):
             yield Device(f"{self.options.prefix}-{node.name}")
 
-    def allocate(self, devices: Any) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 
@@ -52,7 +52,7 @@ class Deaf(Backend):
     def discover(self) -> Any:
         return [Device("only")]
 
-    def allocate(self, devices: Any) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from devhost.backend import Backend, Device, DeviceNode, Edits, unhealthy
+from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, unhealthy
 from devhost.backend.errors import ConfigError
 from devhost.testing.node import Node
 
@@ -22,10 +22,10 @@ class Card(Backend):
         names = sorted(path.name for path in (self.context.root / "dev").glob("card*"))
         return [Device(name) for name in names] or [Device("none", health=unhealthy("there is no card"))]
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        return Edits(tuple(DeviceNode(f"/dev/{device.id}") for device in devices))
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits(tuple(DeviceNode(f"/dev/{device.id}") for device in request.devices))
 
-    def device_info(self, device: Device) -> dict[str, object]:
+    def device_info(self, device: Device, request: AllocateRequest) -> dict[str, object]:
         return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": device.id}}
 
 

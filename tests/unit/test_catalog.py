@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from devhost.backend import Attribute, Backend, Device, Edits, trusted
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, trusted
 from devhost.discovery import catalog
 
 GOOD = """
@@ -22,7 +22,7 @@ class {cls}(Backend):
     name = "{name}"
     attributes = {{"model": Attribute(str, "model", "X100")}}
     def discover(self): return []
-    def allocate(self, devices): return Edits()
+    def allocate(self, request): return Edits()
 
 @hookimpl
 def devhost_backends(): return [{cls}]
@@ -363,7 +363,7 @@ class _Sound(Backend):
     def discover(self) -> list[Device]:
         return []
 
-    def allocate(self, devices: object) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
 
@@ -379,6 +379,12 @@ LIST: Any = ["x"]
         ({"api_version": 99}, "API version 99"),
         ({"discover": Backend.discover}, "discover()"),
         ({"allocate": Backend.allocate}, "allocate()"),
+        (
+            {"prob": lambda self, devices: {}},
+            "it defines prob(), which is never called: did you mean probe()",
+        ),
+        ({"missing_driver": lambda self: ()}, "did you mean missing_drivers()?"),
+        ({"deviceInfo": lambda self, device, request: {}}, "did you mean device_info()?"),
         ({"Options": dict}, "not a dataclass"),
         ({"subsystems": "tty"}, "one string"),
         ({"subsystems": (1,)}, "not a tuple of strings"),
@@ -397,6 +403,26 @@ LIST: Any = ["x"]
 def test_what_is_wrong_with_a_backend_is_said_in_a_clause(change: dict[str, object], reason: str) -> None:
     assert list(catalog.flaws(_Sound)) == []
     assert reason in "; ".join(catalog.flaws(type("Changed", (_Sound,), change)))
+
+
+def test_a_misspelt_required_method_is_one_complaint() -> None:
+    class Odd(Backend):
+        name = "odd"
+
+        def discover(self) -> list[Device]:
+            return []
+
+        def alocate(self, request: AllocateRequest) -> Edits:
+            return Edits()
+
+    found = list(catalog.flaws(Odd))
+    assert found == ["it defines alocate(), which is never called: did you mean allocate()?"]
+
+
+def test_helpers_of_a_backend_with_names_of_their_own_are_no_mistakes() -> None:
+    helpers = ("_prob", "scan", "read_all", "find", "allocations_of", "is_ready")
+    change: dict[str, object] = {name: lambda self: None for name in helpers}
+    assert list(catalog.flaws(type("Helped", (_Sound,), change))) == []
 
 
 def test_a_class_that_raises_on_every_look_is_only_refused(tmp_path: Path) -> None:

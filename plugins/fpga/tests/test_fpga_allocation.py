@@ -16,7 +16,7 @@ from fpga_tree import NLB, FpgaTree
 
 from devhost.backend import AllocationError, Edits
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"
@@ -31,7 +31,11 @@ def tree(tmp_path: Path) -> FpgaTree:
 def given(backend: Fpga, *names: str, use: FpgaUse | None = None) -> Edits:
     devices = by_id(backend)
     asked = [devices[name] for name in names]
-    return backend.allocate(asked) if use is None else backend.allocate(asked, use)
+    return (
+        backend.allocate(request(backend, asked))
+        if use is None
+        else backend.allocate(request(backend, asked, use))
+    )
 
 
 def paths(edits: Edits) -> list[str]:
@@ -86,10 +90,10 @@ def test_a_device_that_is_gone_is_refused(looking: BackendFixture, tree: FpgaTre
     card = next((tree.root / "sys/devices").rglob(CARD))
     tree.remove(f"/{card.relative_to(tree.root)}")
     with pytest.raises(AllocationError, match=f"{PORT0}: it is gone"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
     backend.discover()
     with pytest.raises(AllocationError, match=f"{PORT0} is gone"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
 
 
 def test_a_missing_node_is_refused_by_name_and_number(looking: BackendFixture, tree: FpgaTree) -> None:
@@ -161,7 +165,7 @@ def test_no_node_is_ever_opened(
     backend = looking(tree)
     devices = backend.discover()
     backend.probe(devices)
-    backend.allocate(devices)
+    backend.allocate(request(backend, devices))
     nodes = {os.path.realpath(path) for path in (tree.root / "dev").iterdir()}
     touched = [path for path in opened if os.path.realpath(path) in nodes]
     # a plain file stands for a node in a tree, and may say its number; what is no plain file is not opened

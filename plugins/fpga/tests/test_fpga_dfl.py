@@ -11,7 +11,7 @@ import pytest
 from fpga_desk import Faults, ill
 from fpga_tree import ARRIA, NLB, ONES, OTHER, STRATIX, FpgaTree
 
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 CARD = "0000:3f:00.0"
 PORT0, PORT1, ENGINE = f"{CARD}-port0", f"{CARD}-port1", f"{CARD}-fme"
@@ -56,7 +56,7 @@ def test_the_second_port_of_an_engine_is_not_lost_from_its_region(
 ) -> None:
     """Intel's plugin keeps the ports in a copy of the region that it throws away."""
     backend = looking(tree)
-    given = backend.allocate([by_id(backend)[ENGINE]])
+    given = backend.allocate(request(backend, [by_id(backend)[ENGINE]]))
     assert [node.path for node in given.nodes] == ["/dev/dfl-port.0", "/dev/dfl-port.1"]
 
 
@@ -91,7 +91,7 @@ def test_two_identical_cards_are_two_devices_with_nodes_of_their_own(
     assert list(devices) == [
         *("0000:af:00.0-port0", "0000:af:00.0-fme", "0000:d8:00.0-port0", "0000:d8:00.0-fme")
     ]
-    nodes = [backend.allocate([device]).nodes for device in devices.values()]
+    nodes = [backend.allocate(request(backend, [device])).nodes for device in devices.values()]
     assert nodes[0] != nodes[2]
     assert (
         devices["0000:af:00.0-fme"].attributes["intelName"]
@@ -129,7 +129,7 @@ def test_a_port_whose_engine_is_out_of_sight_can_be_used(looking: BackendFixture
     assert device.health
     assert "interfaceId" not in device.attributes
     assert "intelName" not in device.attributes
-    assert backend.allocate([device]).nodes
+    assert backend.allocate(request(backend, [device])).nodes
 
 
 def test_an_engine_without_ports_says_where_they_are(looking: BackendFixture, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_cards_that_are_on_no_pci_bus_are_found(looking: BackendFixture, tmp_pat
     assert devices["c000000.fpga-dfl-port0"].attributes["interfaceId"] == STRATIX
     assert devices["c000000.fpga-dfl-port0"].attributes["driver"] == "dfl-platform"
     assert "pciBusID" not in devices["c000000.fpga-dfl-port0"].attributes
-    assert backend.allocate(list(devices.values()))
+    assert backend.allocate(request(backend, list(devices.values())))
 
 
 def test_modules_may_come_later_and_cards_may_go(looking: BackendFixture, tmp_path: Path) -> None:

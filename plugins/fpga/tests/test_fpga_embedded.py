@@ -10,7 +10,7 @@ from devhost_fpga.embedded import Embedded
 from devhost_fpga.model import Interface
 
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 NAME = "axi:zyxclmm_drm"
 ZOCL = f"/sys/devices/platform/axi/{NAME}"
@@ -30,7 +30,9 @@ def test_a_kria_is_one_card_with_the_render_node_of_zocl(tmp_path: Path, looking
         "regionState": "ready",
     }
     assert devices[NAME].claims == {f"fpga:{NAME}", "node:/dev/dri/renderD128"}
-    assert [node.path for node in backend.allocate([devices[NAME]]).nodes] == ["/dev/dri/renderD128"]
+    assert [node.path for node in backend.allocate(request(backend, [devices[NAME]])).nodes] == [
+        "/dev/dri/renderD128"
+    ]
 
 
 def test_its_manager_can_be_programmed_where_the_kernel_has_a_file_for_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fpga_kernel import KernelTree
 
 from devhost.backend import AllocationError
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 DEVCFG = "/sys/devices/platform/axi/f8007000.devcfg/fpga_manager/fpga0"
 BRIDGE = "/sys/devices/platform/43c10000.decoupler/fpga_bridge/br0"
@@ -42,7 +42,10 @@ def test_a_region_is_one_device_with_the_nodes_of_what_is_programmed_in_it(
     }
     assert device.claims == {f"fpga:{REGION}", "node:/dev/uio0", "node:/dev/uio1"}
     assert device.health.healthy and not device.withheld
-    assert [node.path for node in backend.allocate([device]).nodes] == ["/dev/uio0", "/dev/uio1"]
+    assert [node.path for node in backend.allocate(request(backend, [device])).nodes] == [
+        "/dev/uio0",
+        "/dev/uio1",
+    ]
 
 
 def test_a_region_without_any_device_node_is_listed_and_withheld(
@@ -65,7 +68,9 @@ def test_an_overlay_that_is_applied_later_makes_a_region_usable(
     assert by_id(backend)[REGION].withheld
     tree.uio("platform/fpga-region/43c80000.fft", 7)
     assert not by_id(backend)[REGION].withheld
-    assert [node.path for node in backend.allocate(backend.discover()).nodes] == ["/dev/uio7"]
+    assert [node.path for node in backend.allocate(request(backend, backend.discover())).nodes] == [
+        "/dev/uio7"
+    ]
 
 
 def test_a_manager_with_a_firmware_file_gives_a_slot_to_program(tmp_path: Path) -> None:
@@ -87,7 +92,7 @@ def test_an_empty_chip_that_can_be_programmed_is_offered_without_nodes(
     device = by_id(backend)[REGION]
     assert device.health.healthy and not device.withheld
     with pytest.raises(AllocationError, match=r"no device node .* needs an entry with `program`"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
 
 
 # States
@@ -205,7 +210,8 @@ def test_regions_in_a_region_are_parts_of_it_with_their_own_nodes(
     assert devices[first].part_of == devices[second].part_of == {f"fpga:{outer}"}
     assert not devices[first].claims & devices[second].claims
     given = {
-        name: [node.path for node in backend.allocate([device]).nodes] for name, device in devices.items()
+        name: [node.path for node in backend.allocate(request(backend, [device])).nodes]
+        for name, device in devices.items()
     }
     assert given == {outer: ["/dev/uio0"], first: ["/dev/uio1"], second: ["/dev/uio2"]}
     assert {device.attributes["managerState"] for device in devices.values()} == {"operating"}
@@ -242,7 +248,9 @@ def test_a_chip_without_region_is_a_card_with_what_hangs_on_it(
     assert devices["spi1.0"].attributes["vendor"] == "xilinx"
     assert devices["spi1.0"].attributes["kind"] == "card"
     assert devices["spi0.0"].withheld and not devices["spi1.0"].withheld
-    assert [node.path for node in backend.allocate([devices["spi1.0"]]).nodes] == ["/dev/mychip0"]
+    assert [node.path for node in backend.allocate(request(backend, [devices["spi1.0"]])).nodes] == [
+        "/dev/mychip0"
+    ]
 
 
 def test_a_chip_on_pci_knows_its_place_and_dies_with_its_link(
@@ -305,7 +313,7 @@ def test_a_flash_and_the_node_for_mode_setting_are_not_given(tmp_path: Path, loo
     tree.render(f"/sys/devices/{base}")
     tree.device(f"{base}/mtd/mtd0", "mtd", "mtd0", "90:0")
     backend = looking(tree)
-    nodes = {node.path for node in backend.allocate(backend.discover()).nodes}
+    nodes = {node.path for node in backend.allocate(request(backend, backend.discover())).nodes}
     assert nodes == {"/dev/dri/renderD128", "/dev/uio0", "/dev/uio1"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from fpga_desk import Faults, ill
 from fpga_tree import ARRIA, NLB, FpgaTree
 
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 PORT, ENGINE = "0000:05:00.0-port0", "0000:05:00.0-fme"
 
@@ -29,7 +29,9 @@ def test_a_card_has_a_device_for_its_port_and_one_for_its_region(
     assert devices[ENGINE].attributes["interfaceId"] == ARRIA
     assert devices[ENGINE].attributes["driver"] == "intel-fpga-pci"
     assert devices[ENGINE].numa_nodes == ()
-    assert [node.path for node in backend.allocate([devices[PORT]]).nodes] == ["/dev/intel-fpga-port.0"]
+    assert [node.path for node in backend.allocate(request(backend, [devices[PORT]])).nodes] == [
+        "/dev/intel-fpga-port.0"
+    ]
     assert ill(backend) == {}
 
 

@@ -12,7 +12,7 @@ from fpga_xrt import U250_SHELL, XrtTree
 
 from devhost.backend import AllocationError
 from devhost.planning import naming
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 MANAGEMENT = FpgaUse(management=True)
 
@@ -64,15 +64,18 @@ def test_a_container_gets_the_render_node_and_the_management_node_only_if_its_en
 ) -> None:
     backend = looking(fpga_xrt.alveo_u250(tmp_path))
     devices = backend.discover()
-    assert paths(backend.allocate(devices)) == ["/dev/dri/renderD128"]
-    assert paths(backend.allocate(devices, MANAGEMENT)) == ["/dev/dri/renderD128", "/dev/xclmgmt15104"]
+    assert paths(backend.allocate(request(backend, devices))) == ["/dev/dri/renderD128"]
+    assert paths(backend.allocate(request(backend, devices, MANAGEMENT))) == [
+        "/dev/dri/renderD128",
+        "/dev/xclmgmt15104",
+    ]
 
 
 def test_a_shell_with_qdma_brings_the_node_of_its_queues(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(fpga_xrt.alveo_u280(tmp_path))
     devices = by_id(backend)
-    assert paths(backend.allocate([devices["0000:af:00.1"]])) == ["/dev/dri/renderD128"]
-    assert paths(backend.allocate([devices["0000:d8:00.1"]])) == [
+    assert paths(backend.allocate(request(backend, [devices["0000:af:00.1"]]))) == ["/dev/dri/renderD128"]
+    assert paths(backend.allocate(request(backend, [devices["0000:d8:00.1"]]))) == [
         "/dev/dri/renderD129",
         "/dev/xfpga/dma.qdma.u.55297.0",
     ]
@@ -113,9 +116,9 @@ def test_user_functions_in_a_virtual_machine_are_well_without_their_partners(
     devices = by_id(backend)
     assert all(device.health.healthy for device in devices.values())
     assert "serial" not in devices["0000:00:0f.0"].attributes
-    assert paths(backend.allocate([devices["0000:00:11.0"]])) == ["/dev/dri/renderD129"]
+    assert paths(backend.allocate(request(backend, [devices["0000:00:11.0"]]))) == ["/dev/dri/renderD129"]
     with pytest.raises(AllocationError, match=r"0000:00:11\.0: management: true"):
-        backend.allocate([devices["0000:00:11.0"]], MANAGEMENT)
+        backend.allocate(request(backend, [devices["0000:00:11.0"]], MANAGEMENT))
 
 
 def test_a_card_of_the_ami_driver_is_shown_and_withheld(tmp_path: Path, looking: BackendFixture) -> None:
@@ -136,7 +139,7 @@ def test_transcoders_are_found_by_their_misc_devices(tmp_path: Path, looking: Ba
     assert device.attributes["xilinxName"] == "MA35"
     assert device.attributes["serial"] == "XFL1MA35D001"
     assert device.claims == {"pci:0000:04:00.0", "node:/dev/ama_transcoder1"}
-    assert paths(backend.allocate([device])) == ["/dev/ama_transcoder1"]
+    assert paths(backend.allocate(request(backend, [device]))) == ["/dev/ama_transcoder1"]
 
 
 def test_a_transcoder_without_driver_or_without_address_says_so(

@@ -13,7 +13,7 @@ from devhost_fpga.xrt import Xrt
 from fpga_xrt import XrtTree
 
 from devhost.backend.sysfs import Sysfs
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 USER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1"
 MANAGER = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
@@ -228,7 +228,9 @@ def test_a_reset_in_a_pod_makes_one_card_ill_for_a_while_and_touches_no_other(
     after = by_id(backend)
     assert after["0000:af:00.1"].health.healthy
     assert after["0000:af:00.1"].attributes == before["0000:af:00.1"].attributes
-    assert [node.path for node in backend.allocate([after["0000:af:00.1"]]).nodes] == ["/dev/dri/renderD130"]
+    assert [node.path for node in backend.allocate(request(backend, [after["0000:af:00.1"]])).nodes] == [
+        "/dev/dri/renderD130"
+    ]
 
 
 def test_a_reset_that_takes_the_functions_away_brings_the_same_device_back(

@@ -14,7 +14,7 @@ from devhost_fpga.options import FpgaOptions, FpgaUse
 from fpga_xrt import XrtTree, u30_fpga
 
 from devhost.testing.contract import BackendContract
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 CARD = "u30-XFL1YV0M20E0"
 FIRST, SECOND = "0000:21:00", "0000:22:00"
@@ -45,10 +45,12 @@ def test_a_card_is_one_device_with_the_nodes_and_claims_of_both_fpgas(
     assert card.attributes["xilinxName"] == "ama_u30"
     assert card.attributes["serial"] == "XFL1YV0M20E0"
     assert card.attributes["pciBusID"] == f"{FIRST}.1"
-    edits = backend.allocate([card])
+    edits = backend.allocate(request(backend, [card]))
     assert [node.path for node in edits.nodes] == ["/dev/dri/renderD128", "/dev/dri/renderD129"]
     assert edits.env["FPGA_PCI_{RESOURCE}"] == f"{FIRST}.1,{SECOND}.1"
-    managed = {node.path for node in backend.allocate([card], FpgaUse(management=True)).nodes}
+    managed = {
+        node.path for node in backend.allocate(request(backend, [card], FpgaUse(management=True))).nodes
+    }
     assert managed - {node.path for node in edits.nodes} == {"/dev/xclmgmt8448", "/dev/xclmgmt8704"}
 
 
@@ -59,7 +61,10 @@ def test_two_cards_are_never_mixed_however_their_fpgas_lie(tmp_path: Path, looki
     backend = looking(tree)
     devices = by_id(backend)
     assert list(devices) == ["u30-ONE", "u30-TWO"]
-    given = {name: backend.allocate([device]).env["FPGA_PCI_{RESOURCE}"] for name, device in devices.items()}
+    given = {
+        name: backend.allocate(request(backend, [device])).env["FPGA_PCI_{RESOURCE}"]
+        for name, device in devices.items()
+    }
     assert given == {"u30-ONE": "0000:21:00.1,0000:23:00.1", "u30-TWO": "0000:22:00.1,0000:24:00.1"}
     assert not devices["u30-ONE"].claims & devices["u30-TWO"].claims
 

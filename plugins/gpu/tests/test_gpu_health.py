@@ -13,7 +13,7 @@ from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
 
 from devhost.backend import OptionError
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 MI210 = "0000:63:00.0"
 
@@ -108,7 +108,7 @@ def test_whole_gpus_need_no_topology_that_is_hidden_from_a_container(
     devices = by_id(backend)
     assert all(device.health.healthy for device in devices.values())
     assert devices[MI210].attributes["memory"] == 65520
-    assert "/dev/kfd" in {node.path for node in backend.allocate([devices[MI210]]).nodes}
+    assert "/dev/kfd" in {node.path for node in backend.allocate(request(backend, [devices[MI210]])).nodes}
 
 
 def test_partitions_that_are_hidden_from_a_container_are_told(
@@ -129,7 +129,7 @@ def test_a_consumer_card_that_cannot_compute_is_healthy_and_needs_no_kfd(
     device = by_id(backend)["0000:03:00.0"]
     assert device.health.healthy
     assert "architecture" not in device.attributes
-    assert "/dev/kfd" not in {node.path for node in backend.allocate([device]).nodes}
+    assert "/dev/kfd" not in {node.path for node in backend.allocate(request(backend, [device])).nodes}
 
 
 @pytest.mark.parametrize("node", ["dri/renderD128", "dri/card0", "kfd"])

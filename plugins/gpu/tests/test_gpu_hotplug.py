@@ -21,7 +21,7 @@ from gpu_setup import gpu_timed, gpu_with
 from gpu_tree import DISPLAY
 
 from devhost.backend import AllocationError, Event
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 
 def test_a_card_that_is_plugged_in_appears_with_its_vendors_code(
@@ -46,7 +46,7 @@ def test_a_card_that_is_pulled_out_is_gone_and_cannot_be_allocated(
     event = tree.remove("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:03:00.0")
     assert list(by_id(backend, event)) == ["0000:00:02.0"]
     with pytest.raises(AllocationError, match="gone"):
-        backend.allocate([card])
+        backend.allocate(request(backend, [card]))
 
 
 def test_a_vendor_whose_last_card_went_has_none(tmp_path: Path, looking: BackendFixture) -> None:
@@ -93,7 +93,7 @@ def test_a_card_without_its_driver_is_still_what_it_was(tmp_path: Path, looking:
             ("renderNode", "/dev/dri/renderD129"),
         }
     with pytest.raises(AllocationError, match="has no device node"):
-        backend.allocate([card])
+        backend.allocate(request(backend, [card]))
 
 
 def test_changing_the_partition_mode_changes_the_cards(tmp_path: Path, looking: BackendFixture) -> None:

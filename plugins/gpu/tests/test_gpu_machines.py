@@ -10,7 +10,7 @@ import gpu_others
 import pytest
 
 from devhost.backend import Device
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 
 def healthy(devices: dict[str, Device]) -> list[str]:
@@ -56,7 +56,7 @@ def test_cards_of_amd_are_numbered_by_their_address(tmp_path: Path, looking: Bac
 def test_an_amd_card_brings_the_node_for_compute_and_its_own(tmp_path: Path, looking: BackendFixture) -> None:
     backend = looking(gpu_amd.mi210(tmp_path))
     device = by_id(backend)["0000:63:00.0"]
-    paths = {node.path for node in backend.allocate([device]).nodes}
+    paths = {node.path for node in backend.allocate(request(backend, [device])).nodes}
     assert paths == {"/dev/kfd", "/dev/dri/card0", "/dev/dri/renderD128"}
 
 
@@ -228,7 +228,7 @@ def test_every_drm_device_of_a_virtual_machine_is_found(tmp_path: Path, looking:
     assert virtio.attributes["vendorID"] == "1af4"
     assert virtio.attributes["renderNode"] == "/dev/dri/renderD128"
     assert vgem.claims == {"node:/dev/dri/card2", "node:/dev/dri/renderD129"}
-    assert {node.path for node in backend.allocate([vgem]).nodes} == {
+    assert {node.path for node in backend.allocate(request(backend, [vgem])).nodes} == {
         "/dev/dri/card2",
         "/dev/dri/renderD129",
     }

@@ -10,7 +10,7 @@ import gpu_intel
 import gpu_recorded
 import pytest
 
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 
 def test_a_recording_without_dev_shows_every_card_and_which_node_it_lacks(
@@ -88,7 +88,7 @@ def test_a_recording_of_what_intels_own_plugin_reads_is_enough(
     assert arc.numa_nodes == (1,)
     assert flex.withheld == "it has 1 virtual function, which is offered instead"
     assert virtual.health.healthy
-    assert {node.path for node in backend.allocate([virtual]).nodes} == {
+    assert {node.path for node in backend.allocate(request(backend, [virtual])).nodes} == {
         "/dev/dri/card2",
         "/dev/dri/renderD130",
     }

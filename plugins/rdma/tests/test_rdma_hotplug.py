@@ -12,6 +12,7 @@ from devhost_rdma import Rdma
 from rdma_tree import DISABLED, EDR, RdmaTree, infiniband, roce
 
 from devhost.backend import Device, Edits, Event
+from devhost.testing.fixtures import request
 
 CARD = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
 
@@ -209,7 +210,7 @@ CHANGES: list[Callable[[Path], Iterator[Event]]] = [
 def answers(backend: Rdma) -> dict[str, tuple[Device, Edits | None]]:
     """Each device, and what a container would get of it, if it is healthy."""
     return {
-        device.id: (device, backend.allocate([device]) if device.health.healthy else None)
+        device.id: (device, backend.allocate(request(backend, [device])) if device.health.healthy else None)
         for device in backend.discover()
     }
 

@@ -9,7 +9,7 @@ from rdma_desk import nodes
 from rdma_expected import MACHINES
 from rdma_tree import RdmaTree
 
-from devhost.testing.fixtures import by_id
+from devhost.testing.fixtures import by_id, request
 
 EACH = [(machine, name) for machine, devices in MACHINES.items() for name in devices]
 each_device = pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_the_path_through_pcie_leads_from_the_root_port_to_the_function(tmp_path
 
 def test_a_container_hears_the_names_of_its_rdma_devices(tmp_path, looking):
     backend = looking(connectx.connectx8_xdr(tmp_path))
-    edits = backend.allocate(list(by_id(backend).values()))
+    edits = backend.allocate(request(backend, list(by_id(backend).values())))
     assert edits.env["RDMA_DEVICES"] == "mlx5_0,smi1"
     assert edits.env["RDMA_DEVICES_{RESOURCE}"] == "mlx5_0,smi1"  # for those with two resources
     backend = looking(connectx.virtual_functions(tmp_path / "2"))
     found = by_id(backend)
-    edits = backend.allocate([found["0000:3b:00.4"], found["0000:3b:00.2"]])
+    edits = backend.allocate(request(backend, [found["0000:3b:00.4"], found["0000:3b:00.2"]]))
     assert sorted(edits.env["RDMA_DEVICES"].split(",")) == ["mlx5_2", "mlx5_4"]
 
 

@@ -13,7 +13,7 @@ from rdma_tree import ACTIVE, DISABLED, EDR, RdmaTree, roce
 
 from devhost.backend import Device, Event
 from devhost.backend.errors import AllocationError
-from devhost.testing.fixtures import BackendFixture
+from devhost.testing.fixtures import BackendFixture, request
 
 CARD = "/sys/devices/pci0000:ae/0000:ae:00.0/0000:af:00.0"
 
@@ -59,7 +59,7 @@ def test_it_is_not_handed_out_a_second_time(tmp_path, starting):
     leave(tree)
     look(backend)
     with pytest.raises(AllocationError, match=r"0000:af:00\.0 is in another network namespace .a pod has it"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
 
 
 def test_it_comes_back_when_the_pod_ends(tmp_path, starting):
@@ -73,7 +73,7 @@ def test_it_comes_back_when_the_pod_ends(tmp_path, starting):
     tree.netdev(parent, "ens1f0np0")
     after = look(backend)["0000:af:00.0"]
     assert after.health
-    assert backend.allocate([after]).env["RDMA_DEVICES"] == "mlx5_0"
+    assert backend.allocate(request(backend, [after])).env["RDMA_DEVICES"] == "mlx5_0"
 
 
 def test_after_a_restart_a_device_in_a_pod_is_known_by_what_stayed(tmp_path, starting):
@@ -98,7 +98,7 @@ def test_after_a_restart_a_device_in_a_pod_is_known_by_what_stayed(tmp_path, sta
     assert device.part_of == {"pci:0000:af:00.0"}
     assert device.numa_nodes == (1,)
     with pytest.raises(AllocationError, match="a pod has it"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
 
 
 def test_after_a_restart_the_part_a_driver_is_bound_to_is_enough(tmp_path, starting):
@@ -173,7 +173,7 @@ def test_a_companion_that_stayed_does_not_keep_its_device_here(tmp_path, startin
     (device,) = look(starting(tmp_path)).values()
     assert device.health
     with pytest.raises(AllocationError, match="a pod has it"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
 
 
 def test_where_all_namespaces_see_all_devices_none_is_in_a_pod(tmp_path, starting):

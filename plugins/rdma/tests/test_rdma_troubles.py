@@ -12,7 +12,7 @@ from rdma_expected import MACHINES
 from rdma_tree import DISABLED, RdmaTree
 
 from devhost.backend.errors import AllocationError
-from devhost.testing.fixtures import by_id
+from devhost.testing.fixtures import by_id, request
 
 
 @pytest.mark.parametrize("machine", [connectx.connectx6_infiniband, connectx.connectx5_roce])
@@ -70,7 +70,9 @@ def test_a_node_that_is_not_needed_may_lack_in_dev(machine, node, device, tmp_pa
     backend = looking(tree)
     found = by_id(backend)[device]
     assert found.health.healthy
-    needed = {n.path.rpartition("/")[2]: n.required for n in backend.allocate([found]).nodes}
+    needed = {
+        n.path.rpartition("/")[2]: n.required for n in backend.allocate(request(backend, [found])).nodes
+    }
     assert needed[node] is False
     assert needed["uverbs0"] is needed["rdma_cm"] is True
 
@@ -79,7 +81,7 @@ def test_the_connection_manager_is_given_to_those_that_cannot_use_it_but_not_nee
     tree = machines.efa(tmp_path)
     RdmaTree(tmp_path)  # loads rdma_ucm
     backend = looking(tree)
-    edits = backend.allocate(list(by_id(backend).values()))
+    edits = backend.allocate(request(backend, list(by_id(backend).values())))
     assert {node.path.rpartition("/")[2]: node.required for node in edits.nodes} == {
         "uverbs0": True,
         "rdma_cm": False,
@@ -93,7 +95,7 @@ def refused(backend: Rdma, reason: str) -> None:
     for device in devices:
         assert device.health.reason == reason
         with pytest.raises(AllocationError) as failure:
-            backend.allocate([device])
+            backend.allocate(request(backend, [device]))
         assert reason in str(failure.value)
 
 
@@ -177,7 +179,7 @@ def test_a_device_that_went_into_a_pod_stays_as_it_was_and_cannot_be_handed_out(
     with pytest.raises(
         AllocationError, match=r"0000:af:00\.0 is in another network namespace \(a pod has it"
     ):
-        backend.allocate([after["0000:af:00.0"]])
+        backend.allocate(request(backend, [after["0000:af:00.0"]]))
     connectx.connectx5_roce(tmp_path)
     assert by_id(backend) == before
     assert nodes(backend, before["0000:af:00.0"]) == "rdma_cm umad0 uverbs0"
@@ -193,7 +195,7 @@ def test_a_device_in_a_pod_is_listed_also_by_a_backend_that_starts_later(tmp_pat
     assert {key: away.attributes.get(key) for key in known} == known
     assert "rdma:0000:af:00.0" in away.claims
     with pytest.raises(AllocationError, match="is in another network namespace"):
-        backend.allocate([away])
+        backend.allocate(request(backend, [away]))
 
 
 def test_a_device_whose_card_is_pulled_while_it_is_in_a_pod_is_gone(tmp_path, looking):

@@ -14,7 +14,7 @@ from devhost_sriov.options import PLAIN, SriovUse
 from sriov_tree import SriovTree
 
 from devhost.backend import AllocationError, DeviceNode, Edits
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 if TYPE_CHECKING:
     from devhost_sriov import Sriov
@@ -28,7 +28,7 @@ RDMA = SriovUse(rdma=True)
 def given(backend: Sriov, *names: str, use: SriovUse = PLAIN) -> Edits:
     """What a container gets with these functions through an entry that says ``use``."""
     devices = by_id(backend)
-    return backend.allocate([devices[name] for name in names], use)
+    return backend.allocate(request(backend, [devices[name] for name in names], use))
 
 
 def told(edits: Edits, name: str) -> dict[str, dict[str, str]]:
@@ -274,7 +274,7 @@ def test_an_rdma_device_that_cannot_be_opened_is_refused(tmp_path: Path, looking
     (uverbs,) = (tmp_path / "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband_verbs").iterdir()
     tree.remove(f"/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband_verbs/{uverbs.name}")
     with pytest.raises(AllocationError, match="has no uverbs node: is module ib_uverbs loaded"):
-        backend.allocate([devices["0000:3b:00.2"]], RDMA)
+        backend.allocate(request(backend, [devices["0000:3b:00.2"]], RDMA))
 
 
 def test_an_rdma_device_in_the_network_namespace_of_a_pod_is_refused(
@@ -285,7 +285,7 @@ def test_an_rdma_device_in_the_network_namespace_of_a_pod_is_refused(
     devices = by_id(backend)
     tree.remove("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/infiniband/mlx5_2")
     with pytest.raises(AllocationError, match=r"is in the network namespace of a pod$"):
-        backend.allocate([devices["0000:3b:00.2"]], RDMA)
+        backend.allocate(request(backend, [devices["0000:3b:00.2"]], RDMA))
 
 
 def test_a_companion_that_stayed_behind_is_not_given_for_the_rdma_device_in_a_pod(
@@ -356,7 +356,7 @@ def test_numbers_are_those_of_the_moment_a_container_starts(tmp_path: Path, look
     device = by_id(backend)[VF]
     tree.remove(f"/sys/devices/{PATH}/uio/uio0")
     tree.device(f"{PATH}/uio/uio3", "uio", "uio3", "245:3")
-    assert backend.allocate([device]).nodes == (DeviceNode("/dev/uio3"),)
+    assert backend.allocate(request(backend, [device])).nodes == (DeviceNode("/dev/uio3"),)
 
 
 def test_a_function_that_was_bound_to_another_driver_meanwhile_is_refused(
@@ -367,10 +367,10 @@ def test_a_function_that_was_bound_to_another_driver_meanwhile_is_refused(
     device = by_id(backend)[VF]
     (tmp_path / "sys/devices" / PATH / "driver").unlink()
     with pytest.raises(AllocationError, match=f"^{VF} is bound to no driver now; it was bound to vfio-pci$"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
     tree.link(f"/sys/devices/{PATH}/driver", "/sys/bus/pci/drivers/iavf")
     with pytest.raises(AllocationError, match=f"^{VF} is bound to iavf now; it was bound to vfio-pci$"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
 
 
 def test_a_function_that_is_gone_is_refused_before_and_after_the_next_look(
@@ -382,5 +382,5 @@ def test_a_function_that_is_gone_is_refused_before_and_after_the_next_look(
     backend.notice(tree.remove(f"/sys/devices/{PATH}"))
     for _ in range(2):
         with pytest.raises(AllocationError, match=f"^{VF} is gone$"):
-            backend.allocate([device])
+            backend.allocate(request(backend, [device]))
         backend.discover()

@@ -18,12 +18,13 @@ from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.metrics import Metrics
-from devhost.testing.fixtures import BackendFixture, by_id
+from devhost.testing.fixtures import BackendFixture, by_id, request
 
 
 def told(backend: Sriov, name: str, use: SriovUse = PLAIN) -> Mapping[str, Any] | None:
     """The document of a function, by the rules of the core if there is one."""
-    document = backend.device_info(by_id(backend)[name], use)
+    device = by_id(backend)[name]
+    document = backend.device_info(device, request(backend, [device], use))
     assert document is None or flaw(document) == ""
     return document
 

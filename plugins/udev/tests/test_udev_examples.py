@@ -11,6 +11,7 @@ from devhost.backend import Edits
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.planning.plan import make_plan
+from devhost.testing.fixtures import request
 
 CONFIG = Path(__file__).parents[3] / "config"
 
@@ -31,7 +32,9 @@ class Offered:
         }
 
     def edits(self, resource: str) -> Edits:
-        return self.backend.allocate([offer.device for offer in self.plan.resources[resource].offers])
+        return self.backend.allocate(
+            request(self.backend, [offer.device for offer in self.plan.resources[resource].offers])
+        )
 
 
 def virtual_machines(machine: Any) -> None:

@@ -12,6 +12,7 @@ from devhost_udev.options import Group, GroupMount, Member, Use
 
 from devhost.backend import AllocationError, Device, DeviceNode
 from devhost.cli.check import command as check
+from devhost.testing.fixtures import request
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.node import Node
 
@@ -39,8 +40,11 @@ def test_a_work_queue_comes_by_its_number_too(machine: Any, kind: str) -> None:
     backend = machine.backend(Group("q", members=(Member(f"/dev/{kind}/wq*", permissions="r"),)))
     plain = next(d for d in backend.discover() if "group" not in d.attributes)
     node = f"/dev/{kind}/wq0.1"
-    assert backend.allocate([plain]).nodes == (DeviceNode(node), DeviceNode(node, "/dev/char/237:3"))
-    assert backend.allocate(groups(backend)).nodes == (
+    assert backend.allocate(request(backend, [plain])).nodes == (
+        DeviceNode(node),
+        DeviceNode(node, "/dev/char/237:3"),
+    )
+    assert backend.allocate(request(backend, groups(backend))).nodes == (
         DeviceNode(node, node, "r"),
         DeviceNode(node, "/dev/char/237:3", "r"),
     )
@@ -49,7 +53,7 @@ def test_a_work_queue_comes_by_its_number_too(machine: Any, kind: str) -> None:
 def test_other_nodes_come_by_their_path_alone(machine: Any) -> None:
     machine.misc("fuse", 229)
     backend = machine.backend()
-    assert backend.allocate(backend.discover()).nodes == (DeviceNode("/dev/fuse"),)
+    assert backend.allocate(request(backend, backend.discover())).nodes == (DeviceNode("/dev/fuse"),)
 
 
 def test_placeholders_stand_for_the_node_in_paths_and_for_the_first_node_elsewhere(machine: Any) -> None:
@@ -66,7 +70,7 @@ def test_placeholders_stand_for_the_node_in_paths_and_for_the_first_node_elsewhe
         env={"PORT_{minor}_{serial}": "{idVendor}:{driver}", "MISSING": "{wwid}"},
     )
     backend = machine.backend(group, wanted=())
-    edits = backend.allocate(groups(backend))
+    edits = backend.allocate(request(backend, groups(backend)))
     assert [node.container_path for node in edits.nodes] == ["/dev/char/188:3", "/dev/modem/ppp-108"]
     assert [mount.container_path for mount in edits.mounts] == ["/etc/A10B/peers"]
     assert edits.env == {"PORT_3_A10B": "1a86:ch341-uart"}
@@ -79,7 +83,7 @@ def test_index_counts_the_devices_that_the_container_gets(machine: Any) -> None:
     backend = machine.backend(Group("modem", members=(member,), env={"MODEM{index}": "{devNode}"}))
     found = {str(device.attributes["devNode"]): device for device in groups(backend)}
     for asked in (["/dev/ttyUSB10", "/dev/ttyUSB9"], ["/dev/ttyUSB9", "/dev/ttyUSB10"]):
-        edits = backend.allocate([found[node] for node in asked])
+        edits = backend.allocate(request(backend, [found[node] for node in asked]))
         paths = {node.path: node.container_path for node in edits.nodes}
         assert paths == {"/dev/ttyUSB9": "/dev/modem0", "/dev/ttyUSB10": "/dev/modem1"}
         assert edits.env == {"MODEM0": "/dev/ttyUSB9", "MODEM1": "/dev/ttyUSB10"}
@@ -95,7 +99,7 @@ def test_a_path_in_the_container_that_cannot_be_filled_in_makes_the_device_unhea
     assert odd.health.reason == "/dev/ttyUSB1 would be at /dev/../tty in the container, which goes up with .."
     for device in (without, odd):
         with pytest.raises(AllocationError):
-            backend.allocate([device])
+            backend.allocate(request(backend, [device]))
     optional = Group("g", members=(Member("/dev/ttyUSB0"), Member("/dev/ttyUSB0", "/{wwid}", optional=True)))
     (device,) = groups(machine.backend(optional))
     assert device.health
@@ -119,7 +123,7 @@ def test_a_group_that_has_gone_never_gives_its_first_node_alone(machine: Any) ->
     machine.remove(tty.partition("/1-1/")[0] + "/1-1")
     backend.discover()
     with pytest.raises(AllocationError, match="is no longer there"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_kubevirt_gets_several_usb_devices_in_one_variable_and_those_of_groups(m
     machine.usb_serial("ttyUSB1", "2", "B20C")
     backend = machine.backend()
     usb = [d for d in backend.discover() if d.attributes.get("devType") == "usb_device"]
-    env = backend.allocate(usb, Use(kubevirt=True)).env
+    env = backend.allocate(request(backend, usb, Use(kubevirt=True))).env
     assert env["USB_RESOURCE_{RESOURCE-}"] == "1:2,1:3"
     assert env["USB_RESOURCE_{RESOURCE}"] == "1:2,1:3"
     tty = machine.root / "dev/ttyUSB0"
@@ -222,8 +226,8 @@ def test_kubevirt_is_refused_what_is_no_whole_usb_device(machine: Any) -> None:
     backend = machine.backend()
     tty = next(d for d in backend.discover() if d.attributes.get("subsystem") == "tty")
     with pytest.raises(AllocationError, match="is not a whole USB device"):
-        backend.allocate([tty], Use(kubevirt=True))
-    assert backend.allocate([tty]).env == {}
+        backend.allocate(request(backend, [tty], Use(kubevirt=True)))
+    assert backend.allocate(request(backend, [tty])).env == {}
 
 
 async def test_a_node_whose_owner_cannot_be_changed_refuses_the_pod_with_the_reason(

@@ -10,6 +10,7 @@ from devhost_udev.options import Group, GroupMount, Member, Pair, UsbMember
 
 from devhost.backend import AllocationError, Device, DeviceNode, Event, Mount, OptionError
 from devhost.backend.where import Block, Term, Text
+from devhost.testing.fixtures import request
 
 ONLOAD = Group(
     "onload",
@@ -30,7 +31,7 @@ def test_a_group_lacking_a_required_path_is_offered_as_unhealthy_and_says_what_i
     assert device.id == "onload"
     assert device.health.reason == "/dev/onload_epoll is missing; /usr/lib64/libonload.so is missing"
     with pytest.raises(AllocationError, match="/dev/onload_epoll is missing"):
-        backend.allocate([device])
+        backend.allocate(request(backend, [device]))
 
 
 def test_a_group_comes_alive_when_its_last_part_appears(machine: Any) -> None:
@@ -43,7 +44,7 @@ def test_a_group_comes_alive_when_its_last_part_appears(machine: Any) -> None:
     assert device.health
     assert groups(backend)[0] is device
     assert device.claims == {"node:/dev/onload", "node:/dev/onload_epoll", "node:/dev/sfc_char"}
-    edits = backend.allocate([device])
+    edits = backend.allocate(request(backend, [device]))
     assert edits.nodes == (
         DeviceNode("/dev/onload", "/dev/onload"),
         DeviceNode("/dev/onload_epoll", "/dev/onload_epoll"),
@@ -99,7 +100,11 @@ def test_an_optional_glob_neither_blocks_nor_cuts(machine: Any) -> None:
     members = (Member("/dev/a*"), Member("/dev/b*", optional=True))
     group = Group("g", members=members, pair=Pair.ORDER)
     backend = machine.backend(group)
-    assert [len(backend.allocate([device]).nodes) for device in groups(backend)] == [2, 1, 1]
+    assert [len(backend.allocate(request(backend, [device])).nodes) for device in groups(backend)] == [
+        2,
+        1,
+        1,
+    ]
 
 
 def test_container_paths_are_kept_or_put_into_a_directory(machine: Any) -> None:
@@ -109,7 +114,7 @@ def test_container_paths_are_kept_or_put_into_a_directory(machine: Any) -> None:
         Member("/dev/a0", container_path="/devices/"),
     )
     backend = machine.backend(Group("g", members=members))
-    assert backend.allocate(groups(backend)).nodes == (
+    assert backend.allocate(request(backend, groups(backend))).nodes == (
         DeviceNode("/dev/a0", "/dev/modem", "r"),
         DeviceNode("/dev/a0", "/devices/a0"),
     )
@@ -124,7 +129,9 @@ def test_a_link_is_followed_and_the_node_behind_it_is_claimed(machine: Any) -> N
     (device,) = groups(backend)
     assert device.id == "g-tty-1a86:7523-A10B-00"
     assert device.claims == {"node:/dev/ttyUSB0"}
-    assert backend.allocate([device]).nodes == (DeviceNode("/dev/ttyUSB0", "/dev/serial/by-id/usb-Acme"),)
+    assert backend.allocate(request(backend, [device])).nodes == (
+        DeviceNode("/dev/ttyUSB0", "/dev/serial/by-id/usb-Acme"),
+    )
 
 
 def test_links_are_followed_below_a_root_that_is_itself_a_link(
@@ -148,7 +155,7 @@ def test_a_directory_stands_for_the_nodes_below_it(machine: Any) -> None:
     backend = machine.backend(Group("audio", members=(Member("/dev/snd", container_path="/dev/snd"),)))
     (device,) = groups(backend)
     assert device.claims == {"node:/dev/snd/controlC0", "node:/dev/snd/pcmC0D0c"}
-    nodes = backend.allocate([device]).nodes
+    nodes = backend.allocate(request(backend, [device])).nodes
     assert [(n.path, n.container_path) for n in nodes] == [
         ("/dev/snd/controlC0", "/dev/snd/controlC0"),
         ("/dev/snd/pcmC0D0c", "/dev/snd/pcmC0D0c"),
@@ -204,7 +211,7 @@ def test_variables_refer_to_the_first_node_and_join_over_several_devices(machine
     machine.usb_serial("ttyUSB1", "2")
     env = {"PORT": "{devNode}", "SERIAL": "sn={serial}", "FIXED": "x"}
     backend = machine.backend(Group("g", members=(Member("/dev/ttyUSB*"),), env=env))
-    edits = backend.allocate(groups(backend))
+    edits = backend.allocate(request(backend, groups(backend)))
     assert edits.env == {"PORT": "/dev/ttyUSB0,/dev/ttyUSB1", "SERIAL": "sn=A10B", "FIXED": "x"}
 
 
@@ -224,10 +231,13 @@ def test_single_nodes_are_handed_out_readable_and_writable(machine: Any) -> None
     machine.misc("kvm", 232)
     backend = machine.backend()
     devices = sorted(backend.discover(), key=lambda device: device.id)
-    assert backend.allocate(devices).nodes == (DeviceNode("/dev/fuse"), DeviceNode("/dev/kvm"))
+    assert backend.allocate(request(backend, devices)).nodes == (
+        DeviceNode("/dev/fuse"),
+        DeviceNode("/dev/kvm"),
+    )
     (machine.root / "dev/kvm").unlink()
     with pytest.raises(AllocationError, match="/dev/kvm is missing"):
-        backend.allocate(devices)
+        backend.allocate(request(backend, devices))
 
 
 def test_a_replugged_device_is_handed_out_under_its_new_node(machine: Any) -> None:
@@ -237,7 +247,7 @@ def test_a_replugged_device_is_handed_out_under_its_new_node(machine: Any) -> No
     machine.remove(tty.partition("/1-1/")[0] + "/1-1")
     machine.usb_serial("ttyUSB5", "1", "A10B")
     backend.discover()
-    assert backend.allocate([old]).nodes == (DeviceNode("/dev/ttyUSB5"),)
+    assert backend.allocate(request(backend, [old])).nodes == (DeviceNode("/dev/ttyUSB5"),)
 
 
 @pytest.mark.parametrize(

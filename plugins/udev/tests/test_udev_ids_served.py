@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +11,7 @@ import pytest
 from devhost_udev import Udev
 from devhost_udev.options import Use
 
-from devhost.backend import Device, Edits
+from devhost.backend import AllocateRequest, Device, Edits
 from devhost.host.status import status
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.node import Node
@@ -50,9 +50,10 @@ class Versioned(Udev):
         prefix = "wq-" if "group" in device.attributes else ""
         return replace(device, id=prefix + self.ids[str(node)], former_ids=())
 
-    def allocate(self, devices: Sequence[Device], use: Use = USE) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         known = {device.claims: device for device in super().discover()}
-        return super().allocate([known[device.claims] for device in devices], use)
+        devices = tuple(known[device.claims] for device in request.devices)
+        return super().allocate(replace(request, devices=devices))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
 
+from devhost.testing.fixtures import request
 from devhost.testing.zram import Busy, Zram, why_not
 
 DEADLINE = 60.0
@@ -33,6 +34,7 @@ import pyudev
 from devhost.backend import Event
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
+from devhost.testing.fixtures import request
 
 lib = C.CDLL("libumockdev.so.0")
 lib.umockdev_testbed_new.restype = C.c_void_p
@@ -131,7 +133,7 @@ def test_a_real_device_is_there_when_plugged_in_and_gone_when_not(zram: Zram) ->
     (device,) = (d for d in backend.discover() if d.id == f"block-zram{number}")
     assert device.attributes["devNode"] == f"/dev/zram{number}"
     assert device.health
-    assert backend.allocate([device]).nodes[0].path == f"/dev/zram{number}"
+    assert backend.allocate(request(backend, [device])).nodes[0].path == f"/dev/zram{number}"
     zram.unplug(number)
     deadline = time.monotonic() + DEADLINE
     while any(d.id == device.id for d in backend.discover()):

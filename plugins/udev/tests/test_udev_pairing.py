@@ -9,6 +9,7 @@ from devhost_udev.options import Group, Member, Pair, UsbMember
 
 from devhost.backend import AllocationError, Device
 from devhost.backend.where import Block, Term, Text, Where
+from devhost.testing.fixtures import request
 
 
 def where(**conditions: str) -> Where:
@@ -24,7 +25,9 @@ def found(backend: Any) -> dict[str, Device]:
 def nodes(backend: Any) -> dict[str, list[str]]:
     """What a container gets with each of the group's devices, by the first node; empty for the unhealthy."""
     return {
-        first: [node.path for node in backend.allocate([device]).nodes] if device.health else []
+        first: [node.path for node in backend.allocate(request(backend, [device])).nodes]
+        if device.health
+        else []
         for first, device in found(backend).items()
     }
 
@@ -94,7 +97,7 @@ def test_a_chip_without_the_required_node_is_unhealthy_and_says_what_is_missing(
     reason = "no node that matches /dev/media* is on fdb50000.video-codec, the hardware of /dev/video1"
     assert reasons(backend) == {"/dev/video1": reason}
     with pytest.raises(AllocationError, match="no node that matches /dev/media"):
-        backend.allocate([found(backend)["/dev/video1"]])
+        backend.allocate(request(backend, [found(backend)["/dev/video1"]]))
 
 
 def test_a_missing_partner_heals_when_it_appears(machine: Any) -> None:
@@ -263,7 +266,7 @@ def test_two_links_to_one_node_are_one_use_of_it(machine: Any) -> None:
     backend = machine.backend(Group("dec", members=(Member("/dev/video*"), Member("/dev/media-*"))))
     (device,) = found(backend).values()
     assert device.claims == {"node:/dev/video0", "node:/dev/media0"}
-    paths = [node.container_path for node in backend.allocate([device]).nodes]
+    paths = [node.container_path for node in backend.allocate(request(backend, [device])).nodes]
     assert paths == ["/dev/video0", "/dev/media-a", "/dev/media-b"]
 
 
@@ -311,4 +314,4 @@ def test_nodes_are_found_by_attributes_that_only_a_group_names(machine: Any) -> 
     member = Member(where=where(**{"sysattr.name": "decoder"}))
     backend = machine.backend(Group("dec", members=(member,), env={"K": "{sysattr.name}"}), wanted=())
     (device,) = found(backend).values()
-    assert backend.allocate([device]).env == {"K": "decoder"}
+    assert backend.allocate(request(backend, [device])).env == {"K": "decoder"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from devhost.backend import AllocateRequest
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
 from devhost.discovery.runner import BackendRunner
@@ -111,7 +112,8 @@ class ResourceBackend:
             BackendError: it failed, or did not return within ``deadline`` seconds.
         """
         if self.runner.prepares(terms.options):
-            await self.runner.prepare(deadline, devices, (terms.options, self.terms.options, self._before))
+            request = AllocateRequest(tuple(devices), terms.options, self.resource)
+            await self.runner.prepare(deadline, request, (self.terms.options, self._before))
 
     def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
         """What a container would get with these devices on these terms now. Runs on the backend's thread.
@@ -138,8 +140,9 @@ class ResourceBackend:
             BackendError: it failed, or its answer is unusable.
         """
         documents: dict[str, Document] = {}
+        request = self._request(devices, terms)
         for device in devices if self.runner.informs else ():
-            if (document := self.runner.device_info(device, (terms.options, self._before))) is not None:
+            if (document := self.runner.device_info(device, request, (self._before,))) is not None:
                 if wrong := flaw(document):
                     raise BackendError(f"backend {self.runner.name} gave unusable device-info: {wrong}")
                 documents[device.id] = document
@@ -209,7 +212,10 @@ class ResourceBackend:
         return Granted(edits, frozenset(optional)), {}
 
     def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
-        return self.runner.allocate(devices, (terms.options, self._before), terms.shares)
+        return self.runner.allocate(self._request(devices, terms), (self._before,))
+
+    def _request(self, devices: Sequence[Device], terms: Terms) -> AllocateRequest:
+        return AllocateRequest(tuple(devices), terms.options, self.resource, terms.shares)
 
     def _one_each(self, edits: Edits) -> Edits:
         """The same with one thing at each container path: what is required, else the first that there is.

@@ -14,8 +14,8 @@ or of sharing: those are the core's. A package registers its classes through plu
         def discover(self):
             yield Device(id="card-0123", attributes={"model": "X100"})
 
-        def allocate(self, devices):
-            return Edits(nodes=tuple(DeviceNode("/dev/mykind0") for device in devices))
+        def allocate(self, request):
+            return Edits(nodes=(DeviceNode("/dev/mykind0"),))
 
     @hookimpl
     def devhost_backends():
@@ -26,7 +26,7 @@ The same module dropped as a ``.py`` file into a directory of ``backendPaths`` w
 Methods are plain functions that may block. The core calls them on the backend's own threads, each
 call with a deadline: a call that hangs or raises degrades this backend and touches nobody else, and
 never empties a device list. ``discover`` and ``notice`` run on one thread, ``probe`` on another,
-``allocate`` and ``prepare`` on a third, ``links`` on one more, so that neither a dear check delays
+``allocate`` and ``prepare`` on a third, ``links`` on one more, so that neither an expensive check delays
 hot-plug nor a slow scan a pod: guard what they share, or replace it whole.
 
 Import from here: the names below, and the modules ``errors``, ``model``, ``where``, ``sysfs``, ``netlink``,
@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from .base import (
     API_VERSION,
+    AllocateRequest,
     Attribute,
     Backend,
     Conditions,
@@ -56,6 +57,7 @@ from .observe import hookimpl
 __all__ = [
     "API_VERSION",
     "HEALTHY",
+    "AllocateRequest",
     "AllocationError",
     "Attribute",
     "AttributeValue",

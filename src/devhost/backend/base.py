@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
 
 from .model import AttributeValue, Device, Edits, Health
 from .observe import ObserverHooks, hookspec
+
+if TYPE_CHECKING:
+    from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
 API_VERSION = 1
 """Version of this API. It grows only when a backend written for the old one would break."""
@@ -62,6 +67,18 @@ class Conditions:
 
     backend: str
     attributes: Mapping[str, Attribute]
+
+
+@overload
+def option(default: None, meaning: str = "", *, example: object = None, implied_by: str = "") -> Any: ...
+
+
+@overload
+def option(default: T, meaning: str = "", *, example: object = None, implied_by: str = "") -> T: ...
+
+
+@overload
+def option(*, meaning: str = "", example: object = None, implied_by: str = "") -> Any: ...
 
 
 def option(default: Any = MISSING, meaning: str = "", *, example: object = None, implied_by: str = "") -> Any:
@@ -144,7 +161,7 @@ class Context(Protocol):
 
     @property
     def wanted(self) -> Collection[str]:
-        """Attribute names that the configuration looks at now; dear ones not in it need not be read.
+        """Attribute names that the configuration looks at now; expensive ones not in it need not be read.
 
         ``"*"`` in it asks for everything (``devhost discover`` and ``explain`` do).
         """
@@ -167,54 +184,42 @@ class Context(Protocol):
         """Runs a blocking call for :meth:`Backend.watch` on a thread of its own, with a deadline."""
 
 
+@dataclass(frozen=True, slots=True)
+class AllocateRequest:
+    """What one container asks for, or was given: some devices of one resource.
+
+    ``devices``
+        The devices, at least one, each once.
+    ``options``
+        What the entry of the resource says: the value of :attr:`Backend.ResourceOptions`.
+    ``resource``
+        The name of the resource: ``example.com/serial``.
+    ``shares``
+        How much of each device the container asks for, by the device's id: two of the four times that it is
+        handed out are ``Fraction(2, 4)``. A device that is not in it is given as a whole. Filled only for
+        :meth:`Backend.allocate` of a backend that :attr:`Backend.takes_shares`.
+    """
+
+    devices: Sequence[Device]
+    options: Any = NoOptions()
+    resource: str = ""
+    shares: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
+
+    def variable(self, prefix: str, suffix: str = "") -> str:
+        """The name of an environment variable that no other resource sets in the same container.
+
+        ``WATCHDOG_EXAMPLE_COM_TIMER`` for the prefix ``WATCHDOG`` and the resource ``example.com/timer``:
+        upper case, with ``_`` for all but letters and digits.
+        """
+        name = re.sub(r"[^A-Z0-9]", "_", self.resource.upper())
+        return "_".join(filter(None, (prefix, name, suffix)))
+
+
 class Backend:
-    """One kind of hardware. Subclass it, set the class attributes, write the two methods.
+    """One kind of hardware. Subclass it, set the class attributes, and write ``discover`` and ``allocate``.
 
-    The optional methods ``watch``, ``probe``, ``prepare``, ``links``, ``notice``, ``device_info``,
-    ``labels`` and ``missing_drivers`` are not defined here: the core uses them when a backend has them.
-
-    ``async def watch(self) -> AsyncIterator[Event]``
-        An event source udev does not carry (NVML, netlink, verbs, inotify): each item means "look
-        again". Runs in the event loop; blocking calls go through ``context.run_blocking``.
-    ``def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]``
-        Health by device id, for checks too dear for every ``discover``; a device it does not name is
-        well. Called at the start, for devices that are new, once a minute and when a device is in
-        doubt, never because of an event and at least 5 s apart. It runs beside ``discover``: some of
-        the devices it is given may be gone meanwhile.
-    ``def prepare(self, devices: Sequence[Device]) -> None``
-        What must happen before each container start (PreStartContainer); must be idempotent. With
-        :attr:`ResourceOptions`, it takes the value of those that the container was given the devices with.
-    ``def provision(self) -> None``
-        Brings the hardware to what the options say, and does nothing where it is so. Called at the start,
-        after the options have changed, when devices appear, when a container gave something back while it
-        waits, and now and then, on a thread of its own with 60 s; also where the file has options of the
-        backend and no resource of it. Raises :class:`NotYet` with what it waits for, or BackendError with
-        what went wrong: one sentence, which the status shows. It never changes what a container has
-        (``context.held``).
-    ``def links(self, a: Device, b: Device) -> int``
-        How closely two devices are joined beyond PCIe and NUMA (NVLink, XGMI); larger is closer, 0 is not
-        at all. Called after looks, on a thread of its own, once for each pair while both stay the same;
-        never with more than 64 devices.
-    ``def notice(self, event: Event) -> None``
-        Hears each event before the ``discover`` it causes, to drop what it had cached.
-    ``def device_info(self, device: Device) -> Mapping[str, object] | None``
-        What network plugins (Multus, CNI) are told of a device that a container gets: a document of the
-        NPWG device information specification 1.1.0, which the core writes where they read it; ``None`` for
-        a device that is none of their business. Called right after ``allocate``, on the same thread. With
-        :attr:`ResourceOptions`, it takes the value that ``allocate`` was given.
-    ``def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]``
-        Labels for the node, where the configuration wants them: names, with the vendor's domain before a
-        slash, to values. ``devices`` are all that exist. Values are made legal, names must be. Called after
-        looks, on the thread of ``links``; must not change with health, for pods are placed by labels.
-    ``def missing_drivers(self) -> Iterable[MissingDriver]``
-        Hardware of this kind that is present and has no driver. Called right after ``discover``, on its
-        thread. What an entry of the file could want is a problem in status, page, log and metrics until it is
-        no longer in the answer. Hardware that the user bound to another driver on purpose, such as
-        ``vfio-pci``, does not lack one.
-    ``def close(self) -> None``
-        Lets go of what the backend object keeps: processes, connections. Called once, after the last
-        ``discover`` and on its thread, when another object takes over (edited options) or no resource needs
-        the backend. When devhost itself ends nobody waits for it.
+    Every other method is optional: here it does nothing, and the core only uses those that a class overrides.
+    A method whose name is nearly one of these is refused when the class is loaded.
     """
 
     name: ClassVar[str]
@@ -233,11 +238,10 @@ class Backend:
     ResourceOptions: ClassVar[type] = NoOptions
     """A frozen dataclass; its fields, in camelCase, are further keys of an entry under ``resources``.
 
-    A backend that has one is called with its value as second argument, which needs a default that the core
-    never uses: ``allocate(self, devices, use: Use = Use())``, and ``prepare`` and ``device_info`` the same.
-    Editing the keys changes the resource in place: what a container has stays as it is, also when it starts
-    again, as long as this process lives. No field may be called as a key that every entry has. Some members
-    of the class mean something to the core, each a field or a property, the last a method:
+    Its value is in :attr:`AllocateRequest.options`. Editing the keys changes the resource in place: what a
+    container has stays as it is, also when it starts again, as long as this process lives. A field must not
+    have the name of a key that every entry has. Some members of the class mean something to the core, each a
+    field or a property, the last a method:
 
     ``prepares: bool``
         Whether ``prepare`` is wanted for such a resource at all; without it, wherever the backend has one.
@@ -253,11 +257,7 @@ class Backend:
     """
 
     takes_shares: ClassVar[bool] = False
-    """Whether ``allocate`` takes one more argument, by its name: ``shares: Mapping[str, Fraction] = {}``.
-
-    It says how much of each device the container asks for, by the device's id: two of the four times that it
-    is handed out are ``Fraction(2, 4)``. A device that is not in it is given as a whole.
-    """
+    """Whether ``allocate`` wants :attr:`AllocateRequest.shares`."""
 
     attributes: ClassVar[Mapping[str, Attribute]] = {}
     """Every attribute a device of this backend can have."""
@@ -275,72 +275,138 @@ class Backend:
     def discover(self) -> Iterable[Device]:
         """Every device that exists now, also the unhealthy ones.
 
-        Raise when it cannot be told (the driver is busy, a library fails): the last list then stays,
+        Raise when it cannot be known (the driver is busy, a library fails): the last list then stays,
         and the backend counts as degraded until a later call succeeds.
         """
         raise NotImplementedError
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        """What one container needs to use these devices.
+    def allocate(self, request: AllocateRequest) -> Edits:
+        """What one container needs to use the devices of the request.
 
         Called for each container, again for the same devices, and must give the same answer then.
         The core checks that every required node and mount exists before it answers the kubelet.
-        With :attr:`ResourceOptions`, it takes their value as second argument.
 
         Raises:
             AllocationError: a device cannot be used now; its text reaches the pod's status.
         """
         raise NotImplementedError
 
+    async def watch(self) -> AsyncIterator[Event]:
+        """Yields an event whenever devices should be looked at again, for what makes no uevent.
 
-# Optional methods, as types: the core asks `isinstance(backend, CanProbe)` and gets typed calls.
+        Such as NVML, netlink, verbs and inotify. Runs in the event loop; blocking calls go through
+        :meth:`Context.run_blocking`. One that ends or raises is started again with back-off.
+        """
+        nothing: tuple[Event, ...] = ()
+        for event in nothing:
+            yield event
+
+    def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
+        """Health by device id, for checks that are too expensive for every ``discover``.
+
+        A device that is not in the answer is healthy. Called at the start, for devices that are new, once a
+        minute and when a device is in doubt, never because of an event and at least 5 s apart. It runs beside
+        ``discover``, so some of the devices may be gone meanwhile.
+        """
+        return {}
+
+    def prepare(self, request: AllocateRequest) -> None:
+        """Does what must happen before each container start (PreStartContainer); must be idempotent.
+
+        The options of the request are those with which the container was given its devices.
+        """
+
+    def provision(self) -> None:
+        """Brings the hardware to what the options say, and does nothing where that is so.
+
+        Called at the start, after the options have changed, when devices appear, when a container released
+        something while it waits, and now and then, on a thread of its own with 60 s; also where the file has
+        options of the backend and no resource of it. It never changes what a container has
+        (:meth:`Context.held`).
+
+        Raises:
+            NotYet: it waits for something that is no fault.
+            BackendError: what went wrong, as one sentence, which the status shows.
+        """
+
+    def links(self, a: Device, b: Device) -> int:
+        """How closely two devices are joined beyond PCIe and NUMA (NVLink, XGMI).
+
+        Larger is closer, 0 is not at all. Called after ``discover``, on a thread of its own, once for each
+        pair while both stay the same, and never with more than 64 devices.
+        """
+        return 0
+
+    def notice(self, event: Event) -> None:
+        """Receives each event before the ``discover`` that it causes, to drop what was cached."""
+
+    def device_info(self, device: Device, request: AllocateRequest) -> Mapping[str, object] | None:
+        """What network plugins (Multus, CNI) read about a device that a container gets.
+
+        A document of the NPWG device information specification 1.1.0, which the core writes where they read
+        it; ``None`` for a device that does not concern them. Called right after ``allocate``, on the same
+        thread, with the same request.
+        """
+        return None
+
+    def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]:
+        """Labels for the node, where the configuration wants them.
+
+        The keys are names with the vendor's domain before a slash. ``devices`` are all that exist. Values are
+        made legal, names must be. Called after ``discover``, on the thread of ``links``. Labels must not
+        change with health, for pods are scheduled by them.
+        """
+        return {}
+
+    def missing_drivers(self) -> Iterable[MissingDriver]:
+        """Hardware of this kind that is present and has no driver.
+
+        Called right after ``discover``, on its thread. What an entry of the file could want is a problem in
+        status, page, log and metrics until it is no longer in the answer. Hardware that the user bound to
+        another driver on purpose, such as ``vfio-pci``, does not lack one.
+        """
+        return ()
+
+    def close(self) -> None:
+        """Releases what the backend object keeps: processes, connections.
+
+        Called once, after the last ``discover`` and on its thread, when another object takes over (edited
+        options) or no resource needs the backend. When devhost itself ends it does not wait for this.
+        """
 
 
-@runtime_checkable
-class CanWatch(Protocol):
-    def watch(self) -> AsyncIterator[Event]: ...
+REQUIRED_METHODS = ("discover", "allocate")
+"""What every backend overrides."""
+
+OPTIONAL_METHODS = tuple(
+    name
+    for name, member in vars(Backend).items()
+    if inspect.isfunction(member) and not name.startswith("_") and name not in REQUIRED_METHODS
+)
+"""What a backend may override."""
 
 
-@runtime_checkable
-class CanProbe(Protocol):
-    def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]: ...
+def overrides(kind: type[Backend], method: str) -> bool:
+    """Whether a class of backends has its own version of a method."""
+    return getattr(kind, method) is not getattr(Backend, method)
 
 
-@runtime_checkable
-class CanPrepare(Protocol):
-    def prepare(self, devices: Sequence[Device]) -> None: ...
+def misspelt_methods(kind: type[Backend]) -> Mapping[str, str]:
+    """Methods of a class that the core never calls, each with the one that was probably meant.
 
+    Without this check a ``prob`` instead of ``probe`` would be silently ignored.
+    """
+    known = (*REQUIRED_METHODS, *OPTIONAL_METHODS)
+    own = {
+        name
+        for base in kind.__mro__
+        if base not in Backend.__mro__
+        for name, member in vars(base).items()
+        if inspect.isroutine(member) and not name.startswith("_") and name not in known
+    }
+    if not own:
+        return {}
+    import difflib  # 0.2 MB, only where there is something to compare
 
-@runtime_checkable
-class CanProvision(Protocol):
-    def provision(self) -> None: ...
-
-
-@runtime_checkable
-class CanLink(Protocol):
-    def links(self, a: Device, b: Device) -> int: ...
-
-
-@runtime_checkable
-class CanNotice(Protocol):
-    def notice(self, event: Event) -> None: ...
-
-
-@runtime_checkable
-class CanMissDrivers(Protocol):
-    def missing_drivers(self) -> Iterable[MissingDriver]: ...
-
-
-@runtime_checkable
-class CanClose(Protocol):
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class CanInform(Protocol):
-    def device_info(self, device: Device) -> Mapping[str, object] | None: ...
-
-
-@runtime_checkable
-class CanLabel(Protocol):
-    def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]: ...
+    close = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.8) for name in sorted(own)}
+    return {name: found[0] for name, found in close.items() if found}

@@ -9,35 +9,13 @@ from typing import Any
 
 import click
 
-from devhost.backend.base import (
-    CanClose,
-    CanInform,
-    CanLabel,
-    CanLink,
-    CanNotice,
-    CanPrepare,
-    CanProbe,
-    CanProvision,
-    CanWatch,
-)
+from devhost.backend.base import OPTIONAL_METHODS, overrides
 from devhost.config import backend_paths
 from devhost.config.diagnostics import one_line
 from devhost.config.schema import options_of, plain, resource_options_of
 from devhost.discovery import catalog
 
 from . import options as shared
-
-_OPTIONAL = {
-    "watch": CanWatch,
-    "probe": CanProbe,
-    "prepare": CanPrepare,
-    "provision": CanProvision,
-    "links": CanLink,
-    "notice": CanNotice,
-    "device_info": CanInform,
-    "labels": CanLabel,
-    "close": CanClose,
-}
 
 
 @click.command()
@@ -72,7 +50,7 @@ def _describe(name: str, found: catalog.Installed) -> dict[str, Any]:
         "origin": found.origin,
         "apiVersion": backend.api_version,
         "hooks": list(found.hooks),
-        "optionalMethods": [method for method, kind in _OPTIONAL.items() if issubclass(backend, kind)],
+        "optionalMethods": [method for method in OPTIONAL_METHODS if overrides(backend, method)],
         "subsystems": sorted(backend.subsystems),
         "options": schema.get("properties", {}),
         "requiredOptions": schema.get("required", []),

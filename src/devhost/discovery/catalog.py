@@ -15,7 +15,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 import pluggy
 
 from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, trusted
-from devhost.backend.base import Hooks
+from devhost.backend.base import REQUIRED_METHODS, Hooks, misspelt_methods, overrides
 from devhost.backend.observe import ObserverHooks
 
 from .entry_points import EntryPoint, entry_points
@@ -394,9 +394,17 @@ def flaws(backend: Any) -> Iterable[str]:
         yield f"name {name!r} must be lower-case letters, digits and hyphens, at most 32"
     if backend.api_version != API_VERSION:
         yield f"it was written for API version {backend.api_version}, this devhost has {API_VERSION}"
-    for method in ("discover", "allocate"):
-        if getattr(backend, method) is getattr(Backend, method):
+    misspelt = misspelt_methods(backend)
+    for wrong, meant in misspelt.items():
+        yield f"it defines {wrong}(), which is never called: did you mean {meant}()?"
+    for method in REQUIRED_METHODS:
+        if not overrides(backend, method) and method not in misspelt.values():
             yield f"it does not define {method}()"
+    for method in ("allocate", "prepare"):
+        if not _takes(backend, method, None):
+            yield f"{method}() must take one argument, the AllocateRequest"
+    if not _takes(backend, "device_info", None, None):
+        yield "device_info() must take two arguments, a device and the AllocateRequest"
     if not (isinstance(backend.Options, type) and is_dataclass(backend.Options)):
         yield "Options is not a dataclass"
     if backend.ResourceOptions is not NoOptions:
@@ -431,17 +439,13 @@ def _resource_flaws(backend: type[Backend]) -> Iterator[str]:
     for one in fields(wanted):
         if key := taken.get(one.name.replace("_", "").lower()):
             yield f"ResourceOptions has the field {one.name}, and {key} is a key of every entry"
-    for method in ("allocate", "prepare", "device_info"):
-        function = getattr(backend, method, None)
-        bare = isinstance(inspect.getattr_static(backend, method, None), (staticmethod, classmethod))
-        if callable(function) and not _takes(function, *([] if bare else [backend]), (), None):
-            yield f"it has ResourceOptions, and {method}() takes no second argument to be given them"
 
 
-def _takes(function: Callable[..., object], *arguments: object) -> bool:
-    """Whether a function can be called with so many arguments, as far as can be told."""
+def _takes(backend: type[Backend], method: str, *arguments: object) -> bool:
+    """Whether a method can be called with so many arguments, as far as can be known."""
+    bare = isinstance(inspect.getattr_static(backend, method), (staticmethod, classmethod))
     try:
-        inspect.signature(function).bind(*arguments)
+        inspect.signature(getattr(backend, method)).bind(*([] if bare else [backend]), *arguments)
     except TypeError:
         return False
     except ValueError:  # one that is not written in Python

@@ -8,22 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
-from devhost.backend import Backend, Event, MissingDriver, NoOptions, Offered
-from devhost.backend.base import (
-    CanClose,
-    CanInform,
-    CanLabel,
-    CanLink,
-    CanMissDrivers,
-    CanNotice,
-    CanPrepare,
-    CanProbe,
-    CanProvision,
-    CanWatch,
-)
+from devhost.backend import AllocateRequest, Backend, Event, MissingDriver, NoOptions, Offered
+from devhost.backend.base import overrides
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, NotYet, one_line, words
 from devhost.backend.model import Device, Edits, Health, sound_health
 from devhost.telemetry.log import get
@@ -31,9 +21,6 @@ from devhost.telemetry.log import get
 from .health import is_health
 from .links import LinkCache, Pair
 from .worker import WorkerThread
-
-if TYPE_CHECKING:
-    from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
 log = get(__name__)
 
@@ -47,24 +34,25 @@ HeldClaims = Callable[[], frozenset[str] | None]
 """Tells what containers use, see :meth:`devhost.backend.Context.held`; from any thread."""
 
 
-def arguments(backend: object, subject: object, options: Sequence[object]) -> Any:
-    """What ``allocate``, ``prepare`` and ``device_info`` of a backend are called with.
+def own_request(backend: Backend, request: AllocateRequest, former: Sequence[object] = ()) -> AllocateRequest:
+    """A request with options that are of the backend's own class.
 
     Args:
-        subject: the devices, or the one device, that the call is about.
-        options: values of ``ResourceOptions``, the right one first. After a drop-in was edited, the old
-            object still serves for a moment: it takes the first value of its own class.
+        backend: the object that is to be called with it.
+        request: the request as its resource makes it.
+        former: earlier options of the resource. When a drop-in was edited, the object that still serves is
+            the previous one: it takes the first options that are of its own class.
 
     Raises:
         BackendError: none of them is.
     """
-    wanted = getattr(type(backend), "ResourceOptions", NoOptions)
+    wanted = type(backend).ResourceOptions
     if wanted is NoOptions:
-        return (subject,)
-    for value in options:
-        if isinstance(value, wanted):
-            return subject, value
-    raise BackendError(f"backend {getattr(backend, 'name', '')} was not given its options for the resource")
+        return replace(request, options=NoOptions())
+    for options in (request.options, *former):
+        if isinstance(options, wanted):
+            return replace(request, options=options)
+    raise BackendError(f"backend {backend.name} was not given its options for the resource")
 
 
 class ServiceContext:
@@ -132,7 +120,7 @@ class BackendRunner:
         self._serving = WorkerThread(f"{kind.name}-serve", who, "when serving a container")
         self._linking = WorkerThread(f"{kind.name}-links", who, "when asked for links or labels")
         self._workers = (self._discovering, self._probing, self._serving, self._linking)
-        self.link_cache = LinkCache(kind.name, self._closeness) if issubclass(kind, CanLink) else None
+        self.link_cache = LinkCache(kind.name, self._closeness) if overrides(kind, "links") else None
         """How its devices are joined; ``None`` for a backend that has no ``links``."""
         self.missing_drivers: tuple[MissingDriver, ...] = ()
         """Hardware without its driver, as of the last discovery that succeeded."""
@@ -162,12 +150,12 @@ class BackendRunner:
         Args:
             options: the value of the backend's ``ResourceOptions`` for that resource.
         """
-        return issubclass(self.kind, CanPrepare) and bool(getattr(options, "prepares", True))
+        return overrides(self.kind, "prepare") and bool(getattr(options, "prepares", True))
 
     @property
     def probes(self) -> bool:
         """Whether the backend judges health by more than ``discover``."""
-        return issubclass(self.kind, CanProbe)
+        return overrides(self.kind, "probe")
 
     @property
     def links(self) -> Mapping[frozenset[str], int]:
@@ -177,17 +165,17 @@ class BackendRunner:
     @property
     def provisions(self) -> bool:
         """Whether the backend brings hardware to what its options say."""
-        return issubclass(self.kind, CanProvision)
+        return overrides(self.kind, "provision")
 
     @property
     def informs(self) -> bool:
         """Whether the backend has device information for network plugins."""
-        return issubclass(self.kind, CanInform)
+        return overrides(self.kind, "device_info")
 
     @property
     def labels(self) -> bool:
         """Whether the backend has labels for the node."""
-        return issubclass(self.kind, CanLabel)
+        return overrides(self.kind, "labels")
 
     @property
     def takes_shares(self) -> bool:
@@ -219,53 +207,48 @@ class BackendRunner:
             BackendError: it failed, or hung past its deadline.
         """
         backend = self.backend
-        if not isinstance(backend, CanProbe):
+        if not self.probes:
             return {}
         return await self._guarded(self._probing, self.kind.discover_deadline, self._probe, backend, devices)
 
-    async def prepare(
-        self, deadline: float, devices: Sequence[Device], options: Sequence[object] = ()
-    ) -> None:
+    async def prepare(self, deadline: float, request: AllocateRequest, former: Sequence[object] = ()) -> None:
         """Prepares devices for a container start; nothing for a backend that has no ``prepare``.
 
         Args:
-            options: see :func:`arguments`.
+            deadline: seconds that it may take.
+            request: what the container was given.
+            former: see :func:`own_request`.
 
         Raises:
             BackendError: it failed, or hung past the deadline.
         """
         backend = self.serving
-        if isinstance(backend, CanPrepare):
-            await self._guarded(
-                self._serving, deadline, lambda: backend.prepare(*arguments(backend, devices, options))
-            )
+        if overrides(type(backend), "prepare"):
+            own = own_request(backend, request, former)
+            await self._guarded(self._serving, deadline, backend.prepare, own)
 
-    def allocate(
-        self,
-        devices: Sequence[Device],
-        options: Sequence[object] = (),
-        shares: Mapping[str, Fraction] | None = None,
-    ) -> Edits:
+    def allocate(self, request: AllocateRequest, former: Sequence[object] = ()) -> Edits:
         """What a container needs to use these devices. Call it through :meth:`serve`.
 
         Args:
-            options: see :func:`arguments`.
-            shares: see :attr:`Backend.takes_shares`.
+            request: what the container asks for.
+            former: see :func:`own_request`.
         """
         backend = self.serving
-        told: dict[str, Any] = {"shares": shares or {}} if backend.takes_shares else {}
-        return backend.allocate(*arguments(backend, devices, options), **told)
+        return backend.allocate(own_request(backend, request, former))
 
-    def device_info(self, device: Device, options: Sequence[object] = ()) -> Mapping[str, object] | None:
+    def device_info(
+        self, device: Device, request: AllocateRequest, former: Sequence[object] = ()
+    ) -> Mapping[str, object] | None:
         """The device information for network plugins; ``None`` for nothing. Call it through :meth:`serve`.
 
         Args:
-            options: see :func:`arguments`.
+            device: one of the request's.
+            request: what the container asks for.
+            former: see :func:`own_request`.
         """
         backend = self.serving
-        if not isinstance(backend, CanInform):
-            return None
-        return backend.device_info(*arguments(backend, device, options))
+        return backend.device_info(device, own_request(backend, request, former))
 
     async def _closeness(self, pairs: Sequence[Pair]) -> Sequence[int]:
         """How closely each of some pairs of devices is joined.
@@ -276,7 +259,6 @@ class BackendRunner:
         backend = self.backend
 
         def ask() -> list[int]:
-            assert isinstance(backend, CanLink)
             found = [backend.links(a, b) for a, b in pairs]
             if not all(isinstance(closeness, int) for closeness in found):
                 raise BackendError(f"backend {self.name} answered links() with something else than int")
@@ -296,7 +278,6 @@ class BackendRunner:
         backend = self.backend
 
         def ask() -> Mapping[object, object]:
-            assert isinstance(backend, CanLabel)
             found: object = backend.labels(devices, offered)
             if not isinstance(found, Mapping):
                 raise BackendError(f"backend {self.name} answered labels() with {type(found).__name__}")
@@ -316,9 +297,7 @@ class BackendRunner:
         """
         if not self.started:
             raise NotYet(f"backend {self.name} has not started")
-        backend = self.backend
-        if isinstance(backend, CanProvision):
-            await self._guarded(worker, deadline, backend.provision)
+        await self._guarded(worker, deadline, self.backend.provision)
 
     async def serve(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call``, which uses the backend for a pod, on the serving thread.
@@ -348,7 +327,7 @@ class BackendRunner:
 
     def watch(self) -> AsyncIterator[Event] | None:
         """The backend's own event source; ``None`` if it has none."""
-        return self.backend.watch() if isinstance(self.backend, CanWatch) else None
+        return self.backend.watch() if overrides(type(self.backend), "watch") else None
 
     def close(self) -> None:
         """Lets the threads end, and closes the backend; waits for neither."""
@@ -359,26 +338,23 @@ class BackendRunner:
 
     def _close_backend(self) -> None:
         """After the last discovery, which may have started what only ``close`` ends."""
-        if self._made is not None and isinstance(self.backend, CanClose):
+        if self._made is not None:
             try:
-                self.backend.close()
+                self._made.close()
             except Exception as error:  # noqa: BLE001 - third-party code may raise anything
                 log.warning("closing a backend failed", backend=self.name, reason=one_line(error))
 
     def _discover(self, events: Sequence[Event]) -> list[Device]:
         if self._made is None:
             self._made = self.kind(self.options, self.context)
-        if isinstance(self.backend, CanNotice):
-            for event in events:
-                self.backend.notice(event)
+        for event in events:
+            self.backend.notice(event)
         found = list(self.backend.discover())
         self.missing_drivers = self._missing_drivers()
         self._before = None
         return found
 
     def _missing_drivers(self) -> tuple[MissingDriver, ...]:
-        if not isinstance(self.backend, CanMissDrivers):
-            return ()
         found: tuple[object, ...] = tuple(self.backend.missing_drivers())
         if not all(isinstance(one, MissingDriver) for one in found):
             raise BackendError(
@@ -386,7 +362,7 @@ class BackendRunner:
             )
         return cast("tuple[MissingDriver, ...]", found)
 
-    def _probe(self, backend: CanProbe, devices: Sequence[Device]) -> Mapping[str, Health]:
+    def _probe(self, backend: Backend, devices: Sequence[Device]) -> Mapping[str, Health]:
         verdicts: object = backend.probe(devices)
         if not isinstance(verdicts, Mapping) or not all(map(is_health, verdicts.values())):
             raise BackendError(f"backend {self.name} answered probe() with something else than Health by id")

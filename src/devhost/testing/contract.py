@@ -22,7 +22,7 @@ import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatch
@@ -33,13 +33,13 @@ from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost.allocation.device_info import flaw
 from devhost.allocation.edits import check_edits
-from devhost.backend import Backend, Conditions, Event, MissingDriver
-from devhost.backend.base import CanInform, CanLabel, CanMissDrivers, CanNotice, CanProbe, CanWatch
+from devhost.backend import AllocateRequest, Backend, Conditions, Event, MissingDriver
+from devhost.backend.base import overrides
 from devhost.backend.errors import AllocationError, typed
 from devhost.backend.model import Device, Edits, Health, unhealthy
 from devhost.discovery import catalog
 from devhost.discovery.health import in_resource
-from devhost.discovery.runner import ServiceContext, arguments
+from devhost.discovery.runner import ServiceContext
 from devhost.discovery.validation import flaw_of
 from devhost.host.node_labels import sorted_out
 
@@ -124,8 +124,7 @@ class BackendContract:
         """Holds for backends that have ``missing_drivers``: a subject, a reason, and declared attributes."""
         backend = self._made(self._machine(tmp_path))
         _look(backend)
-        lacking = backend.missing_drivers() if isinstance(backend, CanMissDrivers) else ()
-        for one in lacking:
+        for one in backend.missing_drivers():
             assert type(one) is MissingDriver, f"missing_drivers() gave {one!r}"
             assert one.subject.strip() and one.reason.strip(), f"{one!r} lacks its subject or reason"
             flaw = flaw_of(Device("example", one.attributes), self.backend.attributes)
@@ -194,7 +193,24 @@ class BackendContract:
                         self._check(self._found(root))
                     except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
                         failures.append(f"{path.relative_to(root)} {what}: {typed(error)}")
-        assert not failures, "discover() must cope:\n" + "\n".join(failures)
+        assert not failures, "discover() must not fail:\n" + "\n".join(failures)
+
+    def test_no_file_that_is_damaged_later_makes_probe_fail(self, tmp_path: Path) -> None:
+        """Holds for backends that have ``probe``, which reads after ``discover`` and beside it."""
+        if not overrides(self.backend, "probe"):
+            return
+        root = self._machine(tmp_path)
+        backend = self._made(root)
+        devices = _look(backend)
+        failures = []
+        for path in faults.victims(root):
+            for what in faults.DAMAGES:
+                with faults.damaged(path, what, tmp_path / "kept"):
+                    try:
+                        _check_verdicts(backend.probe(devices), devices)
+                    except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+                        failures.append(f"{path.relative_to(root)} {what}: {typed(error)}")
+        assert not failures, "probe() must not fail:\n" + "\n".join(failures)
 
     def test_hardware_that_vanishes_is_no_exception(self, tmp_path: Path) -> None:
         """After everything is gone: no healthy device, and allocate() refuses with AllocationError."""
@@ -250,8 +266,7 @@ class BackendContract:
         before = faults.contents(root)
         backend = self._made(root)
         devices = _look(backend)
-        if isinstance(backend, CanProbe):
-            backend.probe(devices)
+        backend.probe(devices)
         for asked, use in self._asked(self._healthy(devices)):
             self._edits(backend, asked, use)
         after = faults.contents(root)
@@ -265,11 +280,7 @@ class BackendContract:
         """Holds for backends that have ``probe``."""
         backend = self._made(self._machine(tmp_path))
         devices = _look(backend)
-        if isinstance(backend, CanProbe):
-            verdicts = backend.probe(devices)
-            assert verdicts.keys() <= _by_id(devices).keys(), "probe() names devices that do not exist"
-            for name, health in verdicts.items():
-                _check_health(name, health)
+        _check_verdicts(backend.probe(devices), devices)
 
     def test_what_network_plugins_are_told_of_a_device_is_sound_and_stays_the_same(
         self, tmp_path: Path
@@ -277,31 +288,31 @@ class BackendContract:
         """Holds for backends that have ``device_info``: documents by the NPWG specification."""
         backend = self._made(self._machine(tmp_path))
         devices = self._healthy(_look(backend))
-        if isinstance(backend, CanInform):
-            for device, use in self._usable(devices):
-                told = arguments(backend, device, (use,))
-                document = backend.device_info(*told)
-                assert document is None or not flaw(document), f"{device.id}: {flaw(document)}"
-                assert backend.device_info(*told) == document, f"{device.id}: told differently the next time"
+        for device, use in self._usable(devices):
+            request = self._request([device], use)
+            document = backend.device_info(device, request)
+            assert document is None or not flaw(document), f"{device.id}: {flaw(document)}"
+            assert backend.device_info(device, request) == document, (
+                f"{device.id}: another document the next time"
+            )
 
     def test_its_labels_are_legal_and_do_not_change_with_health(self, tmp_path: Path) -> None:
         """Holds for backends that have ``labels``: pods are placed by them."""
         backend = self._made(self._machine(tmp_path))
         devices = _look(backend)
-        if isinstance(backend, CanLabel):
-            for offered in ({}, {device.id: {"example.com/one": 2} for device in devices}):
-                found = backend.labels(devices, offered)
-                _, wrong = sorted_out(found.items())
-                assert not wrong, f"labels() gives what can be no label: {wrong[0]}"
-                others = [replace(device, health=unhealthy("it is ill")) for device in reversed(devices)]
-                assert backend.labels(others, offered) == found, "labels() depends on health or on the order"
-            backend.labels([], {})
+        for offered in ({}, {device.id: {"example.com/one": 2} for device in devices}):
+            found = backend.labels(devices, offered)
+            _, wrong = sorted_out(found.items())
+            assert not wrong, f"labels() gives what can be no label: {wrong[0]}"
+            others = [replace(device, health=unhealthy("it failed")) for device in reversed(devices)]
+            assert backend.labels(others, offered) == found, "labels() depends on health or on the order"
+        backend.labels([], {})
 
     def test_its_event_source_starts_and_can_be_stopped(self, tmp_path: Path) -> None:
         """Holds for backends that have ``watch``: it neither fails at once nor resists its end."""
         backend = self._made(self._machine(tmp_path))
         _look(backend)
-        if isinstance(backend, CanWatch):
+        if overrides(self.backend, "watch"):
             try:
                 asyncio.run(_start_and_stop(backend))
             finally:
@@ -318,7 +329,7 @@ class BackendContract:
             (lambda: self._edits(backend, healthy), expected[1]),
         ]
         names = "discover() and allocate()"
-        if isinstance(backend, CanProbe):
+        if overrides(self.backend, "probe"):
             calls.append((partial(backend.probe, devices), backend.probe(devices)))
             names = "discover(), allocate() and probe()"
         findings: list[str] = []
@@ -341,7 +352,7 @@ class BackendContract:
             thread.join(30.0)
             assert not thread.is_alive(), f"{names} wait for each other"
             if thread is threads[1]:
-                enough.set()  # a probe may be dear: it need not have met the others so often
+                enough.set()  # a probe may be expensive: it need not have met the others so often
         assert not findings, f"{names} at the same time: {findings[0]}"
 
     def _machine(self, tmp_path: Path) -> Path:
@@ -384,11 +395,13 @@ class BackendContract:
             yield device, use
 
     def _edits(self, backend: Backend, devices: Sequence[Device], use: object = None) -> Edits:
-        given = self._uses() if use is None else (use,)
-        edits = backend.allocate(*arguments(backend, devices, given))
+        edits = backend.allocate(self._request(devices, self._uses()[0] if use is None else use))
         assert isinstance(edits, Edits), f"allocate() answered {type(edits).__name__}, not Edits"
         check_edits(edits, self.backend.name)
         return edits
+
+    def _request(self, devices: Sequence[Device], use: object) -> AllocateRequest:
+        return AllocateRequest(tuple(devices), use, "example.com/resource")
 
     def _check(self, devices: Sequence[Device]) -> None:
         for device in devices:
@@ -403,8 +416,7 @@ class BackendContract:
 
 def _look(backend: Backend) -> list[Device]:
     """As the core does at a resync: anything may have changed."""
-    if isinstance(backend, CanNotice):
-        backend.notice(Event())
+    backend.notice(Event())
     return list(backend.discover())
 
 
@@ -414,6 +426,12 @@ def _by_id(devices: Iterable[Device]) -> dict[str, Device]:
 
 def _paths(edits: Edits) -> set[str]:
     return {node.path for node in edits.nodes} | {mount.host_path for mount in edits.mounts}
+
+
+def _check_verdicts(verdicts: Mapping[str, Health], devices: Sequence[Device]) -> None:
+    assert verdicts.keys() <= _by_id(devices).keys(), "probe() names devices that do not exist"
+    for name, health in verdicts.items():
+        _check_health(name, health)
 
 
 def _check_health(device: str, health: Health) -> None:
@@ -440,7 +458,7 @@ def _dataclasses(hint: object) -> Iterator[object]:
         yield from _dataclasses(argument)
 
 
-async def _start_and_stop(backend: CanWatch) -> None:
+async def _start_and_stop(backend: Backend) -> None:
     async def follow() -> None:
         async for _ in backend.watch():
             pass

@@ -4,7 +4,7 @@
 
     @pytest.fixture
     def looking():
-        with Looking(MyCard) as looking:
+        with BackendFixture(MyCard) as looking:
             yield looking
 
 
@@ -17,13 +17,12 @@ What devhost itself makes of the devices is asked of a :class:`devhost.testing.n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from devhost.backend import Backend, Device, Event
-from devhost.backend.base import CanNotice
+from devhost.backend import AllocateRequest, Backend, Device, Event
 from devhost.discovery.runner import ServiceContext
 
 from .trees import Tree
@@ -80,9 +79,26 @@ class BackendFixture(Generic[B]):
             self._contexts.pop().close()
 
 
+def request(
+    backend: Backend,
+    devices: Iterable[Device],
+    options: object = None,
+    resource: str = "example.com/resource",
+) -> AllocateRequest:
+    """What the core calls ``allocate``, ``prepare`` and ``device_info`` with.
+
+    Args:
+        backend: the backend that is to be called.
+        devices: what the container gets.
+        options: a value of its ``ResourceOptions``; the one with all defaults if none is given.
+        resource: the name of the resource.
+    """
+    own = type(backend).ResourceOptions() if options is None else options
+    return AllocateRequest(tuple(devices), own, resource)
+
+
 def by_id(backend: Backend, *events: Event) -> dict[str, Device]:
-    """Every device there is now, after the backend has heard of the events."""
+    """Every device there is now, after the backend was notified of the events."""
     for event in events:
-        if isinstance(backend, CanNotice):
-            backend.notice(event)
+        backend.notice(event)
     return {device.id: device for device in backend.discover()}

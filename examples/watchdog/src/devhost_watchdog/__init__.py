@@ -1,12 +1,13 @@
 """Watchdog timers: chips that reset the machine unless a program feeds them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devhost.backend import (
     HEALTHY,
+    AllocateRequest,
     Attribute,
     Backend,
     Device,
@@ -47,8 +48,8 @@ class Watchdog(Backend):
         for entry in sorted((self.context.root / "sys/class/watchdog").glob("watchdog*")):
             yield self._device(entry)
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
-        nodes = [DeviceNode(str(device.attributes["devNode"])) for device in devices]
+    def allocate(self, request: AllocateRequest) -> Edits:
+        nodes = [DeviceNode(str(device.attributes["devNode"])) for device in request.devices]
         nodes[0] = replace(nodes[0], container_path=self.options.container_path)
         return Edits(nodes=tuple(nodes))
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from devhost.backend import (
+    AllocateRequest,
     AllocationError,
     Backend,
     Context,
@@ -26,7 +27,7 @@ from .allocation import edits, lack
 from .attributes import ATTRIBUTES
 from .discovery import FAMILIES, DflCards, Rest
 from .model import CanProbe, Family, Unit
-from .options import PLAIN, FpgaOptions, FpgaUse
+from .options import FpgaOptions, FpgaUse
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -107,26 +108,26 @@ class Fpga(Backend):
         ]
         return [*lacking, *self._dfl_cards.missing_drivers()]
 
-    def allocate(self, devices: Sequence[Device], use: FpgaUse = PLAIN) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """What a container needs to use these FPGAs.
 
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
-        units = self._of(devices)
+        units, use = self._of(request.devices), request.options
         if use.program is not None:
             for unit in units:
                 self._programmer.check(unit, use.program)
         return edits(self._sysfs, units, use, is_live=self._is_live)
 
-    def prepare(self, devices: Sequence[Device], use: FpgaUse = PLAIN) -> None:
+    def prepare(self, request: AllocateRequest) -> None:
         """Programs the regions that a container is about to use, where its resource says with what.
 
         Raises:
             AllocationError: they cannot be programmed.
         """
-        if use.program is not None:
-            self._programmer.program(self._of(devices), use.program)
+        if request.options.program is not None:
+            self._programmer.program(self._of(request.devices), request.options.program)
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """Which FPGAs are ill, by what is too dear for each look."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from devhost.backend import (
+    AllocateRequest,
     AllocationError,
     Backend,
     Context,
@@ -26,12 +27,10 @@ from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_ve
 from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
-from .options import NO_OPTIONS, GpuOptions, GpuResourceOptions, mps_entries
+from .options import GpuOptions, GpuResourceOptions, mps_entries
 from .vendor import ATTRIBUTES, CanLink, Card, ContainerRequest, MergedEvents, VendorBackend
 
 if TYPE_CHECKING:
-    from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
-
     from .nvidia.allocation import MpsServers
 
 
@@ -118,26 +117,17 @@ class Gpu(Backend):
         """The GPUs without a driver of their vendor, as of the last scan."""
         return self._missing
 
-    def allocate(
-        self,
-        devices: Sequence[Device],
-        use: GpuResourceOptions = NO_OPTIONS,
-        shares: Mapping[str, Fraction] = {},
-    ) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """What a container needs to use these cards.
-
-        Args:
-            use: what the entry of the resource says.
-            shares: how much of each card the container requests, by id; all of a card that is missing here.
 
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
         own: dict[str, list[Card]] = {}
-        for device in devices:
+        for device in request.devices:
             card = self._card(device)
             own.setdefault(card.vendor, []).append(card)
-        asked = ContainerRequest(self.options, self._sysfs, use, shares)
+        asked = ContainerRequest(self.options, self._sysfs, request.options, request.shares)
         return Edits.merge(self._vendors[vendor].edits(cards, asked) for vendor, cards in own.items())
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:

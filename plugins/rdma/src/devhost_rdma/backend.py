@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from devhost.backend import (
+    AllocateRequest,
     AllocationError,
     Backend,
     Context,
@@ -136,7 +137,7 @@ class Rdma(Backend):
         """Adapters without an RDMA device because a driver or module is missing, as of the last look."""
         return self._missing
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """The nodes of all RDMA devices of these functions, and variables with their names.
 
         Raises:
@@ -146,7 +147,7 @@ class Rdma(Backend):
         nodes: dict[str, bool] = {}
         names: dict[str, None] = {}
         rdma_cm_needed = False
-        for device in devices:
+        for device in request.devices:
             place = self._places.get(device.id)
             found, own = read_place(self._sysfs, place) if place else ([], [])
             if not found:

@@ -7,6 +7,7 @@ from devhost_rdma.netlink import NetnsMode, RdmaCore
 from devhost_rdma.options import RdmaOptions
 
 from devhost.backend import Context, Device
+from devhost.testing.fixtures import request
 
 
 class Core(RdmaCore):
@@ -32,7 +33,7 @@ class Exclusive(Rdma):
 
 def nodes(backend: Rdma, *devices: Device) -> str:
     """What a container gets, by name, in the order of the alphabet."""
-    edits = backend.allocate(devices)
+    edits = backend.allocate(request(backend, devices))
     assert {node.permissions for node in edits.nodes} == {"rw"}
     assert all(node.path.startswith("/dev/infiniband/") and not node.container_path for node in edits.nodes)
     return " ".join(sorted(node.path.rpartition("/")[2] for node in edits.nodes))

@@ -11,7 +11,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from devhost.backend import AllocationError, Backend, Context, Device, Edits, Event, Health, unhealthy
+from devhost.backend import (
+    AllocateRequest,
+    AllocationError,
+    Backend,
+    Context,
+    Device,
+    Edits,
+    Event,
+    Health,
+    unhealthy,
+)
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .allocation import document, edits, group_node
@@ -21,7 +31,7 @@ from .health import Lacks, Readiness, verdict
 from .in_use import in_use
 from .model import Facts, Function, Interface, Kind, Look
 from .network import Network
-from .options import PLAIN, SriovOptions, SriovUse
+from .options import SriovOptions, SriovUse
 from .pci_bus import Bus
 from .provisioning import Ownership, Provisioner
 from .scan import Scan
@@ -112,15 +122,16 @@ class Sriov(Backend):
         self._look = look
         return [device for _, device in self._made.values()]
 
-    def allocate(self, devices: Sequence[Device], use: SriovUse = PLAIN) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """What a container needs to use these functions.
 
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
-        return edits(self._sysfs, [self._basis(device).function for device in devices], use)
+        functions = [self._basis(device).function for device in request.devices]
+        return edits(self._sysfs, functions, request.options)
 
-    def device_info(self, device: Device, use: SriovUse = PLAIN) -> Mapping[str, object] | None:
+    def device_info(self, device: Device, request: AllocateRequest) -> Mapping[str, object] | None:
         """What network plugins are told of a function.
 
         Raises:
@@ -128,7 +139,7 @@ class Sriov(Backend):
         """
         basis = self._basis(device)
         representor = basis.facts.representor or (basis.representor.name if basis.representor else "")
-        return document(self._sysfs, basis.function, representor, use)
+        return document(self._sysfs, basis.function, representor, request.options)
 
     def provision(self) -> None:
         """Makes, binds and removes virtual functions as the options say.

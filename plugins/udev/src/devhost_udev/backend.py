@@ -5,7 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from devhost.backend import AllocationError, Backend, Context, Device, DeviceNode, Edits, Event
+from devhost.backend import (
+    AllocateRequest,
+    AllocationError,
+    Backend,
+    Context,
+    Device,
+    DeviceNode,
+    Edits,
+    Event,
+)
 from devhost.backend.sysfs import natural, prefix_of
 
 from .allocation import also_at, to_kubevirt
@@ -14,8 +23,6 @@ from .groups import Assembled, Groups
 from .options import UdevOptions, Use
 from .scan import Record, Scan
 from .watch import node_events
-
-_USE = Use()
 
 
 class Udev(Backend):
@@ -71,7 +78,7 @@ class Udev(Backend):
                 self.context.log.warning("devices withheld: %s is common to %s", name, ", ".join(nodes))
         self._disputed = disputed
 
-    def allocate(self, devices: Sequence[Device], use: Use = _USE) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         """The nodes of these devices, readable and writable, and whatever their groups add.
 
         A variable that several groups set is joined with commas where its values differ. ``{index}`` in a
@@ -81,6 +88,7 @@ class Udev(Backend):
             AllocationError: a required node or mount is missing, a group has none of a member's nodes, or
                 KubeVirt cannot be given a node.
         """
+        devices = request.devices
         ranked = sorted(
             devices, key=lambda device: (natural(str(device.attributes.get("devNode"))), device.id)
         )
@@ -94,7 +102,7 @@ class Udev(Backend):
                 values.setdefault(name, {})[value] = None
         merged = Edits.merge(parts)
         env = {name: ",".join(each) for name, each in values.items()}
-        if use.kubevirt:
+        if request.options.kubevirt:
             env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural))
         return Edits(merged.nodes, merged.mounts, env)
 
