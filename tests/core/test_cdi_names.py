@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.injector import CdiInjection
 from devhost.allocation.inventory import GRACE, Inventory
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.backend import Backend, Device, DeviceNode, Edits, NoOptions
+from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.model import HEALTHY, Holder
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.plan import Offer, units
@@ -41,9 +41,9 @@ class Scene:
             def discover(self) -> list[Device]:
                 return []
 
-            def allocate(self, devices: Sequence[Device]) -> Edits:
-                scene.asked.append([device.id for device in devices])
-                return Edits(nodes=tuple(DeviceNode(f"/dev/{device.id}") for device in devices))
+            def allocate(self, request: AllocateRequest) -> Edits:
+                scene.asked.append([device.id for device in request.devices])
+                return Edits(nodes=tuple(DeviceNode(f"/dev/{device.id}") for device in request.devices))
 
         self.runner = BackendRunner(Card, NoOptions(), Path("/"))
         self.allocations = Allocations(lambda: self.now)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from devhost.backend import Backend, Device, Edits, Event
+from devhost.backend import AllocateRequest, Backend, Device, Edits, Event
 from devhost.backend.errors import BackendTimeout
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.manager import BackendManager
@@ -31,7 +31,7 @@ class Waiting(Backend):
     def discover(self) -> Sequence[Device]:
         return [Device("d0")]
 
-    def allocate(self, devices: Sequence[Device]) -> Edits:
+    def allocate(self, request: AllocateRequest) -> Edits:
         return Edits()
 
     async def watch(self) -> AsyncIterator[Event]:
