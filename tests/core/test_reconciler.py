@@ -314,6 +314,24 @@ async def test_passes_that_follow_each_other_leave_the_loop_to_others(work: Work
     assert len(work.ran) > 1
 
 
+def test_a_wake_while_no_loop_is_running_counts() -> None:
+    ran: list[bool] = []
+
+    async def work() -> None:
+        ran.append(True)
+
+    reconciler = Reconciler(work, first=None)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(reconciler.run())
+        runner.run(asyncio.sleep(0))
+        reconciler.wake()
+        for _ in range(5):
+            runner.run(asyncio.sleep(0))
+        assert ran == [True]
+        task.cancel()
+
+
 def test_without_a_clock_it_keeps_the_time_of_the_loop(virtual) -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
@@ -44,11 +45,17 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The clock of the event loop that is running when it is asked."""
+    """The clock of the event loop that is running when it is asked.
+
+    A wake may come while none is running: then it is ``time.monotonic``, which is what event loops go by.
+    """
 
     def time(self) -> float:
         """Monotonic seconds."""
-        return asyncio.get_running_loop().time()
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return time.monotonic()
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
         """Calls ``callback`` in the event loop at ``when``."""
