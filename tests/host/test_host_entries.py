@@ -60,8 +60,8 @@ async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig,
         ]
 
 
-async def test_of_two_entries_with_one_name_each_is_logged(rig, kubelet, records):
-    line = f"name: {TOY}, backend: toy, where: {{model: nothing-%s}}"
+async def test_of_two_entries_with_one_template_each_is_logged(rig, kubelet, records):
+    line = "name: 'example.com/toy-{model}', backend: toy, where: {model: nothing-%s}"
     rig.write(line % 1, line % 2)
     async with rig.running():
         await rig.until(lambda: len(records.of("entry has no devices")) >= 2)
