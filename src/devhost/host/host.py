@@ -48,9 +48,9 @@ from . import startup_signals
 from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import News, Present
-from .replan import plan_devices
 from .service import ResourceService
 from .shortages import Shortages
+from .survey import plan_devices
 
 log = get(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.allocations import Allocations, Found, Listing
 from devhost.backend.model import Device, Health, Holder
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
@@ -16,12 +16,11 @@ from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
-from devhost.planning.plan import Plan
+from devhost.planning.plan import Plan, make_plan
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
 from .entries import Standing, Standings
-from .replan import plan_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +91,19 @@ async def survey(
 async def _ask(discovery: Scanner) -> None:
     await discovery.look_once()
     await discovery.probe_once()
+
+
+def plan_devices(found: Found, settings: Settings, allocations: Allocations) -> Plan:
+    """Makes the plan, and makes it again while it shows that containers hold more than was known.
+
+    Args:
+        found: every device of every backend.
+        settings: the whole configuration.
+        allocations: what containers hold; they learn from the plan.
+    """
+    devices = {backend: tuple(known.values()) for backend, known in found.items()}
+    allocations.observe(found, settings)
+    plan = make_plan(devices, settings, allocations.held())
+    while allocations.learn(plan):
+        plan = make_plan(devices, settings, allocations.held())
+    return plan
