@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conformance_node import TOY, WAIT
 
-from devhost.host import host
+from devhost.host.timing import NODE
 from devhost.telemetry import watchdog
 from devhost.testing.kubelet import events as ev
 
@@ -53,7 +53,8 @@ PROGRAM = """
 import asyncio, functools, pathlib, sys
 from devhost.telemetry import log
 log.configure("json")
-from devhost import daemon, watchdog
+from devhost.host import daemon
+from devhost.telemetry import watchdog
 daemon.Watchdog = functools.partial(watchdog.Watchdog, stall=2.0, tick=0.1)
 config, kubelet, root, status = map(pathlib.Path, sys.argv[1:])
 asyncio.run(daemon.serve(daemon.Options(config, kubelet, root, status_socket=status)))
@@ -109,7 +110,7 @@ async def ended(process: subprocess.Popen[str]) -> int:
 
 @pytest.mark.conformance(40)
 async def test_sigterm_ends_the_streams_unlinks_our_sockets_and_keeps_the_count(kubelet, node):
-    assert host.SHUTDOWN < 5
+    assert NODE.leave < 5
     with node.running() as process:
         await served(kubelet, 2)
         before = kubelet.socket.stat().st_ino
