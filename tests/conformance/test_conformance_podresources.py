@@ -100,7 +100,7 @@ async def test_a_device_held_since_before_devhost_started_stays_when_it_vanishes
 async def test_who_holds_what_is_unknown_and_nothing_is_released_while_the_kubelet_does_not_tell(
     rig, kubelet, devices, fault, monkeypatch
 ):
-    monkeypatch.setattr("devhost.kubelet.podresources.DEADLINE", 0.2)
+    rig.hurry(list_pods=0.2)
     monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
     kubelet.faults.inject(Point.POD_RESOURCES, fault, times=None)
     rig.write(TOY_LINE)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conformance_node import TOY, WAIT
 
-from devhost.host import host
+from devhost.host.timing import NODE
 from devhost.telemetry import watchdog
 from devhost.testing.kubelet import events as ev
 
@@ -110,7 +110,7 @@ async def ended(process: subprocess.Popen[str]) -> int:
 
 @pytest.mark.conformance(40)
 async def test_sigterm_ends_the_streams_unlinks_our_sockets_and_keeps_the_count(kubelet, node):
-    assert host.SHUTDOWN < 5
+    assert NODE.leave < 5
     with node.running() as process:
         await served(kubelet, 2)
         before = kubelet.socket.stat().st_ino

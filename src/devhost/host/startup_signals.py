@@ -1,8 +1,7 @@
 """Signals that come while ``devhost run`` still starts: none of them takes its default action.
 
 Importing the host and its backends takes a few tenths of a second. A SIGHUP then asks for the newest
-configuration and not for the end of the process, and a stop is as orderly as later, for nothing is
-served yet.
+configuration, not for the end of the process. A stop needs no order yet: nothing is served.
 Imports nothing that takes time.
 """
 
