@@ -15,7 +15,7 @@ from devhost.testing.fixtures import BackendFixture
 sys.path.append(str(Path(__file__).parent / "machines"))
 
 if TYPE_CHECKING:
-    from fpga_desk import Faults
+    from fpga_backend import Faults
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def looking() -> Iterator[BackendFixture[Fpga]]:
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Errors of drivers, which plain files cannot have."""
-    from fpga_desk import Faults
+    from fpga_backend import Faults
 
     made = Faults()
     monkeypatch.setattr("devhost_fpga.model.os", made)

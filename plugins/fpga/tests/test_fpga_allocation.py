@@ -11,7 +11,7 @@ from devhost_fpga.allocation import node
 from devhost_fpga.backend import Fpga
 from devhost_fpga.dfl import Dfl
 from devhost_fpga.options import FpgaUse
-from fpga_desk import ill
+from fpga_backend import ill
 from fpga_tree import NLB, FpgaTree
 
 from devhost.backend import AllocationError, Edits

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
-from fpga_desk import Faults, ill
+from fpga_backend import Faults, ill
 from fpga_tree import ARRIA, NLB, ONES, OTHER, STRATIX, FpgaTree
 
 from devhost.testing.fixtures import BackendFixture, by_id, request

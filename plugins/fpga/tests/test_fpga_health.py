@@ -8,8 +8,8 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
-from devhost_fpga.dfl import DFL_LAYOUT, EngineUnits
-from fpga_desk import Faults, ill
+from devhost_fpga.dfl import DFL_LAYOUT, EngineFamily
+from fpga_backend import Faults, ill
 from fpga_tree import ARRIA, NLB, ONES, OTHER, FpgaTree
 
 from devhost.backend.sysfs import Sysfs
@@ -275,7 +275,7 @@ def test_a_port_whose_programming_failed_is_ill_and_not_busy_for_ever(
 def test_a_port_that_stays_busy_longer_than_any_programming_is_ill(tree: FpgaTree, faults: Faults) -> None:
     """As one whose reset was never acknowledged, which the driver does not end."""
     now = [0.0]
-    family = EngineUnits(Sysfs(tree.root), DFL_LAYOUT, lambda: now[0])
+    family = EngineFamily(Sysfs(tree.root), DFL_LAYOUT, lambda: now[0])
 
     def look() -> dict[str, tuple[str, object]]:
         devices = [unit.device for unit in family.scan()]

@@ -11,7 +11,7 @@ import fpga_xrt
 import pytest
 from devhost_fpga.managers import Managers
 from devhost_fpga.model import Interface
-from fpga_desk import Faults
+from fpga_backend import Faults
 from fpga_kernel import KernelTree
 
 from devhost.backend import AllocationError

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from devhost_fpga.programming.child import DFL_REQUEST, OPAE_REQUEST, carry_out
 from devhost_fpga.programming.loader import Unkillable, Verdict, judge, run
-from fpga_programming_desk import gbs
+from fpga_programming import gbs
 
 from devhost.backend.process import kill_group
 

@@ -10,17 +10,17 @@ import pytest
 from devhost_fpga.options import Program
 from devhost_fpga.programming import bitstream as files
 from devhost_fpga.programming.bitstream import OPENCL, opened
-from fpga_programming_desk import AFU, BITSTREAM, INTERFACE, OTHER_INTERFACE, Desk, desk, gbs
+from fpga_programming import AFU, BITSTREAM, INTERFACE, OTHER_INTERFACE, Machine, gbs, machine
 
 from devhost.backend import AllocationError
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Desk:
-    return desk(tmp_path)
+def node(tmp_path: Path) -> Machine:
+    return machine(tmp_path)
 
 
-def why(node: Desk, program: Program) -> str:
+def why(node: Machine, program: Program) -> str:
     """What is said of a file that is refused."""
     with pytest.raises(AllocationError) as caught, opened(str(node.root), program):
         pass
@@ -29,7 +29,7 @@ def why(node: Desk, program: Program) -> str:
     return caught.value.message
 
 
-def test_a_gbs_file_tells_its_ids_and_where_its_image_begins(node: Desk) -> None:
+def test_a_gbs_file_tells_its_ids_and_where_its_image_begins(node: Machine) -> None:
     upper = "69528DB6-EB31-577A-8C36-68F9FAA081F6"
     content = gbs(upper, AFU, b"\x00\x01\x02")
     with opened(str(node.root), node.put(content)) as image:
@@ -39,7 +39,7 @@ def test_a_gbs_file_tells_its_ids_and_where_its_image_begins(node: Desk) -> None
         assert image.size == len(content)
 
 
-def test_metadata_padded_with_zeros_is_read(node: Desk) -> None:
+def test_metadata_padded_with_zeros_is_read(node: Machine) -> None:
     content = gbs()
     length = int.from_bytes(content[16:20], "little")
     padded = content[:16] + (length + 3).to_bytes(4, "little") + content[20 : 20 + length] + b"\0\0\0image"
@@ -47,13 +47,13 @@ def test_metadata_padded_with_zeros_is_read(node: Desk) -> None:
         assert image.afu_id == AFU
 
 
-def test_a_raw_image_has_the_ids_that_the_resource_says(node: Desk) -> None:
+def test_a_raw_image_has_the_ids_that_the_resource_says(node: Machine) -> None:
     program = replace(node.put(b"\x00" * 64, "/srv/x.rbf"), interface_id=INTERFACE, afu_id=AFU)
     with opened(str(node.root), program) as image:
         assert (image.interface_id, image.afu_id, image.head) == (INTERFACE, AFU, b"")
 
 
-def test_the_file_is_closed_whatever_happens(node: Desk) -> None:
+def test_the_file_is_closed_whatever_happens(node: Machine) -> None:
     before = len(os.listdir("/proc/self/fd"))
     why(node, node.put(b""))
     with opened(str(node.root), node.put(gbs())):
@@ -61,11 +61,11 @@ def test_the_file_is_closed_whatever_happens(node: Desk) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_missing_file_is_named(node: Desk) -> None:
+def test_a_missing_file_is_named(node: Machine) -> None:
     assert why(node, Program(Path("/srv/none.gbs"))) == "/srv/none.gbs does not exist on the node"
 
 
-def test_a_file_that_may_not_be_read_says_so(node: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_says_so(node: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     program = node.put(gbs())
 
     def refuse(path: str, flags: int) -> int:
@@ -75,7 +75,7 @@ def test_a_file_that_may_not_be_read_says_so(node: Desk, monkeypatch: pytest.Mon
     assert why(node, program).endswith("cannot be read: Permission denied")
 
 
-def test_a_file_that_breaks_while_it_is_read_says_so(node: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_breaks_while_it_is_read_says_so(node: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     program = node.put(gbs())
 
     def fail(*_: object) -> bytes:
@@ -86,7 +86,7 @@ def test_a_file_that_breaks_while_it_is_read_says_so(node: Desk, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe"])
-def test_what_is_no_regular_file_is_refused_and_does_not_block(node: Desk, kind: str) -> None:
+def test_what_is_no_regular_file_is_refused_and_does_not_block(node: Machine, kind: str) -> None:
     place = node.root / "srv/x.gbs"
     place.parent.mkdir()
     if kind == "directory":
@@ -96,7 +96,7 @@ def test_what_is_no_regular_file_is_refused_and_does_not_block(node: Desk, kind:
     assert "is not a regular file" in why(node, Program(Path("/srv/x.gbs")))
 
 
-def test_a_file_that_others_can_change_is_refused_with_its_path_on_the_node(node: Desk) -> None:
+def test_a_file_that_others_can_change_is_refused_with_its_path_on_the_node(node: Machine) -> None:
     program = node.put(gbs())
     for mode, whom in ((0o666, "its group and others"), (0o664, "its group")):
         (node.root / BITSTREAM[1:]).chmod(mode)
@@ -105,7 +105,7 @@ def test_a_file_that_others_can_change_is_refused_with_its_path_on_the_node(node
         )
 
 
-def test_a_file_in_a_directory_that_others_can_write_to_is_refused(node: Desk) -> None:
+def test_a_file_in_a_directory_that_others_can_write_to_is_refused(node: Machine) -> None:
     """They could put another file in its place."""
     program = node.put(gbs())
     (node.root / "srv").chmod(0o775)
@@ -116,7 +116,7 @@ def test_a_file_in_a_directory_that_others_can_write_to_is_refused(node: Desk) -
 
 
 def test_a_link_is_followed_on_the_node_and_not_out_of_it(
-    node: Desk, tmp_path_factory: pytest.TempPathFactory
+    node: Machine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     node.put(gbs())
     inside, outside = node.root / "srv/inside.gbs", node.root / "srv/outside.gbs"
@@ -131,7 +131,7 @@ def test_a_link_is_followed_on_the_node_and_not_out_of_it(
 
 
 def test_an_empty_file_and_one_that_is_too_large_are_refused(
-    node: Desk, monkeypatch: pytest.MonkeyPatch
+    node: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert why(node, node.put(b"")).endswith("is empty")
     monkeypatch.setattr(files, "LARGEST", 10)
@@ -139,11 +139,11 @@ def test_an_empty_file_and_one_that_is_too_large_are_refused(
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 19, 20, 100, len(gbs(image=b""))])
-def test_a_truncated_gbs_file_is_refused_wherever_it_ends(node: Desk, length: int) -> None:
+def test_a_truncated_gbs_file_is_refused_wherever_it_ends(node: Machine, length: int) -> None:
     assert "truncated" in why(node, node.put(gbs()[:length]))
 
 
-def test_a_file_called_gbs_that_is_none_is_refused(node: Desk) -> None:
+def test_a_file_called_gbs_that_is_none_is_refused(node: Machine) -> None:
     assert "is no GBS file" in why(node, node.put(b"\x00" * 4096))
 
 
@@ -170,12 +170,12 @@ def damaged(text: bytes, length: int | None = None) -> bytes:
         gbs(afu=""),
     ],
 )
-def test_damaged_metadata_is_refused(node: Desk, content: bytes) -> None:
+def test_damaged_metadata_is_refused(node: Machine, content: bytes) -> None:
     assert "damaged" in why(node, node.put(content))
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_an_image_with_another_number_of_accelerators_is_refused(node: Desk, number: int) -> None:
+def test_an_image_with_another_number_of_accelerators_is_refused(node: Machine, number: int) -> None:
     image = {"interface-uuid": INTERFACE, "accelerator-clusters": [{"accelerator-type-uuid": AFU}] * number}
     assert f"names {number} accelerators" in why(node, node.put(gbs(**{"afu-image": image})))
 
@@ -189,15 +189,15 @@ def test_an_image_with_another_number_of_accelerators_is_refused(node: Desk, num
         (b"\x1f\x8b\x08", "unpack"),
     ],
 )
-def test_other_kinds_of_files_are_refused_by_their_beginning(node: Desk, start: bytes, words: str) -> None:
+def test_other_kinds_of_files_are_refused_by_their_beginning(node: Machine, start: bytes, words: str) -> None:
     assert words in why(node, node.put(start + b"\0" * 100, "/srv/x.bin"))
 
 
-def test_opencl_images_are_refused_for_their_id_tells_nothing(node: Desk) -> None:
+def test_opencl_images_are_refused_for_their_id_tells_nothing(node: Machine) -> None:
     assert "OpenCL" in why(node, node.put(gbs(afu=OPENCL)))
 
 
-def test_what_the_resource_says_must_be_what_the_file_says(node: Desk) -> None:
+def test_what_the_resource_says_must_be_what_the_file_says(node: Machine) -> None:
     program = node.put(gbs())
     message = why(node, replace(program, interface_id=OTHER_INTERFACE))
     assert INTERFACE in message and OTHER_INTERFACE in message

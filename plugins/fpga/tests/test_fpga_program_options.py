@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from devhost_fpga.options import Program
-from fpga_programming_desk import AFU, INTERFACE
+from fpga_programming import AFU, INTERFACE
 
 from devhost.backend import OptionError
 

@@ -15,16 +15,16 @@ from devhost_fpga.model import Kind, Unit
 from devhost_fpga.options import Program
 from devhost_fpga.programming.loader import Unkillable, Verdict
 from devhost_fpga.programming.programmer import PATIENCE
-from fpga_programming_desk import (
+from fpga_programming import (
     AFU,
     BITSTREAM,
     ENGINE,
     INTERFACE,
     OLD_AFU,
     OTHER_INTERFACE,
-    Desk,
-    desk,
+    Machine,
     gbs,
+    machine,
     show,
 )
 
@@ -35,16 +35,16 @@ CORE_DEADLINE = 25.0
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> Desk:
-    return desk(tmp_path)
+def card(tmp_path: Path) -> Machine:
+    return machine(tmp_path)
 
 
 @pytest.fixture
-def two_ports(tmp_path: Path) -> Desk:
-    return desk(tmp_path, ports=2)
+def two_ports(tmp_path: Path) -> Machine:
+    return machine(tmp_path, ports=2)
 
 
-def refusal(card: Desk, program: Program, *units: Unit) -> str:
+def refusal(card: Machine, program: Program, *units: Unit) -> str:
     """What is said when programming is refused, one sentence as the pod shows it."""
     with pytest.raises(AllocationError) as caught:
         card.programmer.program(units or (card.region(),), program)
@@ -58,7 +58,7 @@ def refusal(card: Desk, program: Program, *units: Unit) -> str:
 # what happens
 
 
-def test_a_region_gets_the_image_of_its_resource_and_shows_its_id(card: Desk) -> None:
+def test_a_region_gets_the_image_of_its_resource_and_shows_its_id(card: Machine) -> None:
     content = gbs(image=b"image")
     card.programmer.program([card.region()], card.put(content))
     [request] = card.kernel.requests
@@ -69,52 +69,52 @@ def test_a_region_gets_the_image_of_its_resource_and_shows_its_id(card: Desk) ->
     assert request["size"] == len(content)
 
 
-def test_opae_is_asked_through_its_own_request(card: Desk) -> None:
+def test_opae_is_asked_through_its_own_request(card: Machine) -> None:
     unit = card.region()
     slots = tuple(replace(slot, interface=type(slot.interface).OPAE) for slot in unit.slots)
     card.programmer.program([replace(unit, slots=slots)], card.put(gbs()))
     assert card.kernel.requests[0]["do"] == "opae"
 
 
-def test_a_container_restart_programs_nothing(card: Desk) -> None:
+def test_a_container_restart_programs_nothing(card: Machine) -> None:
     program = card.put(gbs())
     card.programmer.program([card.region()], program)
     card.programmer.program([card.region()], program)
     assert card.kernel.ports == [0]
 
 
-def test_a_region_that_holds_the_image_is_left_alone_whoever_uses_it(card: Desk) -> None:
+def test_a_region_that_holds_the_image_is_left_alone_whoever_uses_it(card: Machine) -> None:
     show(card.root, 0, AFU)
     card.held = None
     card.programmer.program([card.region()], card.put(gbs()))
     assert card.kernel.requests == []
 
 
-def test_a_restart_does_not_need_the_file_where_the_resource_says_its_id(card: Desk) -> None:
+def test_a_restart_does_not_need_the_file_where_the_resource_says_its_id(card: Machine) -> None:
     show(card.root, 0, AFU)
     card.programmer.program([card.region()], Program(Path("/srv/gone.gbs"), afu_id=AFU))
     assert card.kernel.requests == []
 
 
-def test_every_port_of_a_region_is_programmed(two_ports: Desk) -> None:
+def test_every_port_of_a_region_is_programmed(two_ports: Machine) -> None:
     two_ports.programmer.program([two_ports.region(2)], two_ports.put(gbs()))
     assert two_ports.kernel.ports == [0, 1]
 
 
-def test_only_the_ports_that_lack_the_image_are_programmed(two_ports: Desk) -> None:
+def test_only_the_ports_that_lack_the_image_are_programmed(two_ports: Machine) -> None:
     show(two_ports.root, 0, AFU)
     two_ports.programmer.program([two_ports.region(2)], two_ports.put(gbs()))
     assert two_ports.kernel.ports == [1]
 
 
-def test_several_devices_of_one_container_are_programmed_though_each_holds_a_part(two_ports: Desk) -> None:
+def test_several_devices_of_one_container_are_programmed_though_each_holds_a_part(two_ports: Machine) -> None:
     units = [two_ports.af(0), two_ports.af(1)]
     two_ports.held = {claim for unit in units for claim in unit.device.claims}
     two_ports.programmer.program(units, two_ports.put(gbs()))
     assert two_ports.kernel.ports == [0, 1]
 
 
-def test_a_raw_image_is_programmed_where_the_resource_says_its_ids(card: Desk) -> None:
+def test_a_raw_image_is_programmed_where_the_resource_says_its_ids(card: Machine) -> None:
     program = replace(card.put(b"\0" * 99, "/srv/x.rbf"), interface_id=INTERFACE, afu_id=AFU)
     card.programmer.program([card.region()], program)
     assert card.kernel.requests[0]["head"] == ""
@@ -123,7 +123,7 @@ def test_a_raw_image_is_programmed_where_the_resource_says_its_ids(card: Desk) -
 # what is refused before anything is touched
 
 
-def test_interface_ids_that_differ_are_refused_at_allocate_and_again_when_programming(card: Desk) -> None:
+def test_interface_ids_that_differ_are_refused_at_allocate_and_again_when_programming(card: Machine) -> None:
     program, unit = card.put(gbs()), card.region(interface=OTHER_INTERFACE)
     with pytest.raises(AllocationError) as caught:
         card.programmer.check(unit, program)
@@ -132,33 +132,33 @@ def test_interface_ids_that_differ_are_refused_at_allocate_and_again_when_progra
     assert card.kernel.requests == []
 
 
-def test_a_region_whose_interface_is_not_known_is_not_programmed(card: Desk) -> None:
+def test_a_region_whose_interface_is_not_known_is_not_programmed(card: Machine) -> None:
     assert "is not known" in refusal(card, card.put(gbs()), card.region(interface=""))
     assert card.kernel.requests == []
 
 
 @pytest.mark.parametrize("missing", ["interface_id", "afu_id"])
-def test_a_raw_image_without_ids_is_refused_at_allocate(card: Desk, missing: str) -> None:
+def test_a_raw_image_without_ids_is_refused_at_allocate(card: Machine, missing: str) -> None:
     ids = {"interface_id": INTERFACE, "afu_id": AFU} | {missing: ""}
     program = replace(card.put(b"\0" * 99, "/srv/x.rbf"), **ids)
     with pytest.raises(AllocationError, match="interfaceId"):
         card.programmer.check(card.region(), program)
 
 
-def test_check_accepts_what_fits_and_touches_nothing(card: Desk) -> None:
+def test_check_accepts_what_fits_and_touches_nothing(card: Machine) -> None:
     card.held = None
     card.programmer.check(card.region(), card.put(gbs()))
     assert card.kernel.requests == []
 
 
-def test_check_names_a_missing_file(card: Desk) -> None:
+def test_check_names_a_missing_file(card: Machine) -> None:
     with pytest.raises(AllocationError, match=r"/srv/none\.gbs does not exist on the node"):
         card.programmer.check(card.region(), Program(Path("/srv/none.gbs")))
 
 
 @pytest.mark.parametrize(("kind", "words"), [(Kind.CARD, "XRT programs"), (Kind.REGION, "gives no way")])
 def test_a_device_that_cannot_be_programmed_is_refused_in_clear_words(
-    card: Desk, kind: Kind, words: str
+    card: Machine, kind: Kind, words: str
 ) -> None:
     unit = Unit(Device("0000:65:00.1", {"kind": kind.value}))
     with pytest.raises(AllocationError, match=words):
@@ -166,13 +166,13 @@ def test_a_device_that_cannot_be_programmed_is_refused_in_clear_words(
     assert words in refusal(card, card.put(gbs()), unit)
 
 
-def test_a_port_whose_engine_belongs_to_another_function_is_refused(card: Desk) -> None:
+def test_a_port_whose_engine_belongs_to_another_function_is_refused(card: Machine) -> None:
     unit = card.region()
     unit = replace(unit, slots=(replace(unit.slots[0], engine=""),))
     assert "virtual function" in refusal(card, card.put(gbs()), unit)
 
 
-def test_a_port_whose_id_nothing_shows_is_refused(card: Desk) -> None:
+def test_a_port_whose_id_nothing_shows_is_refused(card: Machine) -> None:
     unit = card.region()
     unit = replace(unit, slots=(replace(unit.slots[0], function=""),))
     assert "nothing shows the AFU id" in refusal(card, card.put(gbs()), unit)
@@ -185,7 +185,7 @@ def test_a_port_whose_id_nothing_shows_is_refused(card: Desk) -> None:
     "claim", ["fpga:0000:3b:00.0/port1", "fpga:0000:3b:00.0/dfl-port.7", "fpga:0000:3b:00.0"]
 )
 def test_nothing_is_programmed_while_another_container_holds_a_part_of_the_fpga(
-    two_ports: Desk, claim: str
+    two_ports: Machine, claim: str
 ) -> None:
     unit = two_ports.af(0)
     two_ports.held = {*unit.device.claims, claim}
@@ -193,7 +193,7 @@ def test_nothing_is_programmed_while_another_container_holds_a_part_of_the_fpga(
     assert two_ports.kernel.requests == []
 
 
-def test_what_others_hold_of_other_hardware_does_not_matter(card: Desk) -> None:
+def test_what_others_hold_of_other_hardware_does_not_matter(card: Machine) -> None:
     unit = card.region()
     card.held = {
         *unit.device.claims,
@@ -205,13 +205,13 @@ def test_what_others_hold_of_other_hardware_does_not_matter(card: Desk) -> None:
     assert card.kernel.ports == [0]
 
 
-def test_nothing_is_programmed_while_it_is_not_known_who_holds_what(card: Desk) -> None:
+def test_nothing_is_programmed_while_it_is_not_known_who_holds_what(card: Machine) -> None:
     card.held = None
     assert "not yet known" in refusal(card, card.put(gbs()))
     assert card.kernel.requests == []
 
 
-def test_holders_are_asked_again_before_each_port(two_ports: Desk) -> None:
+def test_holders_are_asked_again_before_each_port(two_ports: Machine) -> None:
     unit = two_ports.region(2)
     two_ports.held = set(unit.device.claims)
     two_ports.kernel.meanwhile = lambda: (two_ports.held or set()).add("fpga:0000:3b:00.0/port9")
@@ -254,21 +254,21 @@ def test_holders_are_asked_again_before_each_port(two_ports: Desk) -> None:
         (Verdict("crash", text="signal SIGKILL"), "ended unexpectedly: signal SIGKILL"),
     ],
 )
-def test_each_failure_is_told_in_words(card: Desk, verdict: Verdict, words: str) -> None:
+def test_each_failure_is_told_in_words(card: Machine, verdict: Verdict, words: str) -> None:
     card.kernel.verdicts[0] = verdict
     assert words in refusal(card, card.put(gbs()))
     card.kernel.verdicts.clear()
     card.programmer.program([card.region()], card.put(gbs()))  # and the next try is as good as any
 
 
-def test_an_error_of_the_hardware_comes_with_what_its_manager_reports(card: Desk) -> None:
+def test_an_error_of_the_hardware_comes_with_what_its_manager_reports(card: Machine) -> None:
     status = card.root / ENGINE[1:] / "dfl-fme-mgr.0/fpga_manager/fpga1/status"
     status.write_text("reconfig CRC error\nreconfig incompatible image\n")
     card.kernel.verdicts[0] = Verdict("program", errno.EIO)
     assert "(reconfig CRC error, reconfig incompatible image)" in refusal(card, card.put(gbs()))
 
 
-def test_a_failure_in_the_second_port_says_that_the_first_is_programmed(two_ports: Desk) -> None:
+def test_a_failure_in_the_second_port_says_that_the_first_is_programmed(two_ports: Machine) -> None:
     two_ports.kernel.verdicts[1] = Verdict("program", errno.EIO)
     program, unit = two_ports.put(gbs()), two_ports.region(2)
     message = refusal(two_ports, program, unit)
@@ -287,18 +287,18 @@ def test_a_failure_in_the_second_port_says_that_the_first_is_programmed(two_port
         ("", "is empty"),
     ],
 )
-def test_another_id_than_that_of_the_file_is_an_error(card: Desk, shown: str, words: str) -> None:
+def test_another_id_than_that_of_the_file_is_an_error(card: Machine, shown: str, words: str) -> None:
     card.kernel.shows = shown
     assert words in refusal(card, card.put(gbs()))
 
 
-def test_a_port_that_is_gone_afterwards_is_an_error(card: Desk) -> None:
+def test_a_port_that_is_gone_afterwards_is_an_error(card: Machine) -> None:
     unit = card.region()
     unit = replace(unit, slots=(replace(unit.slots[0], function=f"{unit.slots[0].function}9"),))
     assert "its AFU id cannot be read: No such file" in refusal(card, card.put(gbs()), unit)
 
 
-def test_an_engine_without_a_node_is_told(card: Desk) -> None:
+def test_an_engine_without_a_node_is_told(card: Machine) -> None:
     (card.root / ENGINE[1:] / "dev").write_text("1:2999\n")
     assert "no node in /dev" in refusal(card, card.put(gbs()))
     (card.root / ENGINE[1:] / "dev").unlink()
@@ -308,7 +308,7 @@ def test_an_engine_without_a_node_is_told(card: Desk) -> None:
 # busy, slow and stuck; the clock is a fake one
 
 
-def test_an_id_that_is_busy_is_read_again_with_growing_pauses(card: Desk) -> None:
+def test_an_id_that_is_busy_is_read_again_with_growing_pauses(card: Machine) -> None:
     card.busy_until = 3.0
     card.programmer.program([card.region()], card.put(gbs()))
     assert card.kernel.ports == [0]
@@ -316,21 +316,21 @@ def test_an_id_that_is_busy_is_read_again_with_growing_pauses(card: Desk) -> Non
     assert max(card.clock.pauses) <= 0.5
 
 
-def test_the_pauses_are_spread(card: Desk) -> None:
+def test_the_pauses_are_spread(card: Machine) -> None:
     card.clock.drawn = 1.0
     card.busy_until = 3.0
     card.programmer.program([card.region()], card.put(gbs()))
     assert card.clock.pauses[:3] == [0.01, 0.02, 0.04]
 
 
-def test_a_region_that_stays_busy_is_given_up_in_time_and_not_programmed(card: Desk) -> None:
+def test_a_region_that_stays_busy_is_given_up_in_time_and_not_programmed(card: Machine) -> None:
     card.busy_until = 1e9
     assert "is being reconfigured" in refusal(card, card.put(gbs()))
     assert card.clock.time <= PATIENCE < CORE_DEADLINE
     assert card.kernel.requests == []
 
 
-def test_a_port_that_a_failed_programming_left_in_reset_is_not_waited_for(card: Desk) -> None:
+def test_a_port_that_a_failed_programming_left_in_reset_is_not_waited_for(card: Machine) -> None:
     """The driver takes it out of reset no more, whatever is programmed."""
     (card.root / ENGINE[1:] / "dfl-fme-mgr.0/fpga_manager/fpga1/state").write_text("write error\n")
     card.busy_until = 1e9
@@ -341,13 +341,13 @@ def test_a_port_that_a_failed_programming_left_in_reset_is_not_waited_for(card: 
     assert card.kernel.requests == []
 
 
-def test_a_region_that_stays_busy_after_programming_is_an_error_in_time(card: Desk) -> None:
+def test_a_region_that_stays_busy_after_programming_is_an_error_in_time(card: Machine) -> None:
     card.kernel.meanwhile = card.stays_busy
     assert "it was programmed, but its AFU id cannot be read" in refusal(card, card.put(gbs()))
     assert card.clock.time <= PATIENCE
 
 
-def test_a_slow_first_port_leaves_the_second_to_the_next_try(two_ports: Desk) -> None:
+def test_a_slow_first_port_leaves_the_second_to_the_next_try(two_ports: Machine) -> None:
     def slow() -> None:
         two_ports.clock.time += PATIENCE - 1.5
 
@@ -365,7 +365,7 @@ class Stuck:
     is_gone = False
 
 
-def test_a_process_that_cannot_be_ended_keeps_its_fpga_refused_until_it_is_gone(card: Desk) -> None:
+def test_a_process_that_cannot_be_ended_keeps_its_fpga_refused_until_it_is_gone(card: Machine) -> None:
     process = Stuck()
 
     def hang() -> None:
@@ -382,7 +382,7 @@ def test_a_process_that_cannot_be_ended_keeps_its_fpga_refused_until_it_is_gone(
     assert card.kernel.ports == [0, 0]
 
 
-def test_two_containers_that_start_at_once_are_programmed_one_after_the_other(two_ports: Desk) -> None:
+def test_two_containers_that_start_at_once_are_programmed_one_after_the_other(two_ports: Machine) -> None:
     running, most = 0, 0
     lock, second = threading.Lock(), threading.Event()
 
@@ -412,14 +412,14 @@ def test_two_containers_that_start_at_once_are_programmed_one_after_the_other(tw
     assert two_ports.kernel.ports == [0, 1], "the second one found it done"
 
 
-def test_who_waits_for_another_container_too_long_is_told(card: Desk) -> None:
+def test_who_waits_for_another_container_too_long_is_told(card: Machine) -> None:
     card.patience = 0.01
     with card.engines.alone(ENGINE, 0.0):
         assert "being programmed for another container" in refusal(card, card.put(gbs()))
     assert card.kernel.requests == []
 
 
-def test_the_message_fits_where_the_core_shows_it(two_ports: Desk) -> None:
+def test_the_message_fits_where_the_core_shows_it(two_ports: Machine) -> None:
     two_ports.kernel.verdicts[1] = Verdict("program", errno.EIO, 0x7F)
     two_ports.put(gbs(), BITSTREAM)
     refusal(two_ports, two_ports.put(gbs()), two_ports.region(2))

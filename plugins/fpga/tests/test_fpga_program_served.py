@@ -17,7 +17,7 @@ import pytest
 from devhost_fpga.backend import Fpga
 from devhost_fpga.programming.loader import Verdict
 from devhost_fpga.programming.programmer import Programmer
-from fpga_programming_desk import gbs
+from fpga_programming import gbs
 from fpga_tree import ARRIA, NLB, OTHER, STRATIX
 
 from devhost.kubelet.api import api_pb2 as pb

@@ -8,7 +8,7 @@ from pathlib import Path
 import fpga_cards as cards
 import pytest
 from devhost_fpga.backend import Fpga
-from fpga_desk import Faults
+from fpga_backend import Faults
 from fpga_tree import OTHER
 
 from devhost.testing.kubelet import UnexpectedAdmissionError

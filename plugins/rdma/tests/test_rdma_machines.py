@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
-from rdma_desk import nodes
+from rdma_backend import nodes
 from rdma_expected import MACHINES
 from rdma_tree import RdmaTree
 

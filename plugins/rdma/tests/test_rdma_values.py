@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from devhost_rdma import model
-from devhost_rdma.health import verdict
+from devhost_rdma.health import health_of
 from devhost_rdma.model import IbDevice, Kind, Place, Port, best_port, place_at, place_of
 
 PCI = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
@@ -128,9 +128,9 @@ def test_the_fastest_active_port_speaks_for_all_else_the_first():
     ],
 )
 def test_a_function_without_an_active_port_says_why(ports, reason):
-    assert verdict(ports, "", ignore_ports=False).reason == reason
-    assert verdict(ports, "", ignore_ports=True).healthy
-    assert verdict(ports, "umad missing", ignore_ports=True).reason == "umad missing"
+    assert health_of(ports, "", ignore_ports=False).reason == reason
+    assert health_of(ports, "", ignore_ports=True).healthy
+    assert health_of(ports, "umad missing", ignore_ports=True).reason == "umad missing"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parent / "machines"))
 @pytest.fixture
 def looking() -> Iterator[BackendFixture[Sriov]]:
     """Makes backends on a machine, and ends what they began. Trees change at once: nothing is waited for."""
-    from sriov_desk import Modelled
+    from sriov_backend import Modelled
 
     with BackendFixture[Sriov](Modelled) as looking:
         yield looking

@@ -13,7 +13,7 @@ from devhost_sriov import Sriov
 from devhost_sriov.bursts import BurstWait
 from devhost_sriov.in_use import DefaultRoute, Traffic
 from devhost_sriov.options import SriovOptions
-from sriov_desk import FakeKernel, network_of
+from sriov_backend import FakeKernel, network_of
 from sriov_tree import SriovTree
 
 from devhost.backend import Context, Event

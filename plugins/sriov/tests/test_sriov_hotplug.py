@@ -86,11 +86,11 @@ def test_without_an_event_and_after_one_that_names_nothing_everything_is_read(lo
 
 def test_an_endless_burst_is_remembered_as_everything(tmp_path, reads):
     scan = Scan(Sysfs(network.igb(tmp_path).root))
-    scan.look()
+    scan.scan()
     reads.taken()
     for number in range(MOST_PLACES + 1):
         scan.notice(Event("pci", "add", f"/sys/devices/pci0000:00/{number:04x}:00:00.0"))
-    assert scan.look().everything
+    assert scan.scan().everything
     assert len(reads.taken()) == 6
 
 

@@ -19,7 +19,7 @@ from devhost_sriov.network import NODE_IP, UNSEEN, Interest
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
 from devhost_sriov.watch import DevlinkSource, RouteSource, network_events
-from sriov_desk import FakeKernel, answered_by, network_of
+from sriov_backend import FakeKernel, answered_by, network_of
 
 from devhost.backend import Event
 from devhost.backend.sysfs import Sysfs
@@ -54,7 +54,7 @@ def igb(looking, tmp_path, kernel) -> Sriov:
 
 
 def facts(igb: Sriov, kernel: FakeKernel, device: str) -> Facts:
-    scanned = Scan(Sysfs(igb.context.root)).look()
+    scanned = Scan(Sysfs(igb.context.root)).scan()
     return network_of(kernel, igb.context).facts(scanned)[device]
 
 
@@ -63,6 +63,10 @@ def test_netlink_adds_what_sysfs_does_not_tell(igb, kernel):
     first, second = facts(igb, kernel, "0000:02:10.0"), facts(igb, kernel, "0000:02:10.2")
     assert (first.representor, first.eswitch_mode, first.ddp_profile) == ("rep0", "switchdev", "DDP")
     assert (second.mac, second.representor, second.in_use) == ("02:00:00:00:00:07", "", "")
+
+
+def test_a_function_without_an_address_here_has_the_one_that_was_set_for_it(igb):
+    assert by_id(igb)["0000:02:10.2"].attributes["mac"] == "02:00:00:00:00:07"
 
 
 def test_nothing_is_asked_again_before_something_happened(igb, kernel):

@@ -329,10 +329,10 @@ def test_a_device_that_is_just_appearing_is_not_taken_for_an_unknown_node(machin
     (machine.root / "dev/zram1").unlink()
     os.mknod(machine.root / "dev/zram1", 0o060600, os.makedev(253, 1))
     scan._tree.numbers = lambda: before  # type: ignore[method-assign]  # sysfs was listed just before
-    scan.look(())
+    scan.update(())
     assert scan.records == {}
     del scan._tree.numbers  # type: ignore[method-assign]
-    scan.look(())
+    scan.update(())
     assert [record.device.id for record in scan.records.values()] == ["block-zram1"]
 
 

@@ -70,7 +70,7 @@ def _is(sysfs: Sysfs, path: str, number: str, *, is_live: bool) -> bool:
 
 
 VARIABLES = {"FPGA_PCI_{RESOURCE}": "pciBusID", "FPGA_AFU_{RESOURCE}": "afuId"}
-"""Variables with an attribute of each device, in the order of ids; devices that lack it are left out."""
+"""Variables with an attribute of each device, in the order of ids; devices without it are left out."""
 
 NODES = "FPGA_NODES_{RESOURCE}"
 """The variable with the nodes in the container."""
@@ -102,7 +102,7 @@ def edits(sysfs: Sysfs, units: Sequence[Unit], use: FpgaUse, *, is_live: bool) -
     return Edits(tuple(map(DeviceNode, paths)), env=env)
 
 
-def lack(sysfs: Sysfs, unit: Unit, *, is_live: bool) -> str:
+def missing_node(sysfs: Sysfs, unit: Unit, *, is_live: bool) -> str:
     """Why a container could not get a unit's own nodes; empty where it could."""
     try:
         for place in unit.nodes:

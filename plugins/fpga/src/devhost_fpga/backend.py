@@ -23,9 +23,9 @@ from devhost.backend import (
 from devhost.backend.errors import one_line
 from devhost.backend.sysfs import Sysfs, is_live, pci_path
 
-from .allocation import edits, lack
+from .allocation import edits, missing_node
 from .attributes import ATTRIBUTES
-from .discovery import FAMILIES, DflCards, Rest
+from .discovery import FAMILIES, DflCards, Remaining
 from .model import CanProbe, Family, Unit
 from .options import FpgaOptions, FpgaUse
 from .watch import Watch
@@ -63,11 +63,11 @@ class Fpga(Backend):
         self._families: Mapping[str, Family] = {}
         self._units: Mapping[str, Mapping[str, Unit]] = {}
         self._failed: Mapping[str, str] = {}
-        self._unasked: dict[str, str] = {}
+        self._probe_failures: dict[str, str] = {}
         self._watch = Watch(self._sysfs, context)
 
     def discover(self) -> list[Device]:
-        """Every FPGA that could be handed out, also those that are ill.
+        """Every FPGA that could be handed out, also unhealthy ones.
 
         Raises:
             OSError: sysfs cannot be listed, whatever family asks for it.
@@ -83,27 +83,27 @@ class Fpga(Backend):
             except Exception as error:  # noqa: BLE001 - the code of one family fails for its own hardware only
                 errors.append(error)
                 failures[name] = one_line(error)
-                units = self._left(name, failures[name])
+                units = self._last_units(name, failures[name])
             found[name] = {unit.device.id: unit for unit in units}
             names.update(found[name])
             taken.update(_hardware(family, units))
         if errors and len(errors) == len(found):
             raise errors[0]
-        self._tell(found, failures)
+        self._log_changes(found, failures)
         self._units = found
-        every = self._every()
+        every = self._all_units()
         self._watch.follow(every.values())
         return [unit.device for unit in every.values()]
 
     def missing_drivers(self) -> list[MissingDriver]:
-        """FPGAs that no driver is bound to, as of the last look."""
+        """FPGAs that no driver is bound to, as of the last scan."""
         lacking = [
             MissingDriver(
                 unit.device.id,
                 unit.device.health.reason,
                 {name: value for name, value in unit.device.attributes.items() if name != "driver"},
             )
-            for unit in self._every().values()
+            for unit in self._all_units().values()
             if unit.lacks_driver
         ]
         return [*lacking, *self._dfl_cards.missing_drivers()]
@@ -114,7 +114,7 @@ class Fpga(Backend):
         Raises:
             AllocationError: one is gone, or cannot be used as it is now.
         """
-        units, use = self._of(request.devices), request.options
+        units, use = self._units_of(request.devices), request.options
         if use.program is not None:
             for unit in units:
                 self._programmer.check(unit, use.program)
@@ -127,10 +127,10 @@ class Fpga(Backend):
             AllocationError: they cannot be programmed.
         """
         if request.options.program is not None:
-            self._programmer.program(self._of(request.devices), request.options.program)
+            self._programmer.program(self._units_of(request.devices), request.options.program)
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        """Which FPGAs are ill, by what is too dear for each look."""
+        """The unhealthy FPGAs, by checks that are too expensive for each scan."""
         wanted = {device.id for device in devices}
         verdicts: dict[str, Health] = {}
         for name, family in self._families.items():
@@ -141,12 +141,12 @@ class Fpga(Backend):
                 verdicts.update(family.probe(own))
             except Exception as error:  # noqa: BLE001 - as in discover()
                 reason = _failure(name, one_line(error))
-                if self._unasked.get(name) != reason:
-                    self._unasked[name] = reason
+                if self._probe_failures.get(name) != reason:
+                    self._probe_failures[name] = reason
                     self.context.log.warning("%s", reason)
                 verdicts.update((unit.device.id, unhealthy(reason)) for unit in own)
             else:
-                if self._unasked.pop(name, ""):
+                if self._probe_failures.pop(name, ""):
                     self.context.log.info("the health of devices of %s can be asked for again", name)
         return verdicts
 
@@ -165,19 +165,19 @@ class Fpga(Backend):
 
     def _scan(self, family: Family, taken: Collection[str], names: Collection[str]) -> list[Unit]:
         """A family's units, each the same object as before where nothing changed."""
-        if isinstance(family, Rest):
+        if isinstance(family, Remaining):
             family.leave_out(taken)
-        before = self._every()
-        units = [self._judged(unit) for unit in family.scan() if unit.device.id not in names]
+        before = self._all_units()
+        units = [self._with_node_health(unit) for unit in family.scan() if unit.device.id not in names]
         return [before[unit.device.id] if before.get(unit.device.id) == unit else unit for unit in units]
 
-    def _judged(self, unit: Unit) -> Unit:
-        """A unit that is well only if a container could get its nodes."""
-        if not unit.device.health or not (reason := lack(self._sysfs, unit, is_live=self._is_live)):
+    def _with_node_health(self, unit: Unit) -> Unit:
+        """A unit that is healthy only if a container could get its nodes."""
+        if not unit.device.health or not (reason := missing_node(self._sysfs, unit, is_live=self._is_live)):
             return unit
         return replace(unit, device=replace(unit.device, health=unhealthy(reason)))
 
-    def _left(self, name: str, reason: str) -> list[Unit]:
+    def _last_units(self, name: str, reason: str) -> list[Unit]:
         """The units a family had when its code last worked, Unhealthy now."""
         ill = unhealthy(_failure(name, reason))
         return [
@@ -185,7 +185,7 @@ class Fpga(Backend):
             for unit in self._units.get(name, {}).values()
         ]
 
-    def _tell(self, found: Mapping[str, Mapping[str, Unit]], failures: Mapping[str, str]) -> None:
+    def _log_changes(self, found: Mapping[str, Mapping[str, Unit]], failures: Mapping[str, str]) -> None:
         """Logs what is new: a family that fails, a warning that somebody should know of."""
         for name, reason in failures.items():
             if self._failed.get(name) != reason:
@@ -193,14 +193,14 @@ class Fpga(Backend):
         for name in self._failed.keys() - failures.keys():
             self.context.log.info("devices of %s can be listed again", name)
         self._failed = failures
-        before = self._every()
+        before = self._all_units()
         for units in found.values():
             for unit in units.values():
                 last = before.get(unit.device.id)
                 if unit.warning and (last is None or last.warning != unit.warning):
                     self.context.log.warning("%s: %s", unit.device.id, unit.warning)
 
-    def _every(self) -> dict[str, Unit]:
+    def _all_units(self) -> dict[str, Unit]:
         return {name: unit for units in self._units.values() for name, unit in units.items()}
 
     @cached_property
@@ -208,10 +208,10 @@ class Fpga(Backend):
         from .programming.programmer import Programmer
 
         context = self.context
-        return Programmer(context.root, context.held, context.log, units=lambda: self._every().values())
+        return Programmer(context.root, context.held, context.log, units=lambda: self._all_units().values())
 
-    def _of(self, devices: Sequence[Device]) -> list[Unit]:
-        units = self._every()
+    def _units_of(self, devices: Sequence[Device]) -> list[Unit]:
+        units = self._all_units()
         for device in devices:
             if device.id not in units:
                 raise AllocationError(f"{device.id} is gone")

@@ -38,7 +38,7 @@ class _Part:
 
     name: str
     is_busy: bool = False
-    ill: str = ""
+    fault: str = ""
     is_stuck: bool = False
     warning: str = ""
     number: int | None = None
@@ -46,7 +46,7 @@ class _Part:
     watched: tuple[str, ...] = ()
 
 
-class EngineUnits:
+class EngineFamily:
     """The units of one driver. Remembers ids of what is being programmed, or has lost its link."""
 
     def __init__(self, sysfs: Sysfs, layout: Layout, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,8 +86,8 @@ class EngineUnits:
                         findings[engine] = dfl_health.registers_report(
                             self._sysfs, engine, registers, dfl_health.FIRST
                         )
-                if findings[engine].ill:
-                    verdicts[unit.device.id] = unhealthy(findings[engine].ill)
+                if findings[engine].fault:
+                    verdicts[unit.device.id] = unhealthy(findings[engine].fault)
         self._locked = findings
         return verdicts
 
@@ -128,7 +128,7 @@ class EngineUnits:
         return _Part(
             name=f"{engine.place.name}-fme",
             is_busy=engine.manager.is_busy,
-            ill=LOST if dead else flaw or registers.ill or sensors.ill,
+            fault=LOST if dead else flaw or registers.fault or sensors.fault,
             warning=registers.warning or sensors.warning,
             texts=texts,
             watched=(*dfl_health.files(engine.path, dfl_health.ENGINE), *alarms, *engine.manager.files),
@@ -154,7 +154,7 @@ class EngineUnits:
         return _Part(
             name=name,
             is_busy=not dead and port.afu.is_busy and not stuck,
-            ill=LOST if dead else stuck or power.ill or registers.ill,
+            fault=LOST if dead else stuck or power.fault or registers.fault,
             is_stuck=bool(stuck),
             warning=power.warning or registers.warning,
             number=number,
@@ -186,9 +186,11 @@ class EngineUnits:
         interface = engine.texts.get(INTERFACE, "") if engine else ""
         afu = part.texts.get(AFU, "")
         failure = card.engine.manager.failure if card.engine and len(card.ports) == 1 else ""
-        failure = failure or (part.ill if part.is_stuck else "")
+        failure = failure or (part.fault if part.is_stuck else "")
         is_busy = part.is_busy or bool(engine and engine.is_busy and len(card.ports) == 1)
-        ill = part.ill or (engine.ill if engine else "") or self._afu_flaw(port, afu, is_busy) or failure
+        fault = (
+            part.fault or (engine.fault if engine else "") or self._afu_fault(port, afu, is_busy) or failure
+        )
         attributes = self._attributes(card, engine, port.place, _state(card, is_busy, failure)) | {
             "kind": Kind.AF.value,
             "interfaceId": interface,
@@ -196,7 +198,7 @@ class EngineUnits:
             "intelName": af_name(interface, afu),
         }
         return Unit(
-            device=self._device(part.name, port.place, attributes, self._claims(card, port, part), ill),
+            device=self._device(part.name, port.place, attributes, self._claims(card, port, part), fault),
             nodes=(port.path,),
             slots=self._slots(card, [port], [part], interface),
             watched=(*part.watched, *(engine.watched if engine else ())),
@@ -209,11 +211,15 @@ class EngineUnits:
         self, card: Card, engine: Engine, own: _Part, parts: Sequence[_Part], hardware: tuple[str, ...]
     ) -> Unit:
         interface = own.texts.get(INTERFACE, "")
-        failure = engine.manager.failure or next((part.ill for part in parts if part.is_stuck), "")
+        failure = engine.manager.failure or next((part.fault for part in parts if part.is_stuck), "")
         is_busy = own.is_busy or any(part.is_busy for part in parts)
-        ill = own.ill or next((f"{part.name}: {part.ill}" for part in parts if part.ill), "") or failure
-        if not ill and not parts:
-            ill = "none of its ports is here: they are with virtual functions, or their module is not loaded"
+        fault = (
+            own.fault or next((f"{part.name}: {part.fault}" for part in parts if part.fault), "") or failure
+        )
+        if not fault and not parts:
+            fault = (
+                "none of its ports is here: they are with virtual functions, or their module is not loaded"
+            )
         attributes = self._attributes(card, own, engine.place, _state(card, is_busy, failure)) | {
             "kind": Kind.REGION.value,
             "interfaceId": interface,
@@ -223,7 +229,7 @@ class EngineUnits:
         claims = [self._claims(card, port, part) for port, part in zip(card.ports, parts, strict=True)]
         claims.append(frozenset({f"fpga:{engine.place.name}", *node_claims(self._sysfs, [engine.path])}))
         return Unit(
-            device=self._device(own.name, engine.place, attributes, frozenset().union(*claims), ill),
+            device=self._device(own.name, engine.place, attributes, frozenset().union(*claims), fault),
             nodes=tuple(port.path for port in card.ports),
             development=(engine.path,),
             slots=self._slots(card, card.ports, parts, interface),
@@ -233,7 +239,7 @@ class EngineUnits:
             warning=own.warning or next((part.warning for part in parts if part.warning), ""),
         )
 
-    def _afu_flaw(self, port: Port, afu: str, is_busy: bool) -> str:
+    def _afu_fault(self, port: Port, afu: str, is_busy: bool) -> str:
         """Why the accelerator function in a port cannot be used; empty where it can."""
         if is_busy:
             return "" if afu else MEANWHILE
@@ -281,7 +287,7 @@ class EngineUnits:
         place: Place,
         attributes: Mapping[str, AttributeValue | None],
         claims: frozenset[str],
-        ill: str,
+        fault: str,
     ) -> Device:
         return Device(
             id=name,
@@ -290,7 +296,7 @@ class EngineUnits:
             part_of=place.parts,
             numa_nodes=() if place.numa_node is None else (place.numa_node,),
             pcie_path=place.pcie_path,
-            health=unhealthy(ill) if ill else HEALTHY,
+            health=unhealthy(fault) if fault else HEALTHY,
         )
 
 
@@ -316,7 +322,7 @@ DFL_LAYOUT = Layout(
 )
 
 
-class Dfl(EngineUnits):
+class Dfl(EngineFamily):
     """Cards driven by ``dfl-pci``, or by another driver that enumerates Device Feature Lists."""
 
     def __init__(self, sysfs: Sysfs) -> None:
@@ -337,7 +343,7 @@ OPAE_LAYOUT = Layout(
 )
 
 
-class Opae(EngineUnits):
+class Opae(EngineFamily):
     """Cards driven by ``intel-fpga-pci``."""
 
     def __init__(self, sysfs: Sysfs) -> None:

@@ -64,9 +64,9 @@ PORT_DETAILS = ("errors/first_error", "errors/first_malformed_req")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What registers say: ``ill`` is why it cannot be used, ``warning`` what somebody should know."""
+    """What registers say: ``fault`` is why it cannot be used, ``warning`` what somebody should know."""
 
-    ill: str = ""
+    fault: str = ""
     warning: str = ""
 
 
@@ -74,23 +74,23 @@ def registers_report(
     sysfs: Sysfs, path: str, registers: Iterable[Register], details: Iterable[str] = ()
 ) -> Finding:
     """What the registers of the engine or port at ``path`` say; those that are not there say nothing."""
-    ill, warning = "", ""
+    fault, warning = "", ""
     for register in registers:
         value = number(sysfs, f"{path}/{register.file}")
         if value is None or not value:
             continue
         if value & ~register.warns:
-            ill = ill or f"{register.file} is {_shown(value)}{_details(sysfs, path, details)}"
+            fault = fault or f"{register.file} is {_shown(value)}{_details(sysfs, path, details)}"
         else:
             warning = warning or f"{register.file} is {_shown(value)}"
-    return Finding(ill, warning)
+    return Finding(fault, warning)
 
 
 def port_power(sysfs: Sysfs, path: str) -> Finding:
     """What the power state of a port says: AP6 cuts it off, AP1 and AP2 slow it down."""
     state = number(sysfs, f"{path}/power_state")
     if state == AP6:
-        return Finding(ill="power_state is AP6: it was cut off, for heat or power")
+        return Finding(fault="power_state is AP6: it was cut off, for heat or power")
     return Finding(warning=f"power_state is AP{state}: it is slowed down") if state in (1, 2) else Finding()
 
 
@@ -126,7 +126,7 @@ _ALARM = re.compile(r"(?:temp|power|in|curr|fan)\d{1,3}(?:_\w+)?_alarm|(?:temp|f
 _GRAVE = re.compile(r".*_(?:l?crit|emergency)_alarm")
 
 _OLD = ("thermal_mgmt/threshold2_reached", "thermal_mgmt/threshold1_reached")
-"""OPAE: the first makes ill, the second warns."""
+"""OPAE: the first makes fault, the second warns."""
 
 
 def alarms(sysfs: Sysfs, path: str) -> Iterator[str]:
@@ -140,16 +140,16 @@ def alarms(sysfs: Sysfs, path: str) -> Iterator[str]:
 
 def alarms_report(sysfs: Sysfs, files: Iterable[str]) -> Finding:
     """What these alarms say."""
-    ill, warning = "", ""
+    fault, warning = "", ""
     for file in files:
         if number(sysfs, file) != 1:
             continue
         name = file.rpartition("/")[2]
         if _GRAVE.fullmatch(name) or file.endswith(_OLD[0]):
-            ill = ill or f"alarm {name}{_degrees(sysfs, file)}"
+            fault = fault or f"alarm {name}{_degrees(sysfs, file)}"
         else:
             warning = warning or f"alarm {name}{_degrees(sysfs, file)}"
-    return Finding(ill, warning)
+    return Finding(fault, warning)
 
 
 def _degrees(sysfs: Sysfs, file: str) -> str:

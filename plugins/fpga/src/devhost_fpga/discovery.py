@@ -46,7 +46,7 @@ class DflCards:
                 )
 
 
-class Rest:
+class Remaining:
     """The kernel's own classes: what no other family speaks for."""
 
     def __init__(self, managers: Managers) -> None:
@@ -95,7 +95,7 @@ def _ama(sysfs: Sysfs, _options: FpgaOptions) -> Family:
 def _managers(sysfs: Sysfs, _options: FpgaOptions) -> Family:
     from .managers import Managers
 
-    return Rest(Managers(sysfs))
+    return Remaining(Managers(sysfs))
 
 
 def _has(*classes: str) -> Callable[[Sysfs], bool]:

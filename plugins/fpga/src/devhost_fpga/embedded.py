@@ -37,7 +37,7 @@ class Embedded:
         """The units that exist now: one, or none.
 
         Raises:
-            OSError: a bus or class cannot be listed, so that nobody takes silence for absence.
+            OSError: a bus or class cannot be listed, so that an error is not taken for absence.
         """
         places = self._places()
         tree = Tree(self._sysfs) if places else None

@@ -7,8 +7,9 @@ another node; a region that names none has the manager of the region it lies in
 Without a device tree, what hangs on the same device belongs together.
 
 uio, a misc device, a render node, whatever driver an overlay of the device tree brought: what lies below a
-region is made of its logic, so it belongs to whoever gets the region. Not the node of a flash memory, which
-outlives it, and of a DRM device not the one for mode setting where there is another for computing.
+region is made of its logic, so it belongs to the container that gets the region. Not the node of a flash
+memory, which outlives it, and of a DRM device not the one for mode setting where there is another for
+computing.
 
 altera-cvp, socfpga, ice40-spi, machxo2-spi, xilinx-spi, zynq-fpga, versal-fpga and every other driver of
 drivers/fpga in the Linux kernel: each makes an ``fpga_manager``; regions (``fpga_region``) and bridges
@@ -180,7 +181,7 @@ _VENDORS = (
     (re.compile(r"xilinx|zynq|versal", re.I), attributes.XILINX),
     (re.compile(r"altera|intel|stratix|arria|cyclone|socfpga|dfl", re.I), attributes.INTEL),
 )
-"""Whose chip a manager programs, by the name its driver gives it."""
+"""The vendor of the chip that a manager programs, by the name its driver gives it."""
 
 NOTHING = (
     "there is no device node below it that a container could be given: what is programmed needs a driver "
@@ -210,7 +211,7 @@ class Managers:
             taken: directories in sysfs of what other families list; what lies in them is theirs.
 
         Raises:
-            OSError: a class cannot be listed, so that nobody takes silence for absence.
+            OSError: a class cannot be listed, so that an error is not taken for absence.
         """
         look = _Look(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
         units = list(look.units())
@@ -219,7 +220,7 @@ class Managers:
 
 
 class _Look:
-    """One look at all of them."""
+    """One scan of all of them."""
 
     def __init__(
         self, sysfs: Sysfs, tree: Tree, taken: tuple[str, ...], last: Mapping[manager_state.Identity, _Last]

@@ -225,7 +225,7 @@ class Family(Protocol):
 
 @runtime_checkable
 class CanProbe(Protocol):
-    """A family with checks too dear for each scan. They run on another thread than :meth:`Family.scan`."""
+    """A family with checks too expensive for each scan. They run on another thread than scans."""
 
     def probe(self, units: Sequence[Unit]) -> Mapping[str, Health]:
-        """Health by the ids of some of its own units; one that it does not name is well."""
+        """Health by the ids of some of its own units; one that it does not name is healthy."""

@@ -70,7 +70,7 @@ class Xrt:
         """The cards that exist now, in the order of their addresses.
 
         Raises:
-            OSError: the bus cannot be listed, so that nobody takes silence for absence.
+            OSError: the bus cannot be listed, so that an error is not taken for absence.
         """
         listed = self._sysfs.identities(_LISTING)
         functions: dict[str, tuple[Function, int]] = {}
@@ -349,7 +349,7 @@ class Ama:
         """The chips that have a misc device, and those that no driver is bound to.
 
         Raises:
-            OSError: the class cannot be listed, so that nobody takes silence for absence.
+            OSError: the class cannot be listed, so that an error is not taken for absence.
         """
         seen: set[str] = set()
         units = [

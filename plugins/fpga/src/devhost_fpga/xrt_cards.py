@@ -102,7 +102,7 @@ def identity(sysfs: Sysfs, path: str) -> Identity:
 def serial(sysfs: Sysfs, path: str) -> str:
     """The card's serial number: of the satellite controller, on a Versal of its sensors.
 
-    On a user function xocl asks xclmgmt for it through a mailbox (``xmc_get_data``): not for each look.
+    On a user function xocl asks xclmgmt for it through a mailbox (``xmc_get_data``): not for each scan.
     """
     place = part(sysfs, path, "xmc", "hwmon_sdm")
     return sysfs.text(f"{place}/serial_num") if place else ""

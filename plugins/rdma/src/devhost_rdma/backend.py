@@ -25,10 +25,10 @@ from devhost.backend.netlink import hears_links
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .attributes import ATTRIBUTES, of_function, of_unit
-from .health import verdict
+from .health import health_of
 from .missing_drivers import MissingDrivers
 from .model import Kind, Place
-from .namespaces import Absent, Presence, why_not
+from .namespaces import Absent, Presence, refusal
 from .netlink import RdmaCore, running_core
 from .nodes import lack, required
 from .options import RdmaOptions
@@ -46,7 +46,7 @@ OWN_NODES = DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """All that a device is made of; ``lacking`` is what is said of a missing node, empty if none is."""
+    """All that a device is made of; ``lacking`` is the reason for a missing node, empty if none is."""
 
     unit: Unit
     lacking: str
@@ -101,7 +101,7 @@ class Rdma(Backend):
         self._absent: Mapping[str, Absent] = {}
 
     def notice(self, event: Event) -> None:
-        """Hears an event; see :meth:`devhost_rdma.scan.Scan.notice` for what each kind concerns."""
+        """Notes an event; see :meth:`devhost_rdma.scan.Scan.notice` for what each kind concerns."""
         self._scan.notice(event)
         self._functions_stale |= event.subsystem != "net" and event.sys_path not in PORTS
 
@@ -111,13 +111,13 @@ class Rdma(Backend):
         Raises:
             OSError: sysfs cannot be listed.
         """
-        look = self._scan.look()
+        look = self._scan.scan()
         if look.everything:
             self._netns_mode = self._core.netns_mode() if self._core else None
             self._hears_links = hears_links(self._sysfs)
         rdma_cm = rdma_cm_node(self._sysfs)
         self._made = {unit.function.place.id: self._make(unit, rdma_cm) for unit in look.units}
-        absent = self._presence.absent(look.units, look.strays, self._netns_mode)
+        absent = self._presence.absent(look.units, look.hidden_nodes, self._netns_mode)
         self._absent = {away.place.id: away for away in absent}
         seen = [
             (basis.unit, device) for name, (basis, device) in self._made.items() if name not in self._absent
@@ -134,7 +134,7 @@ class Rdma(Backend):
         return [device for _, device in seen] + [self._absent_device(away, rdma_cm) for away in absent]
 
     def missing_drivers(self) -> Sequence[MissingDriver]:
-        """Adapters without an RDMA device because a driver or module is missing, as of the last look."""
+        """Adapters without an RDMA device because a driver or module is missing, as of the last scan."""
         return self._missing
 
     def allocate(self, request: AllocateRequest) -> Edits:
@@ -151,7 +151,7 @@ class Rdma(Backend):
             place = self._places.get(device.id)
             found, own = read_place(self._sysfs, place) if place else ([], [])
             if not found:
-                raise AllocationError(why_not(self._absent, device.id))
+                raise AllocationError(refusal(self._absent, device.id))
             if lacking := lack(found[0], own, rdma_cm, self._sysfs):
                 raise AllocationError(f"{device.id}: {lacking}")
             needed = set(required(found[0]))
@@ -198,7 +198,7 @@ class Rdma(Backend):
             part_of=_part_of(place),
             numa_nodes=_numa_nodes(unit.function),
             pcie_path=pcie_path(place.path),
-            health=verdict(unit.main.ports, basis.lacking, ignore_ports=self.options.ignore_port_state),
+            health=health_of(unit.main.ports, basis.lacking, ignore_ports=self.options.ignore_port_state),
         )
 
     def _absent_device(self, away: Absent, rdma_cm: str | None) -> Device:

@@ -12,25 +12,25 @@ _NAMED = 2
 """Ports that a reason speaks of; an adapter in switchdev mode has one for each virtual function."""
 
 
-def verdict(ports: Sequence[Port], lacking: str, *, ignore_ports: bool) -> Health:
+def health_of(ports: Sequence[Port], lacking: str, *, ignore_ports: bool) -> Health:
     """The health of a function.
 
     Args:
         ports: those of its main RDMA device.
-        lacking: what is said of a missing node; empty if none is.
+        lacking: the reason for a missing node; empty if none is.
         ignore_ports: whether a function without an active port is healthy too.
     """
     if lacking:
         return unhealthy(lacking)
     if ignore_ports or not ports or any(port.active for port in ports):
         return HEALTHY
-    reasons = [trouble(port) for port in ports[:_NAMED]]
+    reasons = [inactive_reason(port) for port in ports[:_NAMED]]
     if len(ports) > _NAMED:
         reasons.append(f"{len(ports) - _NAMED} more are not active")
     return unhealthy(", ".join(reasons))
 
 
-def trouble(port: Port) -> str:
+def inactive_reason(port: Port) -> str:
     """Why no data flows through a port that is not active."""
     if not port.state:
         return f"port {port.number} does not say its state"

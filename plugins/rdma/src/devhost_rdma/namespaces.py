@@ -50,7 +50,7 @@ class Presence:
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
         self._memory: dict[str, _Memory] = {}
-        self._parted: set[str] = set()
+        self._with_part: set[str] = set()
 
     def completed(self, unit: Unit, attributes: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
         """The attributes of a function with those that cannot be seen just now as they were last."""
@@ -68,15 +68,17 @@ class Presence:
         for unit, device in seen:
             kept[device.id] = _Memory(unit.function.place, unit.generation, device)
         self._memory = kept
-        self._parted &= kept.keys()
+        self._with_part &= kept.keys()
 
-    def absent(self, here: Sequence[Unit], strays: Sequence[Node], netns_mode: str | None) -> list[Absent]:
+    def absent(
+        self, here: Sequence[Unit], hidden_nodes: Sequence[Node], netns_mode: str | None
+    ) -> list[Absent]:
         """The functions whose RDMA devices are in a pod; none unless namespaces have devices of their own."""
         if netns_mode != EXCLUSIVE:
             return []
         nodes: dict[str, list[Node]] = {}
         found: dict[str, Place] = {}
-        for node in strays:
+        for node in hidden_nodes:
             if place := self._place_of(node):
                 nodes.setdefault(place.id, []).append(node)
                 found[place.id] = place
@@ -98,12 +100,12 @@ class Presence:
         for name in filter(_RDMA_PART.fullmatch, self._sysfs.names(_AUXILIARY)):
             path = self._sysfs.device(f"{_AUXILIARY}/{name}")
             place = place_at(path.rpartition("/")[0])
-            self._parted.add(place.id)
+            self._with_part.add(place.id)
             if path and self._sysfs.exists(f"{path}/driver"):
                 yield place
         for name, memory in self._memory.items():
             # a driver that took its RDMA part away (for a bond) stays as well: that tells nothing
-            if memory.place.kind is Kind.PCI and name not in self._parted and self._is_driven(memory):
+            if memory.place.kind is Kind.PCI and name not in self._with_part and self._is_driven(memory):
                 yield memory.place
 
     def _is_driven(self, memory: _Memory) -> bool:
@@ -115,7 +117,7 @@ class Presence:
         return place_of(path, node.ib_device) if path else None
 
 
-def why_not(absent: Mapping[str, Absent], device: str) -> str:
+def refusal(absent: Mapping[str, Absent], device: str) -> str:
     """Why a device that cannot be seen is not handed out."""
     if device in absent:
         return f"{device} is in another network namespace (a pod has it)"

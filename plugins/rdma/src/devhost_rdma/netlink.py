@@ -40,8 +40,8 @@ CORE = "/sys/class/infiniband"
 
 NOTIFY_GROUPS = 1 << 3
 """Bit mask of group 4, ``RDMA_NL_GROUP_NOTIFY``: devices registered, removed, renamed, joined with a netdev
-or parted from it. Only who joined hears it, for which kernel 6.12 wants no privilege. Before 6.12 there is no
-such group: one may join it and hears nothing. Renaming a device is told of by later kernels only."""
+or parted from it. Joining the group needs no privilege (kernel 6.12). Before 6.12 there is no such group, and
+joining it is without effect. Only later kernels report that a device was renamed."""
 
 NetnsMode = Literal["shared", "exclusive"]
 

@@ -47,7 +47,7 @@ class Function:
 
 
 class FunctionReader:
-    """Reads functions; remembers what several have in common, so it is made anew for each look."""
+    """Reads functions; remembers what several have in common, so it is created again for each scan."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -99,7 +99,7 @@ PORTS = frozenset({CORE, NETWORK})
 """As the ``sys_path`` of an event: any port may have changed its state, and nothing else."""
 
 MOST_PATHS = 64
-"""Paths remembered between two looks; with more, everything is read again, which is then no dearer."""
+"""Paths remembered between two scans; with more, everything is read again."""
 
 _SOFTWARE_IWARP = "Software iWARP stack"
 _INTERFACE = re.compile(r"[^/\s]{1,15}")
@@ -110,7 +110,7 @@ _PORT_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 class Unit:
     """What one container gets: a function with all its RDMA devices, the main one first, and their nodes.
 
-    ``generation`` is another one when a driver has made the RDMA devices anew.
+    ``generation`` is another one when a driver has created the RDMA devices again.
     """
 
     function: Function
@@ -125,7 +125,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """All there is at one moment.
 
     ``strays`` are nodes whose RDMA device is not visible from here: the kernel shows nodes in every network
@@ -133,7 +133,7 @@ class Look:
     """
 
     units: tuple[Unit, ...] = ()
-    strays: tuple[Node, ...] = ()
+    hidden_nodes: tuple[Node, ...] = ()
     everything: bool = False
 
 
@@ -157,7 +157,7 @@ class Scan:
         self._everything = False
 
     def notice(self, event: Event) -> None:
-        """Notes what the next look has to read again: all of it where the event names no device."""
+        """Notes what the next scan has to read again: all of it where the event names no device."""
         if event.sys_path in PORTS:
             self._ports_stale = True
         elif not event.sys_path or len(self._stale) >= MOST_PATHS:
@@ -165,8 +165,8 @@ class Scan:
         else:
             self._stale.add(event.sys_path.rstrip("/"))
 
-    def look(self) -> Look:
-        """Everything there is now. Without an event since the last look, anything may have changed.
+    def scan(self) -> Snapshot:
+        """Everything there is now. Without an event since the last scan, anything may have changed.
 
         Raises:
             OSError: a class of devices cannot be listed.
@@ -219,7 +219,7 @@ class Scan:
 
 
 def read_device(sysfs: Sysfs, name: str) -> tuple[IbDevice, Place] | None:
-    """One RDMA device and where it hangs; ``None`` when it is not there (any more)."""
+    """One RDMA device and where it hangs; ``None`` when it does not exist."""
     path = sysfs.device(f"{CORE}/{name}")
     if not path:
         return None
@@ -293,7 +293,7 @@ def _port(sysfs: Sysfs, path: str, number: int) -> Port:
 
 def _put_together(
     known: Mapping[str, _Known], functions: Mapping[str, Function], nodes: Sequence[Node], *, everything: bool
-) -> Look:
+) -> Snapshot:
     by_device = by_owner(nodes)
     members: dict[str, list[_Known]] = {}
     for entry in known.values():
@@ -309,5 +309,7 @@ def _put_together(
                 generation=tuple(sorted(entry.inode for entry in members[name])),
             )
         )
-    strays = [node for name, own in by_device.items() if name not in known for node in own]
-    return Look(tuple(units), tuple(sorted(strays, key=lambda node: natural(node.path))), everything)
+    hidden_nodes = [node for name, own in by_device.items() if name not in known for node in own]
+    return Snapshot(
+        tuple(units), tuple(sorted(hidden_nodes, key=lambda node: natural(node.path))), everything
+    )

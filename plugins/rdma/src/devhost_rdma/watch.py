@@ -36,7 +36,8 @@ class Times:
     ``pause``: between two batches of events.
     ``repeat``: after the last change, when ports are read once more; firmware takes its time to train a port.
     ``poll``, ``poll_after_failure``: between two readings of the state files, a fifth more or less.
-    ``recheck``: between two looks at what is not open. ``retry``: until a failed subscription is tried again.
+    ``recheck``: between two attempts to open what is closed.
+    ``retry``: the shortest and the longest time until a failed subscription is tried again.
     """
 
     settle: float = 0.05

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from devhost.backend import Attribute, AttributeValue
 
-from .model import ETHERNET, INFINIBAND, VDPA_TYPES, Facts, Function, Interface, Kind, Look
+from .model import ETHERNET, INFINIBAND, VDPA_TYPES, Facts, Function, Interface, Kind, Snapshot
 from .netlink import MODES
 
 LINK_TYPES = {ETHERNET: "ether", INFINIBAND: "infiniband"}
@@ -84,7 +84,7 @@ ATTRIBUTES = {
 _ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 
 
-def of_function(function: Function, look: Look, facts: Facts) -> dict[str, AttributeValue]:
+def of_function(function: Function, look: Snapshot, facts: Facts) -> dict[str, AttributeValue]:
     """All attributes of a function; what is not known is left out."""
     found: dict[str, AttributeValue] = {"kind": function.kind.value, "isRdma": bool(function.rdma_devices)}
     found.update((name, text) for name, text in _texts(function, look, facts) if text)
@@ -93,8 +93,8 @@ def of_function(function: Function, look: Look, facts: Facts) -> dict[str, Attri
     return found
 
 
-def _texts(function: Function, look: Look, facts: Facts) -> Iterator[tuple[str, str]]:
-    whole = look.whole_of(function)
+def _texts(function: Function, look: Snapshot, facts: Facts) -> Iterator[tuple[str, str]]:
+    whole = look.physical_of(function)
     representor = look.representors.get(function.id)
     first = _first(function.last_interfaces)
     above = _first(whole.last_interfaces) if whole else None
@@ -132,8 +132,8 @@ def _numbers(function: Function) -> Iterator[tuple[str, int | None]]:
         yield "numVfs", function.num_vfs
 
 
-def _lists(function: Function, look: Look) -> Iterator[tuple[str, tuple[str, ...]]]:
-    whole = look.whole_of(function)
+def _lists(function: Function, look: Snapshot) -> Iterator[tuple[str, tuple[str, ...]]]:
+    whole = look.physical_of(function)
     yield "netDevs", tuple(interface.name for interface in function.last_interfaces)
     yield "pfNames", tuple(interface.name for interface in whole.last_interfaces) if whole else ()
     yield "rdmaDevices", function.rdma_devices

@@ -29,7 +29,7 @@ from .attributes import ATTRIBUTES, of_function
 from .bursts import BurstWait
 from .health import Lacks, Readiness, verdict
 from .in_use import in_use
-from .model import Facts, Function, Interface, Kind, Look
+from .model import Facts, Function, Interface, Kind, Snapshot
 from .network import Network
 from .options import SriovOptions, SriovUse
 from .pci_bus import Bus
@@ -88,7 +88,7 @@ class Sriov(Backend):
         self._readiness = Readiness(self._sysfs)
         # Replaced whole, never changed: probe(), allocate() and watch() read it on other threads.
         self._made: dict[str, tuple[_Basis, Device]] = {}
-        self._look = Look()
+        self._look = Snapshot()
         self._provisioner = Provisioner(
             Bus(context.root),
             Ownership(context.root),
@@ -99,7 +99,7 @@ class Sriov(Backend):
         )
 
     def notice(self, event: Event) -> None:
-        """Hears an event; see :meth:`devhost_sriov.scan.Scan.notice` for what each kind concerns."""
+        """Notes an event; see :meth:`devhost_sriov.scan.Scan.notice` for what each kind concerns."""
         self._scan.notice(event)
         self._network.notice(event)
         self._bursts.notice(event)
@@ -112,7 +112,7 @@ class Sriov(Backend):
             OSError: sysfs cannot be listed.
         """
         self._bursts.wait(self._look.functions)
-        look = self._scan.look()
+        look = self._scan.scan()
         facts, lacks = self._network.facts(look), self._readiness.lacks(look)
         stored = in_use(self._sysfs, look.functions.values())
         self._made = {
@@ -177,11 +177,11 @@ class Sriov(Backend):
         return made[0]
 
     def _make(
-        self, function: Function, look: Look, facts: Facts, lacks: Lacks, used: str
+        self, function: Function, look: Snapshot, facts: Facts, lacks: Lacks, used: str
     ) -> tuple[_Basis, Device]:
         basis = _Basis(
             function,
-            look.whole_of(function),
+            look.physical_of(function),
             look.representors.get(function.id),
             facts,
             lacks,
@@ -192,7 +192,7 @@ class Sriov(Backend):
         # an unchanged device is the same object, which costs the core nothing to compare
         return before if before and before[0] == basis else (basis, self._device(basis, look))
 
-    def _device(self, basis: _Basis, look: Look) -> Device:
+    def _device(self, basis: _Basis, look: Snapshot) -> Device:
         function = basis.function
         return Device(
             id=function.id,
@@ -204,11 +204,11 @@ class Sriov(Backend):
             health=verdict(
                 function, basis.whole, basis.lacks.itself, ignore_ports=self.options.ignore_port_state
             ),
-            withheld=self._why_withheld(basis),
+            withheld=self._withheld_reason(basis),
             unusable_for=basis.lacks.uses,
         )
 
-    def _why_withheld(self, basis: _Basis) -> str:
+    def _withheld_reason(self, basis: _Basis) -> str:
         function = basis.function
         counts = ((function.num_vfs, "virtual"), (function.num_sfs, "scalable"))
         if parts := [f"{count} {kind} function{'s' * (count > 1)}" for count, kind in counts if count]:

@@ -1,8 +1,8 @@
 """Waits until a burst of changes is over: functions are made, bound and removed one by one.
 
-The kernel tells of each: eight virtual functions are eight times ``add``, a little later eight times
-``bind``. Whoever looked in between would list first one of them, then three, then all. Many adapters also
-start their port anew before they have the first one: until it has its carrier again, none of them is well.
+The kernel reports each: eight virtual functions are eight times ``add``, a little later eight times
+``bind``. A scan in between would list first one of them, then three, then all. Many adapters also restart
+their port before they have the first one: until it has its carrier again, none of them is healthy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BUSES = {"pci": PCI_BUS, "auxiliary": AUXILIARY_BUS}
 
 
 class BurstWait:
-    """Used by the thread that looks.
+    """Used by the thread that scans.
 
     Args:
         sysfs: where the buses are.
@@ -60,7 +60,7 @@ class BurstWait:
         self._is_due |= loses or (event.subsystem in _BUSES and event.action in _ACTIONS)
 
     def wait(self, known: Collection[str]) -> None:
-        """Returns when nothing comes, goes or changes its driver any more; at once where nothing did.
+        """Returns when nothing comes, goes or changes its driver any longer; at once where nothing did.
 
         Virtual functions that are new are waited for until the port they lie on has its carrier; at the first
         time none is.

@@ -1,8 +1,8 @@
 """Whether a function is healthy, and whether a container could get it now.
 
-One whose interface or RDMA device is in a pod's network namespace is well: it is where it belongs.
+One whose interface or RDMA device is in a pod's network namespace is healthy: it is where it belongs.
 
-Looked at again only for functions that were read anew and for those in one IOMMU group with them, for
+Looked at again only for functions that were read again and for those in one IOMMU group with them, for
 hundreds of functions have thousands of files. What is asked is what Allocate asks, so the two never disagree.
 """
 
@@ -16,7 +16,7 @@ from devhost.backend import HEALTHY, AllocationError, Event, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
 
 from . import allocation
-from .model import Function, Interface, Kind, Look
+from .model import Function, Interface, Kind, Snapshot
 from .options import RDMA, VHOST_NET
 from .scan import MOST_PLACES, place_of
 
@@ -31,7 +31,7 @@ def verdict(function: Function, whole: Function | None, lack: str, *, ignore_por
         function: the function itself.
         whole: the physical function that it is a part of; ``None`` if it is a whole, or that is gone.
         lack: why a container could not get it now; empty if it could.
-        ignore_ports: whether one whose port has no carrier is well too.
+        ignore_ports: whether one whose port has no carrier is healthy too.
     """
     if function.kind is not Kind.PHYSICAL and whole is None:
         return unhealthy(f"its physical function {function.parent} is gone")
@@ -96,7 +96,7 @@ class Readiness:
         if event.subsystem == "pci" and len(self._touched) < MOST_PLACES:
             self._touched.add(event.sys_path)
 
-    def lacks(self, look: Look) -> dict[str, Lacks]:
+    def lacks(self, look: Snapshot) -> dict[str, Lacks]:
         """Why a container could not get each function, by id."""
         fresh = {name for name, one in look.functions.items() if look.everything or self._is_new(one)}
         groups = {look.functions[name].iommu_group for name in fresh}

@@ -102,13 +102,13 @@ class Function:
         Its own network interfaces, the uplinks of a switch among them, in the order of ports.
     ``away``
         Those that left while its driver stayed: they are in another network namespace, a pod's mostly. Empty
-        after a restart, when nobody knows any more what there was.
+        after a restart, when nobody knows any longer what there was.
     ``representors``
         Interfaces of its embedded switch that stand for other functions.
     ``rdma_devices``
         Names of its RDMA devices, also of those in another network namespace.
     ``inode``
-        Another one when the function went and came back under its id.
+        Another value when the function went and came back under its id.
     """
 
     id: str
@@ -165,11 +165,11 @@ def is_passed_on(driver: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """All functions at one moment, by id, in the order of addresses.
 
     ``representors`` are the interfaces that stand for virtual and scalable functions in an embedded switch,
-    by the id of the function; ``everything`` is whether each function was read anew. The physical function
+    by the id of the function; ``everything`` is whether each function was read again. The physical function
     of every virtual and scalable one is among ``functions``, unless it is just going.
     """
 
@@ -177,7 +177,7 @@ class Look:
     representors: Mapping[str, Interface] = field(default_factory=dict)
     everything: bool = False
 
-    def whole_of(self, function: Function) -> Function | None:
+    def physical_of(self, function: Function) -> Function | None:
         """The physical function that a virtual or scalable one is a part of; ``None`` if it is a whole."""
         return self.functions.get(function.parent) if function.parent else None
 

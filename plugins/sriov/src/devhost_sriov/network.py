@@ -22,7 +22,7 @@ from devhost.backend.netlink import hears_links
 from devhost.backend.sysfs import Sysfs, is_live
 
 from .in_use import NetFiles, Traffic, carriers
-from .model import Facts, Function, Kind, Look
+from .model import Facts, Function, Kind, Snapshot
 from .netlink import Devlink, Kernel, Switch, VfMacs
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Network:
         self._sees_all = True
         self._macs: VfMacs = {}
         self._devlink = Devlink()
-        self._troubles: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._quiet = True
         self._stale_network = self._stale_devlink = True
 
@@ -132,7 +132,7 @@ class Network:
         self._stale_network |= anything or event.subsystem == "net"
         self._stale_devlink |= anything or event.subsystem in ("pci", "auxiliary", "devlink")
 
-    def facts(self, look: Look) -> dict[str, Facts]:
+    def facts(self, look: Snapshot) -> dict[str, Facts]:
         """What is known beyond sysfs of each function, by id. Without an event all is asked again.
 
         Without functions nothing is asked: on a node that has none, the network of pods changes all the time.
@@ -165,11 +165,11 @@ class Network:
         if hears and self._wants("mac"):
             self._macs = self._ask("virtual functions", self._kernel.vf_macs) or {}
         if self._traffic is None and self._live:
-            self._trouble("the node's routes", "neither rtnetlink nor /proc/1/net shows them")
+            self._report_problem("the node's routes", "neither rtnetlink nor /proc/1/net shows them")
         elif self._live and not self._sees_all:
-            self._trouble("the node's routes", "this process is in a network namespace of its own")
+            self._report_problem("the node's routes", "this process is in a network namespace of its own")
         else:
-            self._over("the node's routes")
+            self._report_end("the node's routes")
 
     def _ask_devlink(self) -> None:
         if self._live:
@@ -185,18 +185,18 @@ class Network:
         try:
             answer = call()
         except OSError as error:
-            self._trouble(f"netlink's {what}", error.strerror or str(error) or type(error).__name__)
+            self._report_problem(f"netlink's {what}", error.strerror or str(error) or type(error).__name__)
             return None
-        self._over(f"netlink's {what}")
+        self._report_end(f"netlink's {what}")
         return answer
 
-    def _trouble(self, what: str, reason: str) -> None:
-        if self._troubles.get(what) != reason:
+    def _report_problem(self, what: str, reason: str) -> None:
+        if self._problems.get(what) != reason:
             self._context.log.warning("%s cannot be read: %s", what, reason)
-        self._troubles[what] = reason
+        self._problems[what] = reason
 
-    def _over(self, what: str) -> None:
-        if self._troubles.pop(what, ""):
+    def _report_end(self, what: str) -> None:
+        if self._problems.pop(what, ""):
             self._context.log.info("%s can be read again", what)
 
     def _busy(self) -> dict[str, str]:
@@ -204,7 +204,7 @@ class Network:
             return {}
         return carriers(self._traffic, self._addresses, self._files.lower, self._files.on_switch)
 
-    def _interest(self, look: Look, busy: Collection[str], names: Mapping[int, str]) -> Interest:
+    def _interest(self, look: Snapshot, busy: Collection[str], names: Mapping[int, str]) -> Interest:
         wanted = {one.name for function in look.functions.values() for one in function.interfaces} | set(busy)
         return Interest(
             interfaces=frozenset(index for index, name in names.items() if name in wanted),
@@ -213,8 +213,8 @@ class Network:
             group=self._devlink.group,
         )
 
-    def _facts(self, function: Function, look: Look, busy: Mapping[str, str]) -> Facts:
-        whole = look.whole_of(function) or function
+    def _facts(self, function: Function, look: Snapshot, busy: Mapping[str, str]) -> Facts:
+        whole = look.physical_of(function) or function
         switch = self._devlink.switches.get(whole.id, _NOBODY)
         mac = representor = ""
         if function.kind is Kind.VIRTUAL and function.vf_index is not None:

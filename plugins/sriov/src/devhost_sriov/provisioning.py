@@ -1,11 +1,11 @@
 """Creates, binds and removes virtual functions as ``backends.sriov.virtualFunctions`` says.
 
-Only those it may remove again. The file lies in ``/run``, which goes with a reboot as they do; what another
-boot has left there is not believed either.
+devhost neither removes nor binds virtual functions that it did not create. What a container has stays as it
+is: functions that are to go or to change their driver are withheld first, so that no container gets them,
+and are changed only when no container has them then.
 
-What devhost did not make it neither removes nor binds to another driver. What a container has stays as it is:
-functions that are to go or to change their driver are first taken off the list, so that nobody gets them
-meanwhile, and are touched only when then nobody has them.
+Which functions devhost has created is noted in a file in ``/run``, so that it knows them after a restart. A
+reboot removes the file as it removes the functions; the file of another boot is ignored.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Ownership:
             return {}
 
     def write(self, made: Mapping[str, Made]) -> None:
-        """Notes all of it anew; of nothing there is no file.
+        """Notes all of it again; of nothing there is no file.
 
         Raises:
             BackendError: the file cannot be written.
@@ -106,8 +106,8 @@ class Provisioner:
     Args:
         wanted: the entries of the configuration.
         held: what containers use up; ``None`` while that is not known (:meth:`Context.held`).
-        offered: whether a function was on the list at the last look.
-        log: is told of every change of hardware.
+        offered: whether a function was on the list at the last scan.
+        log: gets every change of hardware.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Provisioner:
         faults: list[str] = []
         for physical, entry in self._targets(waits, faults):
             try:
-                self._bring(physical, entry)
+                self._reconcile(physical, entry)
             except NotYet as error:
                 waits.append(error.message)
             except BackendError as error:
@@ -176,12 +176,12 @@ class Provisioner:
                 found[address] = PhysicalFunction(self._bus, address, made.name), None
         return list(found.values())
 
-    def _bring(self, physical: PhysicalFunction, entry: VirtualFunctions | None) -> None:
+    def _reconcile(self, physical: PhysicalFunction, entry: VirtualFunctions | None) -> None:
         made = self._made.get(physical.address)
         count = physical.count
         if made and not _is(physical, made, count):
             made = None
-            self._note(physical, None)
+            self._record(physical, None)
         if entry is None:
             if made is None:
                 return  # others have taken the place of ours
@@ -211,16 +211,16 @@ class Provisioner:
         virtual = physical.virtual
         self._refuse_held(physical, entry, virtual)
         self._withdraw(virtual, physical.label)
-        self._refuse_held(physical, entry, virtual)  # somebody may have got one until just now
+        self._refuse_held(physical, entry, virtual)  # a container may have got one until just now
         physical.make(0, bound=True)
         self._log.info("removed %s of %s", _functions(count), physical.label)
         self.leaving -= frozenset(virtual)
-        self._note(physical, None)
+        self._record(physical, None)
 
     def _refuse_held(
         self, physical: PhysicalFunction, entry: VirtualFunctions, virtual: Sequence[str]
     ) -> None:
-        held = self._known()
+        held = self._held_now()
         if used := [address for address in virtual if f"pci:{address}" in held]:
             more = f" and {len(used) - 3} more" if len(used) > 3 else ""
             raise NotYet(
@@ -232,22 +232,22 @@ class Provisioner:
         if f"device:sriov/{physical.address}" in (self._held() or ()):
             raise NotYet(f"{physical.label} gets no virtual functions while a pod has it")
         self._check(entry.driver)
-        self._note(physical, Made(entry.pf, entry.count, entry.driver))
+        self._record(physical, Made(entry.pf, entry.count, entry.driver))
         try:
             physical.make(entry.count, bound=not entry.driver)
         except BackendError:
             if not physical.count:
-                self._note(physical, None)
+                self._record(physical, None)
             raise
         self._log.info("made %s of %s", _functions(entry.count), physical.label)
         made = Made(entry.pf, entry.count, entry.driver, physical.mark)
-        self._note(physical, made)
+        self._record(physical, made)
         self._bind(physical, entry, made)
 
     def _bind(self, physical: PhysicalFunction, entry: VirtualFunctions, made: Made | None) -> None:
         """Binds those of ours that are bound to something else; says so of others."""
         wanted = entry.driver
-        odd = self._odd(physical.virtual, wanted, made.driver if made else "")
+        odd = self._wrongly_bound(physical.virtual, wanted, made.driver if made else "")
         if made is None:
             if odd:
                 raise BackendError(
@@ -258,27 +258,27 @@ class Provisioner:
         if odd:
             self._check(wanted)
         # without a driver, so nobody uses them
-        self._give([address for address in odd if not self._bus.driver(address)], wanted, physical.label)
-        self._rebind(self._odd(odd, wanted, made.driver), wanted, physical.label)
+        self._bind_all([address for address in odd if not self._bus.driver(address)], wanted, physical.label)
+        self._rebind(self._wrongly_bound(odd, wanted, made.driver), wanted, physical.label)
         now = Made(entry.pf, made.count, wanted, made.mark or physical.mark)
         if now != made:
-            self._note(physical, now)
+            self._record(physical, now)
 
-    def _odd(self, virtual: Sequence[str], wanted: str, before: str) -> list[str]:
+    def _wrongly_bound(self, virtual: Sequence[str], wanted: str, before: str) -> list[str]:
         """Functions not bound as wanted; where that is the kernel's choice, those still bound as before."""
         if wanted:
             return [address for address in virtual if self._bus.driver(address) != wanted]
         return [address for address in virtual if before and self._bus.driver(address) == before]
 
     def _rebind(self, bound: Sequence[str], wanted: str, label: str) -> None:
-        """Takes functions from the driver they have, as far as nobody has them."""
+        """Takes functions from the driver they have, as far as no container has them."""
         if not bound:
             return
-        held = self._known()
+        held = self._held_now()
         free = [address for address in bound if f"pci:{address}" not in held]
         self._withdraw(free, label)
-        held = self._known()  # somebody may have got one until just now
-        self._give([address for address in free if f"pci:{address}" not in held], wanted, label)
+        held = self._held_now()  # a container may have got one until just now
+        self._bind_all([address for address in free if f"pci:{address}" not in held], wanted, label)
         self.leaving -= frozenset(free)
         if kept := [address for address in bound if f"pci:{address}" in held]:
             more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
@@ -288,7 +288,7 @@ class Provisioner:
                 "a pod has it"
             )
 
-    def _give(self, addresses: Sequence[str], driver: str, label: str) -> None:
+    def _bind_all(self, addresses: Sequence[str], driver: str, label: str) -> None:
         done = 0
         try:
             for address in addresses:
@@ -299,17 +299,17 @@ class Provisioner:
                 self._log.info("bound %s of %s to %s", _functions(done), label, driver or "their own driver")
 
     def _withdraw(self, addresses: Sequence[str], label: str) -> None:
-        """Returns once nobody can be given these functions any more.
+        """Returns once no container can be given these functions any longer.
 
         Raises:
-            NotYet: they are on the list still, until the next look.
+            NotYet: they are on the list still, until the next scan.
         """
         shown = [a for a in addresses if a not in self.leaving or self._offered(a)]
         if shown:
             self._going.update(addresses)
             raise NotYet(f"{_functions(len(shown))} of {label} must leave the list first")
 
-    def _known(self) -> frozenset[str]:
+    def _held_now(self) -> frozenset[str]:
         held = self._held()
         if held is None:
             raise NotYet(UNKNOWN)
@@ -319,7 +319,7 @@ class Provisioner:
         if driver and not self._bus.has_driver(driver):
             raise BackendError(f"there is no driver {driver}: load its module, modprobe {driver}")
 
-    def _note(self, physical: PhysicalFunction, made: Made | None) -> None:
+    def _record(self, physical: PhysicalFunction, made: Made | None) -> None:
         if made is None:
             self._made.pop(physical.address, None)
         else:

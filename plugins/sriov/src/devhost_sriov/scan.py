@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from devhost.backend import Event
 from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
 
-from .model import REPRESENTOR, Function, Interface, Kind, Look, Vdpa, is_passed_on, representors
+from .model import REPRESENTOR, Function, Interface, Kind, Snapshot, Vdpa, is_passed_on, representors
 
 VDPA_BUS = "/sys/bus/vdpa/devices"
 
@@ -38,7 +38,7 @@ _BRIDGE = "06"
 
 
 class FunctionReader:
-    """Reads functions; remembers what several have in common, so it is made anew for each look."""
+    """Reads functions; remembers what several have in common, so it is created again for each scan."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -255,7 +255,7 @@ NETWORK = "/sys/class/net"
 ``/<name>`` behind it: that one has."""
 
 MOST_PLACES = 1024
-"""Places remembered between two looks; with more, everything is read again, which is then no dearer."""
+"""Places remembered between two scans; with more, everything is read again."""
 
 SCALABLE = re.compile(r"[\w-]+\.sf\.\d{1,9}")
 """Name of a scalable function on the auxiliary bus: ``<module>.sf.<id>`` (drivers/base/auxiliary.c)."""
@@ -282,11 +282,11 @@ class Scan:
         self._known: dict[str, _Known] = {}
         self._strays: tuple[Interface, ...] = ()
         self._strays_read = False
-        self._last = Look()
+        self._last = Snapshot()
         self._forget()
 
     def notice(self, event: Event) -> None:
-        """Notes what the next look has to read again: all of it where the event names no device.
+        """Notes what the next scan has to read again: all of it where the event names no device.
 
         A place is a function: what happens to anything below it concerns only that one, what happens to
         itself (a bridge, a physical function) also everything below.
@@ -306,8 +306,8 @@ class Scan:
             elif path.startswith(VIRTUAL_INTERFACES):
                 self._strays_stale = True
 
-    def look(self) -> Look:
-        """Everything there is now. Without an event since the last look, anything may have changed.
+    def scan(self) -> Snapshot:
+        """Everything there is now. Without an event since the last scan, anything may have changed.
 
         Raises:
             OSError: a bus cannot be listed.
@@ -336,7 +336,7 @@ class Scan:
             self._last = replace(self._last, everything=everything)
         else:
             functions = _put_together(known)
-            self._last = Look(functions, representors(functions, self._strays), everything)
+            self._last = Snapshot(functions, representors(functions, self._strays), everything)
         return self._last
 
     def _forget(self) -> None:

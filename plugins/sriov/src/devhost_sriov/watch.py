@@ -4,7 +4,7 @@ On a busy node most messages are of pods: their interfaces, addresses and routes
 Only those of :class:`~.network.Interest` count, and of these only what changed. Numbers: rtnetlink.h,
 if_link.h, if_addr.h and genetlink.h in include/uapi/linux of the Linux kernel.
 
-Messages are read as bytes in the event loop; what they mean is asked anew when the backend looks. Both
+Messages are read as bytes in the event loop; what they mean is asked again when the backend looks. Both
 sources stay within one network namespace: in a pod without the host's they tell nothing of the node.
 """
 

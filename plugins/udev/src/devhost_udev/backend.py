@@ -1,4 +1,4 @@
-"""The backend: joins scan and groups, and answers the core from what the last look found."""
+"""The backend: joins scan and groups, and answers the core from what the last scan found."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Udev(Backend):
         self._groups = Groups(options.groups, context.root, self._scan)
         self._list: list[Device] = []
         self._list_of: tuple[int, object] | None = None
-        self._disputed: Mapping[str, tuple[str, ...]] = {}
+        self._duplicates: Mapping[str, tuple[str, ...]] = {}
         # Replaced whole, never changed: allocate() reads them on another thread.
         self._records: Mapping[str, Record] = {}
         self._assembled: Mapping[str, Assembled] = {}
 
     def notice(self, event: Event) -> None:
-        """Hears an event; see :meth:`devhost_udev.scan.Scan.notice` for what each kind concerns."""
+        """Notes an event; see :meth:`devhost_udev.scan.Scan.notice` for what each kind concerns."""
         self._scan.notice(event)
 
     def discover(self) -> list[Device]:
@@ -57,8 +57,8 @@ class Udev(Backend):
         Raises:
             OSError: sysfs cannot be listed.
         """
-        self._scan.look(self._wanted_by_groups.union(self.context.wanted))
-        assembled = self._groups.look()
+        self._scan.update(self._wanted_by_groups.union(self.context.wanted))
+        assembled = self._groups.update()
         now = (self._scan.edition, assembled)
         if self._list_of is None or self._list_of[0] != now[0] or self._list_of[1] is not assembled:
             records = self._scan.records.values()
@@ -67,16 +67,16 @@ class Udev(Backend):
             self._records = {record.device.id: record for record in records}
             self._assembled = assembled
             self._list_of = now
-            self._report_disputed()
+            self._report_duplicates()
         return self._list.copy()
 
-    def _report_disputed(self) -> None:
+    def _report_duplicates(self) -> None:
         """Logs which devices are withheld because they have an id in common, once."""
-        disputed = {name: tuple(sorted(nodes)) for name, nodes in self._scan.disputed().items()}
-        for name, nodes in disputed.items():
-            if self._disputed.get(name) != nodes:
+        duplicates = {name: tuple(sorted(nodes)) for name, nodes in self._scan.duplicates().items()}
+        for name, nodes in duplicates.items():
+            if self._duplicates.get(name) != nodes:
                 self.context.log.warning("devices withheld: %s is common to %s", name, ", ".join(nodes))
-        self._disputed = disputed
+        self._duplicates = duplicates
 
     def allocate(self, request: AllocateRequest) -> Edits:
         """The nodes of these devices, readable and writable, and whatever their groups add.
@@ -150,6 +150,6 @@ class Udev(Backend):
                 yield path
 
     async def watch(self) -> AsyncIterator[Event]:
-        """Changes of nodes that no uevent tells of: one removed, made or given other permissions by hand."""
+        """Changes of nodes that no uevent reports: one removed, made or given other permissions by hand."""
         async for event in node_events(self.context, self.options.groups):
             yield event

@@ -29,11 +29,11 @@ class Naming:
     withheld: str = ""
     former: tuple[str, ...] = ()
 
-    def as_one_of(self, bearers: int, path: str) -> Naming:
+    def as_one_of(self, sharers: int, path: str) -> Naming:
         """The same for a device of the group when several have this id; ``path`` is its first."""
-        if bearers < 2:
+        if sharers < 2:
             return self
-        why = self.withheld or f"{bearers} devices of the group have this node: narrow its globs"
+        why = self.withheld or f"{sharers} devices of the group have this node: narrow its globs"
         return replace(self, id=apart(self.id, path), withheld=why, former=(self.id, *self.former))
 
 
@@ -175,7 +175,7 @@ class Groups:
         self._known: dict[str, Assembled] = {}
         self._seen: object = None
 
-    def look(self) -> Mapping[str, Assembled]:
+    def update(self) -> Mapping[str, Assembled]:
         """Every group's devices by id; an unchanged one is the same object as before."""
         if not self._groups:
             return self._known
@@ -194,17 +194,17 @@ class Groups:
                 uses.update({(group.name, node) for part in row.parts for node, _ in part.target.nodes})
         wanted: list[tuple[Naming, Group, int, Row, Layout]] = []
         entries: Counter[str] = Counter()
-        bearers: Counter[str] = Counter()
+        sharers: Counter[str] = Counter()
         for group, layout in zip(self._groups, layouts, strict=True):
             alternative = entries[group.name]
             entries[group.name] += 1
             for row in layout.rows:
                 naming = name_of(group.name, alternative, self._tellings(row))
-                bearers[naming.id] += 1
+                sharers[naming.id] += 1
                 wanted.append((naming, group, alternative, row, layout))
         found: dict[str, Assembled] = {}
         for naming, group, alternative, row, layout in wanted:
-            one = naming.as_one_of(bearers[naming.id], row.parts[0].target.path if row.parts else "")
+            one = naming.as_one_of(sharers[naming.id], row.parts[0].target.path if row.parts else "")
             made = self._assemble(one, group, alternative, row, layout, uses)
             old = self._known.get(made.device.id)
             if old is not None and old.device == made.device:

@@ -9,7 +9,7 @@ An id is the subsystem, what the device hangs on, and what the kernel calls it t
     dsa-0000:6a:01.0-wq0.1         PCI address, queue
     misc-fuse, block-zram0         nothing but a name
 
-An id never depends on the order of discovery or on an earlier look. It depends on another device only where
+An id never depends on the order of discovery or on an earlier scan. It depends on another device only where
 two USB devices have one serial number and are both plugged in: then both ids contain the port. Other devices
 with the same id are told apart for display only, and none of them is offered: :func:`apart`.
 

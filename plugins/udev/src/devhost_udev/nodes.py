@@ -58,11 +58,11 @@ class NodeTree:
         self.edition = 0
 
     def suspect(self, path: str) -> None:
-        """Something happened to the node ``path``: its directory is listed anew next time."""
+        """Something happened to the node ``path``: its directory is listed again next time."""
         self._suspect.add(path.rpartition("/")[0] or "/")
 
     def suspect_all(self) -> None:
-        """Every directory is listed anew next time."""
+        """Every directory is listed again next time."""
         self._suspect.update(self._listings)
 
     def refresh(self) -> bool:

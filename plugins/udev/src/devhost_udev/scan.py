@@ -61,9 +61,9 @@ class Scan:
         self._root = root
         self._tree = SysTree(root)
         self._namer = Namer(self._tree, shared_serials)
-        self._bearers: dict[str, set[str]] = {}
+        self._keys_by_id: dict[str, set[str]] = {}
         self._renamed: set[str] = set()
-        self._disputed: set[str] = set()
+        self._duplicates: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._declared: dict[str, dict[str, str]] = {}
         self._paths: list[tuple[str, str]] = []
@@ -73,7 +73,7 @@ class Scan:
         self._wanted: frozenset[str] = frozenset()
 
     def notice(self, event: Event) -> None:
-        """Notes what the next look has to read again.
+        """Notes what the next scan has to read again.
 
         An event with a ``sys_path`` concerns that device and all below it; one with only a ``dev_node``
         just that node; one with neither, everything.
@@ -85,7 +85,7 @@ class Scan:
         elif not event.dev_node:
             self._everything = True
 
-    def look(self, wanted: Collection[str]) -> None:
+    def update(self, wanted: Collection[str]) -> None:
         """Brings ``records`` up to date.
 
         Raises:
@@ -104,7 +104,7 @@ class Scan:
         if self.nodes.refresh() or stale or numbers != self._numbers:
             self._undeclared(numbers)
         self._numbers = numbers
-        self._tell_apart()
+        self._resolve_duplicates()
         self._check_presence()
         self._tree.forget()
 
@@ -186,7 +186,7 @@ class Scan:
         if old is not None:
             self._remove(key)
         self.edition += 1
-        self._bearers.setdefault(record.name.id, set()).add(key)
+        self._keys_by_id.setdefault(record.name.id, set()).add(key)
         self._renamed.add(record.name.id)
         self.records[key] = self.by_node[record.node] = record
         if record.sys_path:
@@ -199,7 +199,7 @@ class Scan:
         if record is None:
             return
         self.edition += 1
-        self._bearers[record.name.id].discard(key)
+        self._keys_by_id[record.name.id].discard(key)
         self._renamed.add(record.name.id)
         if self.by_node.get(record.node) is record:
             del self.by_node[record.node]
@@ -210,28 +210,28 @@ class Scan:
             if names.get(name) == key:
                 del names[name]
 
-    def disputed(self) -> dict[str, list[str]]:
+    def duplicates(self) -> dict[str, list[str]]:
         """The nodes that are withheld, by the serial number or id that they have in common."""
         found: dict[str, list[str]] = {}
-        for name in self._disputed:
-            for key in self._bearers[name]:
+        for name in self._duplicates:
+            for key in self._keys_by_id[name]:
                 record = self.records[key]
                 found.setdefault(record.name.serial or name, []).append(record.node)
         return found
 
-    def _tell_apart(self) -> None:
+    def _resolve_duplicates(self) -> None:
         """Names devices with one id in common by their places, or withholds them where those say nothing."""
         for name in self._renamed:
-            bearers = [self.records[key] for key in self._bearers[name]]
-            placed = {record.name.placed for record in bearers}
-            by_place = len(bearers) > 1 and "" not in placed and len(placed) == len(bearers)
-            (self._disputed.add if len(bearers) > 1 and not by_place else self._disputed.discard)(name)
-            if not bearers:
-                del self._bearers[name]
-            for record in bearers:
-                others = [other for other in bearers if other is not record]
-                told_apart = _placed(record) if by_place else _withheld(record, others)
-                device = told_apart if others else record.own
+            sharers = [self.records[key] for key in self._keys_by_id[name]]
+            placed = {record.name.placed for record in sharers}
+            by_place = len(sharers) > 1 and "" not in placed and len(placed) == len(sharers)
+            (self._duplicates.add if len(sharers) > 1 and not by_place else self._duplicates.discard)(name)
+            if not sharers:
+                del self._keys_by_id[name]
+            for record in sharers:
+                others = [other for other in sharers if other is not record]
+                resolved = _placed(record) if by_place else _withheld(record, others)
+                device = resolved if others else record.own
                 if device != record.device:
                     record.device, record.absent = device, None
                     self.edition += 1

@@ -1,6 +1,6 @@
-"""Changes in ``/dev`` that no uevent tells of, by inotify.
+"""Changes in ``/dev`` that no uevent reports, by inotify.
 
-An event carries only ``dev_node``: it concerns that one node and makes nobody forget anything else.
+An event carries only ``dev_node``: it concerns that one node and makes nothing else be read again.
 """
 
 from __future__ import annotations

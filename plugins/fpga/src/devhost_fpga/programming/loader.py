@@ -1,7 +1,7 @@
 """Loads one image into one slot, by a process of its own, and explains what failed.
 
 An engine is what programs: a management engine, or an fpga_manager; it is known by its directory in sysfs.
-The backend is made anew when its options change while a programming may go on, so this outlives it.
+The backend is created again when its options change while a programming may go on, so this outlives it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Engines:
         return self._engine(engine).loaded.get(device)
 
     def forget(self, engine: str, device: str = "") -> None:
-        """Whatever that device holds, or every one of this engine, is not known any more."""
+        """What that device holds, or every one of this engine, is not known any longer."""
         loaded = self._engine(engine).loaded
         if device:
             loaded.pop(device, None)

@@ -105,7 +105,7 @@ class Programmer:
     Args:
         root: what stands for ``/``.
         held: what containers use, see :meth:`devhost.backend.Context.held`.
-        log: where it is told what was programmed.
+        log: gets what was programmed.
         units: all that exist: a whole image concerns every device of the same FPGA.
         run: runs the process that programs.
         engines: what goes on with them.

@@ -110,7 +110,7 @@ def show(root: Path, port: int, text: str) -> None:
 
 
 @dataclass
-class Desk:
+class Machine:
     """A machine with a card of some ports, and everything that programs it."""
 
     root: Path
@@ -175,7 +175,7 @@ class Desk:
         return Program(Path(path))
 
 
-def desk(root: Path, ports: int = 1) -> Desk:
+def machine(root: Path, ports: int = 1) -> Machine:
     """A machine below ``root``, whose ports show an old id."""
     engine, manager = root / ENGINE[1:], root / MANAGER[1:]
     (engine / "dfl-fme-mgr.0/fpga_manager/fpga1").mkdir(parents=True)
@@ -190,4 +190,4 @@ def desk(root: Path, ports: int = 1) -> Desk:
     manager.mkdir(parents=True)
     for name, text in {"state": "unknown", "status": "", "flags": "0", "firmware": ""}.items():
         (manager / name).write_text(f"{text}\n")
-    return Desk(root, FakeKernel(root), FakeClock(), Engines())
+    return Machine(root, FakeKernel(root), FakeClock(), Engines())

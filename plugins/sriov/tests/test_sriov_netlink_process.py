@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -262,18 +266,18 @@ def test_closing_ends_the_process(make: Callable[..., Kernel], program: Program)
 
 
 def test_it_ends_when_it_is_idle_and_starts_again_with_the_next_question(
-    make: Callable[..., Kernel],
+    make: Callable[..., Kernel], program: Program
 ) -> None:
-    kernel = make(idle=0.2, idle_per_start=0.0)
+    kernel = make(program=program.path, idle=0.2, idle_per_start=0.0)
     before = kernel.traffic({})
     until(lambda: kernel.pid is None)
     assert kernel.traffic({}) == before
 
 
 def test_a_question_that_meets_the_end_of_an_idle_process_is_answered_by_another(
-    make: Callable[..., Kernel],
+    make: Callable[..., Kernel], program: Program
 ) -> None:
-    kernel = make(idle=0.0, idle_per_start=0.0)
+    kernel = make(program=program.path, idle=0.0, idle_per_start=0.0)
     for _ in range(5):
         kernel.traffic({})
 
@@ -293,6 +297,13 @@ def test_it_ends_with_the_process_that_started_it(questions: bytes) -> None:
     assert [set(answer) for answer in answers] == [{"ok"}] * len(questions.splitlines())
 
 
+def is_read(pipe: int) -> bool:
+    """Whether the reader of a pipe has taken everything."""
+    count = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0] == 0
+
+
 def test_a_question_in_two_pieces_is_one_question() -> None:
     with subprocess.Popen(
         [sys.executable, "-P", netlink_child.__file__],
@@ -303,7 +314,7 @@ def test_a_question_in_two_pieces_is_one_question() -> None:
         for piece in (b'{"do": "vf', b'_macs"}\n'):
             child.stdin.write(piece)
             child.stdin.flush()
-            time.sleep(0.05)
+            until(partial(is_read, child.stdin.fileno()))
         assert json.loads(child.stdout.readline()) == {}
         assert set(json.loads(child.stdout.readline())) == {"ok"}
         child.stdin.close()

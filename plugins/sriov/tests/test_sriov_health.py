@@ -9,7 +9,7 @@ import pytest
 import sriov_network as network
 import sriov_others as others
 from devhost_sriov.health import Readiness, verdict
-from devhost_sriov.model import Function, Interface, Kind, Look
+from devhost_sriov.model import Function, Interface, Kind, Snapshot
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
 
@@ -168,11 +168,11 @@ def test_a_member_of_its_group_that_is_no_device_is_seen_at_its_own_event(lookin
 
 def test_a_function_that_just_left_vfio_is_not_in_its_own_way(tmp_path):
     sysfs = Sysfs(network.i40e_with_vfio(tmp_path).root)
-    function = Scan(sysfs).look().functions["0000:5e:02.2"]
+    function = Scan(sysfs).scan().functions["0000:5e:02.2"]
     driver = tmp_path / function.path.lstrip("/") / "driver"
     driver.unlink()
     driver.symlink_to("../../bus/pci/drivers/iavf")
-    reasons = Readiness(sysfs).lacks(Look({function.id: function}))
+    reasons = Readiness(sysfs).lacks(Snapshot({function.id: function}))
     assert "0000:5e:02.2, which is in" not in reasons[function.id].itself
 
 

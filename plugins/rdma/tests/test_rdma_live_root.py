@@ -12,7 +12,7 @@ import rdma_connectx as connectx
 from devhost_rdma import Rdma
 from devhost_rdma.netlink import running_core
 from devhost_rdma.options import RdmaOptions
-from rdma_desk import Exclusive
+from rdma_backend import Exclusive
 from rdma_tree import RdmaTree
 
 from devhost.backend.netlink import hears_links

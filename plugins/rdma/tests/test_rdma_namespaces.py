@@ -8,7 +8,7 @@ import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
-from rdma_desk import Exclusive
+from rdma_backend import Exclusive
 from rdma_tree import ACTIVE, DISABLED, EDR, RdmaTree, roce
 
 from devhost.backend import Device, Event

@@ -7,7 +7,7 @@ import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
 from devhost_rdma.options import RdmaOptions
-from rdma_desk import Exclusive, nodes
+from rdma_backend import Exclusive, nodes
 from rdma_expected import MACHINES
 from rdma_tree import DISABLED, RdmaTree
 
