@@ -59,7 +59,7 @@ def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OBSERVER = """
-from devhost.observe import hookimpl
+from devhost.backend.observe import hookimpl
 
 @hookimpl
 def devhost_left(news): ...
