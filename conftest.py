@@ -22,6 +22,8 @@ SLOW = (
     "tests/chart/",
     "tests/cli/test_descriptors.py",
     "tests/cli/test_demo.py",
+    "tests/cli/test_discover.py",
+    "tests/cli/test_paths.py",
     "tests/cli/test_record.py",
     "tests/cli/test_run.py",
     "tests/cli/test_run_page.py",
@@ -75,9 +77,10 @@ def quick(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # before the modules make settings of their own
-    hypothesis.settings.register_profile("quick", max_examples=EXAMPLES)
-    hypothesis.settings.register_profile("all", max_examples=4 * EXAMPLES)
+    # before the modules make settings of their own; a busy machine is no failure, so no deadline
+    register = hypothesis.settings.register_profile
+    register("quick", max_examples=EXAMPLES, derandomize=True, deadline=None)
+    register("all", max_examples=4 * EXAMPLES, deadline=None)
     hypothesis.settings.load_profile("quick" if quick(config) else "all")
 
 
