@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
+from devhost.backend import Event, unhealthy
+from devhost.backend.base import OPTIONAL_METHODS, overrides
+from devhost.discovery import catalog
+from devhost.testing.fixtures import BackendFixture, by_id, request
 from devhost.testing.node import Node
+from devhost.testing.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "backends" / "writing.md"
@@ -27,7 +32,7 @@ class Block(NamedTuple):
 BLOCKS = [
     Block(*found) for found in re.findall(r"(?ms)^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
 ]
-SMALLEST, WHOLE, ADDED, TESTS = (block.text for block in BLOCKS if block.language == "python")
+SMALLEST, WHOLE, EVERYTHING, ADDED, TESTS = (block.text for block in BLOCKS if block.language == "python")
 CONFIG, TOLD = (block.text for block in BLOCKS if block.language == "yaml")
 SESSION = next(block.text for block in BLOCKS if block.language == "console")
 PROJECT = next(block.text for block in BLOCKS if block.language == "toml")
@@ -80,6 +85,36 @@ def test_the_smallest_backend_works_too(workplace: Path, tmp_path: Path) -> None
     shown = devhost(f"devhost discover --config {config} --root {workplace / 'root'}", tmp_path)
     assert "watchdog0" in shown
     assert "watchdog1" in shown
+
+
+def test_the_backend_with_every_method_does_what_it_shows(tmp_path: Path) -> None:
+    (tmp_path / "mycard.py").write_text(EVERYTHING, encoding="utf-8")
+    kind = catalog.load([tmp_path], {"mycard"}).installed["mycard"].backend
+    assert [method for method in OPTIONAL_METHODS if not overrides(kind, method)] == []
+    tree = Tree(tmp_path / "root")
+    for number, model in enumerate(("X100", "bad")):
+        place = f"pci0000:3a/0000:3a:00.{number}"
+        tree.pci(place, driver="mycard", vendor="0x1bad", numa_node=1)
+        tree.device(
+            f"{place}/mycard/mycard{number}", "mycard", f"mycard{number}", f"240:{number}", {"model": model}
+        )
+    tree.pci("pci0000:3a/0000:3a:01.0", vendor="0x1bad")
+    with BackendFixture(kind) as made:
+        backend = made(tree)
+        found = by_id(backend, Event())
+        good, bad = found["0000:3a:00.0"], found["0000:3a:00.1"]
+        assert (good.numa_nodes, good.pcie_path) == ((1,), ("0000:3a:00.0",))
+        assert good.claims == {"pci:0000:3a:00.0", "node:/dev/mycard0"}
+        asked = request(backend, [good])
+        edits = backend.allocate(asked)
+        assert edits.env == {"MYCARD_EXAMPLE_COM_RESOURCE": "0000:3a:00.0"}
+        assert edits.mounts[0].host_path == "/usr/lib/mycard"
+        assert backend.probe([good, bad]) == {
+            bad.id: unhealthy("exited with status 1: the firmware is missing")
+        }
+        assert [one.subject for one in backend.missing_drivers()] == ["0000:3a:01.0"]
+        backend.prepare(asked)
+        backend.provision()
 
 
 def test_the_whole_backend_is_short() -> None:

@@ -113,6 +113,9 @@ CONSTANTS = {
     "AttributeValue": "What an attribute can hold: `str`, `int`, `bool`, or a tuple of `str`, which matches "
     "when any of its members does.",
     "HEALTHY": "`Health(True)`.",
+    "claim": 'The module that makes claims: `claim.pci("0000:3b:00.0")`, `claim.node("/dev/fuse")`, '
+    "`auxiliary`, `iommu_group`, `block`, `usb`, `rdma`, `infiniband`, `fpga`, `mig`, `partition`, and "
+    "`other(kind, name)`. Each raises `ValueError` for what cannot name such a thing.",
     "Offered": "How often devices are handed out: a mapping from the device's id to one from the name of "
     "each resource that has it to a number.",
 }

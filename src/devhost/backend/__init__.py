@@ -30,13 +30,14 @@ never empties a device list. ``discover`` and ``notice`` run on one thread, ``pr
 hot-plug nor a slow scan a pod: guard what they share, or replace it whole.
 
 Import from here: the names below, and the modules ``errors``, ``model``, ``where``, ``sysfs``, ``netlink``,
-``process``, ``backoff``, ``incident``, ``files``, ``disks``, ``infiniband``, ``trusted``, ``inotify`` and
+``claim``, ``process``, ``backoff``, ``incident``, ``files``, ``disks``, ``infiniband``, ``trusted``, ``inotify`` and
 ``observe``.
 May import: nothing else of devhost.
 """
 
 from __future__ import annotations
 
+from . import claim
 from .base import (
     API_VERSION,
     AllocateRequest,
@@ -76,6 +77,7 @@ __all__ = [
     "NotYet",
     "Offered",
     "OptionError",
+    "claim",
     "hookimpl",
     "option",
     "unhealthy",

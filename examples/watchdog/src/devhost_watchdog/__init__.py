@@ -14,6 +14,7 @@ from devhost.backend import (
     DeviceNode,
     Edits,
     OptionError,
+    claim,
     hookimpl,
     option,
     unhealthy,
@@ -63,7 +64,7 @@ class Watchdog(Backend):
         return Device(
             id=parent.name if parent.is_dir() else f"virtual-{entry.name}",
             attributes=facts,
-            claims=frozenset({f"node:{node}"}),
+            claims=frozenset({claim.node(node)}),
             health=HEALTHY if there else unhealthy(f"{node} does not exist"),
         )
 
