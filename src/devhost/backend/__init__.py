@@ -30,8 +30,8 @@ never empties a device list. ``discover`` and ``notice`` run on one thread, ``pr
 hot-plug nor a slow scan a pod: guard what they share, or replace it whole.
 
 Import from here: the names below, and the modules ``errors``, ``model``, ``where``, ``sysfs``, ``netlink``,
-``claim``, ``process``, ``backoff``, ``incident``, ``files``, ``disks``, ``infiniband``, ``trusted``, ``inotify`` and
-``observe``.
+``claim``, ``process``, ``backoff``, ``incident``, ``files``, ``disks``, ``infiniband``, ``trusted``,
+``inotify`` and ``observe``.
 May import: nothing else of devhost.
 """
 
