@@ -47,8 +47,8 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
     },
     "Device lists": {
         15: "The first list after a stream opens is complete, and is never a placeholder.",
-        16: "A burst of changes is one complete list, at least 100 ms after the one before; no change is no "
-        "list.",
+        16: "A burst of changes is one complete list; a stream sends four lists at once and then at most "
+        "five a second; no change is no list.",
         17: "Health is spelt `Healthy` or `Unhealthy`, which the kubelet compares exactly.",
         18: "A device that falls ill and recovers moves allocatable down and up; capacity stays.",
         19: "A device that vanishes while a pod holds it stays listed as `Unhealthy`; any other leaves the "
