@@ -22,7 +22,7 @@ class NotingScanner(Scanner):
         self.denied: dict[str, list[str]] = {}
         self.rechecks = 0
 
-    def deny(self, device: str, missing: Sequence[str]) -> None:
+    def report_missing(self, device: str, missing: Sequence[str]) -> None:
         self.denied[device] = list(missing)
 
     def recheck(self) -> None:
@@ -36,6 +36,6 @@ def backend_of(resource: str, runner: BackendRunner) -> ResourceBackend:
 def allocator_of(
     resource: str, inventory: Inventory, scanner: Scanner, device_info: DeviceInfoFiles | None = None
 ) -> Allocator:
-    entry = ResourceSettings(0, resource, scanner.source.name)
+    entry = ResourceSettings(0, resource, scanner.runner.name)
     backend = ResourceBackend(resource, scanner, entry)
     return Allocator(inventory, backend, entry, device_info=device_info)
