@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 ROOT = Path(__file__).parent
@@ -61,6 +60,7 @@ WORKERS_LIMIT = 24
 """Most tests wait for other threads and processes, so more workers than cores are faster."""
 
 
+@pytest.hookimpl(optionalhook=True)  # some places run a few tests without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """What ``-n auto`` means."""
     cores = len(os.sched_getaffinity(0))
@@ -77,6 +77,10 @@ def quick(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    try:
+        import hypothesis
+    except ImportError:  # the guest of the virtual machine has none, and no test that needs it
+        return
     # before the modules make settings of their own; a busy machine is no failure, so no deadline
     register = hypothesis.settings.register_profile
     register("quick", max_examples=EXAMPLES, derandomize=True, deadline=None)
