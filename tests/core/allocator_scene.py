@@ -36,6 +36,6 @@ def backend_of(resource: str, runner: BackendRunner) -> ResourceBackend:
 def allocator_of(
     resource: str, inventory: Inventory, scanner: Scanner, device_info: DeviceInfoFiles | None = None
 ) -> Allocator:
-    entry = ResourceSettings(0, resource, scanner.source.name)
+    entry = ResourceSettings(0, resource, scanner.runner.name)
     backend = ResourceBackend(resource, scanner, entry)
     return Allocator(inventory, backend, entry, device_info=device_info)
