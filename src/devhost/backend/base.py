@@ -245,9 +245,9 @@ class Backend:
 
     ``prepares: bool``
         Whether ``prepare`` is wanted for such a resource at all; without it, wherever the backend has one.
-    ``why_alone: str``
+    ``why_alone: str | None``
         Why no two containers may have a device of such a resource at once, as one clause that ends a line:
-        then ``share`` with more than one replica is refused in the file. Empty where they may.
+        then ``share`` with more than one replica is refused in the file. ``None`` where they may.
     ``uses: Collection[str]``
         What such a resource hands out beside the device itself, in the words of ``Device.unusable_for``: a
         device is Unhealthy in the resource while it is unusable for one of them. Without it, nothing.

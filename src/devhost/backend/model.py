@@ -14,10 +14,17 @@ MAX_DEVICE_ID = 63
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A verdict on one device; ``reason`` is empty exactly when ``healthy`` is true."""
+    """A verdict on one device; ``reason`` is ``None`` exactly when ``healthy`` is true.
+
+    An empty reason counts as ``None``.
+    """
 
     healthy: bool
-    reason: str = ""
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason == "":
+            object.__setattr__(self, "reason", None)
 
     def __bool__(self) -> bool:
         return self.healthy
@@ -125,7 +132,8 @@ class Device:
         :class:`devhost.backend.Attribute`), so that an entry for single parts does not select the whole too.
     ``withheld``
         Why this device is not offered at all though it exists, as one sentence for a user (the node's own
-        traffic runs over it); empty: it is offered. It then takes no claim from any other device.
+        traffic runs over it). ``None`` or empty: it is offered. A withheld device takes no
+        claim from any other device.
     ``unusable_for``
         Uses for which this device is unhealthy, each with the reason a user reads:
         ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in the resources that hand out such a use
@@ -144,10 +152,14 @@ class Device:
     numa_nodes: tuple[int, ...] = ()
     pcie_path: tuple[str, ...] = ()
     health: Health = HEALTHY
-    withheld: str = ""
+    withheld: str | None = None
     unusable_for: Mapping[str, str] = field(default_factory=dict)
     inherited: frozenset[str] = frozenset()
     former_ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.withheld == "":
+            object.__setattr__(self, "withheld", None)
 
 
 MAX_REASON = 500
@@ -156,13 +168,19 @@ MAX_REASON = 500
 NO_REASON = "the backend gives no reason"
 
 
+def sound_reason(reason: str | None) -> str:
+    """A reason that can be shown: never empty, and not longer than :data:`MAX_REASON`."""
+    if reason is None or not reason.strip():
+        return NO_REASON
+    return f"{reason[: MAX_REASON - 1]}…" if len(reason) > MAX_REASON else reason
+
+
 def sound_health(health: Health) -> Health:
     """A verdict with a reason that can be shown: unhealthy is never without one, and none is endless."""
     if health.healthy:
         return health
-    if not health.reason.strip():
-        return unhealthy(NO_REASON)
-    return unhealthy(health.reason[: MAX_REASON - 1] + "…") if len(health.reason) > MAX_REASON else health
+    reason = sound_reason(health.reason)
+    return health if reason == health.reason else unhealthy(reason)
 
 
 @dataclass(frozen=True, slots=True)
