@@ -73,7 +73,7 @@ def bad(**fields: Any) -> Device:
         (bad(health=unhealthy(5)), "its health is not a Health with a string for a reason"),  # type: ignore[arg-type]
         (bad(claims={"a"}), "its claims or part_of are not a frozenset"),
         (bad(part_of="a"), "its claims or part_of are not a frozenset"),
-        (bad(numa_nodes=[0]), "its numa_nodes are not a tuple of whole numbers"),
+        (bad(numa_nodes={0}), "its numa_nodes are not a tuple of whole numbers"),
         (bad(numa_nodes=("0",)), "its numa_nodes are not a tuple of whole numbers"),
         (bad(numa_nodes=(True,)), "its numa_nodes are not a tuple of whole numbers"),
         (bad(numa_nodes=(2**70,)), "its numa_nodes are not a tuple of whole numbers below 1024"),

@@ -61,9 +61,10 @@ def _canonical(device: Device, before: Device | None) -> Device:
         return device
     if (health := sound_health(device.health)) is not device.health:
         device = replace(device, health=health)
-    reasons = {use: sound_reason(why) for use, why in device.unusable_for.items()}
-    if reasons != device.unusable_for:
-        device = replace(device, unusable_for=reasons)
+    if device.unusable_for:
+        reasons = {use: sound_reason(why) for use, why in device.unusable_for.items()}
+        if reasons != device.unusable_for:
+            device = replace(device, unusable_for=reasons)
     if any(node < 0 for node in device.numa_nodes):
         # The kernel's -1 means "no node"; the kubelet would take it for another node.
         device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
@@ -111,8 +112,9 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return "its pcie_path is not a tuple of strings"
     if not isinstance(given.withheld, str | None):
         return "its withheld is neither a string nor None"
-    if not isinstance(given.unusable_for, Mapping) or not all(
-        isinstance(text, str) for pair in given.unusable_for.items() for text in pair
+    if not isinstance(given.unusable_for, Mapping) or (
+        given.unusable_for
+        and not all(isinstance(text, str) for pair in given.unusable_for.items() for text in pair)
     ):
         return "its unusable_for is not a mapping of strings to strings"
     if not (isinstance(given.inherited, frozenset) and given.inherited <= given.attributes.keys()):
