@@ -86,7 +86,7 @@ class Scene:
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     made = Scene(tmp_path)
-    await made.runner.look([])
+    await made.runner.discover([])
     running = asyncio.create_task(made.injection.run())
     yield made
     made.injection.stop()
