@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from devhost.backend import AllocateRequest, Attribute, Device, DeviceNode, Edits, MissingDriver
+from devhost.backend import AllocateRequest, Device, DeviceNode, Edits, MissingDriver
 from devhost.backend.model import FrozenDict
 
 CHANGES: list[Callable[[Any], object]] = [
@@ -68,7 +68,6 @@ def test_a_list_becomes_a_tuple() -> None:
     edits = Edits(nodes=given, mounts=given, cdi_devices=given)
     assert (edits.nodes, edits.mounts, edits.cdi_devices) == ((1,), (1,), (1,))
     assert AllocateRequest(given).devices == (1,)
-    assert Attribute(str, "a model", "x", words=given).words == (1,)
 
 
 def test_a_frozen_mapping_is_a_dict_to_everything_that_reads_it() -> None:

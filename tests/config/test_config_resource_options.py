@@ -300,7 +300,8 @@ class Collides:
         ),
         (
             {"device_info": lambda self, device: None},
-            "device_info() takes a device and the request: def device_info(self, device, request)",
+            "device_info() takes a device and the request: def device_info(self, device, request), "
+            "see docs/backends/writing.md",
         ),
     ],
 )

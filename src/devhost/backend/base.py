@@ -56,9 +56,6 @@ class Attribute:
     words: tuple[str, ...] = ()
     reveals: bool = False
 
-    def __post_init__(self) -> None:
-        freeze(self, (), ("words",))
-
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
