@@ -123,6 +123,8 @@ CONSTANTS = {
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default == {}:
+        return "empty"
     if field.default is not dataclasses.MISSING:
         return f"`{field.default!r}`"
     return "required" if field.default_factory is dataclasses.MISSING else "empty"

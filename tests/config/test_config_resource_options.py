@@ -292,12 +292,16 @@ class Collides:
         ),
         (
             {"allocate": lambda self, devices, use: Edits()},
-            "allocate() must take one argument, the AllocateRequest",
+            "allocate() takes one request: def allocate(self, request), see docs/backends/writing.md",
         ),
-        ({"prepare": lambda self: None}, "prepare() must take one argument, the AllocateRequest"),
+        (
+            {"prepare": lambda self: None},
+            "prepare() takes one request: def prepare(self, request), see docs/backends/writing.md",
+        ),
         (
             {"device_info": lambda self, device: None},
-            "device_info() must take two arguments, a device and the AllocateRequest",
+            "device_info() takes a device and the request: def device_info(self, device, request), "
+            "see docs/backends/writing.md",
         ),
     ],
 )

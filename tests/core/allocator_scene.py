@@ -22,8 +22,8 @@ class NotingScanner(Scanner):
         self.denied: dict[str, list[str]] = {}
         self.rechecks = 0
 
-    def report_missing(self, device: str, missing: Sequence[str]) -> None:
-        self.denied[device] = list(missing)
+    def report_missing(self, device: str, paths: Sequence[str]) -> None:
+        self.denied[device] = list(paths)
 
     def recheck(self) -> None:
         self.rechecks += 1

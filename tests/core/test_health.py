@@ -187,3 +187,11 @@ def test_of_several_verdicts_the_worst_counts_with_every_reason_once() -> None:
     assert worst(HEALTHY, HEALTHY) is HEALTHY
     assert worst(HEALTHY, hot) == hot
     assert worst(hot, dead, hot) == unhealthy("too hot; dead")
+
+
+def test_an_empty_reason_counts_as_none() -> None:
+    assert unhealthy("").reason is None and Health(True, "").reason is None
+    assert sound_health(unhealthy("")) == sound_health(Health(False)) == unhealthy(NO_REASON)
+    assert worst(Health(False), unhealthy("port down")) == unhealthy(f"{NO_REASON}; port down")
+    assert Device("a", withheld="").withheld is None
+    assert Device("a", withheld="") == Device("a")

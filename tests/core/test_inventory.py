@@ -58,7 +58,7 @@ class Rig:
 
     def health(self) -> dict[str, str]:
         """Token → why it is unhealthy, empty if it is not."""
-        return {name: entry.health.reason for name, entry in self.snapshot.entries.items()}
+        return {name: entry.health.reason or "" for name, entry in self.snapshot.entries.items()}
 
 
 def test_the_first_list_is_a_revision_even_when_it_is_empty() -> None:

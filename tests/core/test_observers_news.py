@@ -74,7 +74,7 @@ def _short(one: Any) -> str:
     if holder := getattr(one, "holder", None):
         words.append(holder.pod)
     if hasattr(one, "degraded"):
-        words += [one.backend, one.reason]
+        words += [one.backend, one.reason or "works again"]
     assert one.generation == 3
     return " ".join(words)
 
@@ -162,4 +162,4 @@ def test_a_backend_that_leaves_while_degraded_is_not_back(rig: Rig) -> None:
     assert rig.told() == []
     rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
     rig.news.backends({"toy": Condition(State.OK)}.items())
-    assert rig.told() == ["BackendChanged toy busy", "BackendChanged toy "]
+    assert rig.told() == ["BackendChanged toy busy", "BackendChanged toy works again"]

@@ -69,7 +69,7 @@ def test_a_device_that_becomes_withheld_stays_with_its_pod_unhealthy_with_the_re
     def show(device: Device) -> None:
         planned = plan_of(device, entries=(entry,)).resources.get("example.com/net")
         tokens = units(of, planned.offers if planned else ())
-        inventory.update(tokens, lambda device: device.health, lambda _: device.withheld)
+        inventory.update(tokens, lambda device: device.health, lambda _: device.withheld or "")
 
     show(Device("vf"))
     (token,) = inventory.snapshot.entries
@@ -79,7 +79,7 @@ def test_a_device_that_becomes_withheld_stays_with_its_pod_unhealthy_with_the_re
     assert (entry_now.token, entry_now.health.reason) == (token, REASON)
 
 
-@pytest.mark.parametrize("value", [None, True, ("a",)])
+@pytest.mark.parametrize("value", [7, True, ("a",)])
 def test_what_is_no_text_is_not_taken_for_a_reason(value: Any) -> None:
     declared: Mapping[str, Attribute] = {}
-    assert flaw_of(Device("vf", withheld=value), declared) == "its withheld is not a string"
+    assert flaw_of(Device("vf", withheld=value), declared) == "its withheld is neither a string nor None"

@@ -70,10 +70,10 @@ def bad(**fields: Any) -> Device:
         (bad(id="a\n"), "its id has characters other than"),
         (bad(attributes=None), "its attributes are not a mapping"),
         (bad(health=True), "its health is not a Health"),
-        (bad(health=unhealthy(None)), "its health is not a Health with a string for a reason"),  # type: ignore[arg-type]
+        (bad(health=unhealthy(5)), "its health is not a Health with a string for a reason"),  # type: ignore[arg-type]
         (bad(claims={"a"}), "its claims or part_of are not a frozenset"),
         (bad(part_of="a"), "its claims or part_of are not a frozenset"),
-        (bad(numa_nodes=[0]), "its numa_nodes are not a tuple of whole numbers"),
+        (bad(numa_nodes={0}), "its numa_nodes are not a tuple of whole numbers"),
         (bad(numa_nodes=("0",)), "its numa_nodes are not a tuple of whole numbers"),
         (bad(numa_nodes=(True,)), "its numa_nodes are not a tuple of whole numbers"),
         (bad(numa_nodes=(2**70,)), "its numa_nodes are not a tuple of whole numbers below 1024"),

@@ -82,7 +82,7 @@ class Rig:
         return unhealthy(reason) if reason else HEALTHY
 
     def health(self) -> dict[str, str]:
-        return {name: e.health.reason for name, e in self.inventory.snapshot.entries.items()}
+        return {name: e.health.reason or "" for name, e in self.inventory.snapshot.entries.items()}
 
     async def allocate(self, *tokens: str) -> str:
         await self.source.discover([])

@@ -188,7 +188,7 @@ async def test_a_backend_that_fails_and_is_back_is_news_once_each(rig, kubelet, 
         rig.scripts["toy"].on_discover = lambda: None
         await rig.until(lambda: len(ear.of(BackendChanged)) == 2)
     degraded, back = ear.of(BackendChanged)
-    assert (degraded.backend, degraded.degraded, back.degraded, back.reason) == ("toy", True, False, "")
+    assert (degraded.backend, degraded.degraded, back.degraded, back.reason) == ("toy", True, False, None)
     assert "the driver is busy" in degraded.reason
 
 

@@ -89,7 +89,7 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
         with_(ResourceOptions=Undocumented),
         "options without a meaning: inner, depth",
     ),
-    ("the_class_is_a_sound_backend", with_(allocate=lambda self: Edits()), "must take one argument"),
+    ("the_class_is_a_sound_backend", with_(allocate=lambda self: Edits()), "takes one request"),
     ("the_class_is_a_sound_backend", with_(prob=Good.probe), "did you mean probe()?"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Loose), "Loose is not frozen"),
     ("what_an_entry_says_to_it_is_a_value", with_(ResourceOptions=Unsure), "why_alone of"),

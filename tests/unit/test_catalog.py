@@ -389,6 +389,13 @@ LIST: Any = ["x"]
         ({"subsystems": "tty"}, "one string"),
         ({"subsystems": (1,)}, "not a tuple of strings"),
         ({"subsystems": None}, "not a tuple of strings"),
+        (
+            {"allocate": lambda self, devices: Edits()},
+            "allocate() takes one request: def allocate(self",
+        ),
+        ({"allocate": lambda self, devices, options=None: Edits()}, "see docs/backends/writing.md"),
+        ({"prepare": lambda self, devices: None}, "prepare() takes one request: def prepare(self, request)"),
+        ({"device_info": lambda self, device: None}, "device_info() takes a device and the request"),
         ({"attributes": ["a"]}, "not a mapping"),
         ({"attributes": {"a": str}}, "Attribute(type"),
         ({"attributes": {"a": Attribute(FLOAT, "m", 1)}}, "must be str, int, bool or list"),

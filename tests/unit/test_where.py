@@ -76,7 +76,7 @@ def test_the_objection_names_the_term_and_what_the_device_is() -> None:
     refusing = Block((), (TTY,))
     assert where.objection((refusing,), {"subsystem": "tty"}) == "refused by not: {subsystem: tty}"
     assert where.objection((TTY, TTY), {}).startswith("block 1: ")
-    assert where.objection((TTY,), {"subsystem": "tty"}) == ""
+    assert where.objection((TTY,), {"subsystem": "tty"}) is None
 
 
 STATUS = Block((Term("sysattr.device/status", (Text("operational"), Text("in use*"))),))
@@ -91,7 +91,7 @@ STATUS = Block((Term("sysattr.device/status", (Text("operational"), Text("in use
             'sysattr.device/status is "resetting", key wants operational or in use*',
         ),
         ((STATUS,), {}, "the device has no sysattr.device/status, key wants operational or in use*"),
-        ((STATUS,), {"sysattr.device/status": "operational"}, ""),
+        ((STATUS,), {"sysattr.device/status": "operational"}, None),
         ((Block((Term("n", (Range(0, 3),)),)),), {"n": 7}, "n is 7, key wants 0-3"),
         ((Block((Term("v", (Flag(True),)),)),), {"v": False}, "v is false, key wants true"),
         ((Block((), (TTY,)),), {"subsystem": "tty"}, 'subsystem is "tty", key refuses {subsystem: tty}'),
@@ -110,7 +110,7 @@ STATUS = Block((Term("sysattr.device/status", (Text("operational"), Text("in use
     ],
 )
 def test_a_shortfall_names_the_attribute_the_value_found_and_what_is_wanted(
-    conditions: where.Where, attributes: dict[str, AttributeValue], said: str
+    conditions: where.Where, attributes: dict[str, AttributeValue], said: str | None
 ) -> None:
     assert where.shortfall(conditions, attributes, "key") == said
 

@@ -128,7 +128,7 @@ def test_the_fastest_active_port_speaks_for_all_else_the_first():
     ],
 )
 def test_a_function_without_an_active_port_says_why(ports, reason):
-    assert health_of(ports, "", ignore_ports=False).reason == reason
+    assert health_of(ports, "", ignore_ports=False).reason == (reason or None)
     assert health_of(ports, "", ignore_ports=True).healthy
     assert health_of(ports, "umad missing", ignore_ports=True).reason == "umad missing"
 

@@ -450,7 +450,7 @@ def test_functions_that_are_to_go_are_withheld_with_the_reason(
     monkeypatch.setattr(ServiceContext, "held", lambda self: frozenset())
     backend: Sriov = looking(tmp_path, SriovOptions())
     Ownership(tmp_path).write({PHYSICAL: Made("ens1", 2)})
-    assert [device.withheld for device in backend.discover() if device.id == FIRST] == [""]
+    assert [device.withheld for device in backend.discover() if device.id == FIRST] == [None]
     with pytest.raises(NotYet, match="must leave the list"):
         backend.provision()
     found = {device.id: device.withheld for device in backend.discover()}

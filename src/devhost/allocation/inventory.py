@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
+from devhost.backend.model import HEALTHY, NO_REASON, Device, Health, Holder, unhealthy
 from devhost.planning.claims import UNNAMED
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
@@ -62,7 +62,11 @@ class Changes:
 
 def beginning(devices: Mapping[str, Member]) -> Changes:
     """The changes that the first list of a resource brings."""
-    reasons = {name: member.health.reason for name, member in devices.items() if not member.health.healthy}
+    reasons = {
+        name: member.health.reason or NO_REASON
+        for name, member in devices.items()
+        if not member.health.healthy
+    }
     return Changes({}, dict.fromkeys(devices, ""), reasons, {}, {}, {}, devices, whole=True)
 
 
@@ -102,9 +106,9 @@ def between(
             if was is not None and not was.health.healthy:
                 healthy_again[device] = ""
         elif was is None or was.health.healthy:
-            unhealthy[device] = health.reason
+            unhealthy[device] = health.reason or NO_REASON
         elif was.health.reason != health.reason:
-            other_reason[device] = health.reason
+            other_reason[device] = health.reason or NO_REASON
     return Changes(left, appeared, unhealthy, other_reason, healthy_again, before, after)
 
 

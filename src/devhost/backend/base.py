@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
 
-from .model import AttributeValue, Device, Edits, Health
+from .model import NOTHING, AttributeValue, Device, Edits, Health, freeze
 from .observe import ObserverHooks, hookspec
 
 if TYPE_CHECKING:
@@ -67,6 +67,9 @@ class Conditions:
 
     backend: str
     attributes: Mapping[str, Attribute]
+
+    def __post_init__(self) -> None:
+        freeze(self, ("attributes",))
 
 
 @overload
@@ -145,7 +148,10 @@ class MissingDriver:
 
     subject: str
     reason: str
-    attributes: Mapping[str, AttributeValue] = field(default_factory=dict, hash=False)
+    attributes: Mapping[str, AttributeValue] = NOTHING
+
+    def __post_init__(self) -> None:
+        freeze(self, ("attributes",))
 
 
 class Context(Protocol):
@@ -191,7 +197,8 @@ class AllocateRequest:
     ``devices``
         The devices, at least one, each once.
     ``options``
-        What the entry of the resource says: the value of :attr:`Backend.ResourceOptions`.
+        What the entry of the resource says: the value of :attr:`Backend.ResourceOptions`. The request is
+        hashable if this is.
     ``resource``
         The name of the resource: ``example.com/serial``.
     ``shares``
@@ -203,7 +210,10 @@ class AllocateRequest:
     devices: Sequence[Device]
     options: Any = NoOptions()
     resource: str = ""
-    shares: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
+    shares: Mapping[str, Fraction] = NOTHING
+
+    def __post_init__(self) -> None:
+        freeze(self, ("shares",), ("devices",))
 
     def variable(self, prefix: str, suffix: str = "") -> str:
         """The name of an environment variable that no other resource sets in the same container.
@@ -245,9 +255,9 @@ class Backend:
 
     ``prepares: bool``
         Whether ``prepare`` is wanted for such a resource at all; without it, wherever the backend has one.
-    ``why_alone: str``
+    ``why_alone: str | None``
         Why no two containers may have a device of such a resource at once, as one clause that ends a line:
-        then ``share`` with more than one replica is refused in the file. Empty where they may.
+        then ``share`` with more than one replica is refused in the file. ``None`` where they may.
     ``uses: Collection[str]``
         What such a resource hands out beside the device itself, in the words of ``Device.unusable_for``: a
         device is Unhealthy in the resource while it is unusable for one of them. Without it, nothing.

@@ -1,9 +1,18 @@
-"""The values every other module speaks of: devices, edits, health. Frozen; standard library only."""
+"""The values every other module speaks of: devices, edits, health. Standard library only.
+
+They are frozen, and hashable where what they are given is: a dict becomes a :class:`FrozenDict` and a list a
+tuple, while a mapping of another type stays as it is. A list as an attribute's value is refused, so every
+device the core accepts is hashable.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 AttributeValue = str | int | bool | tuple[str, ...]
 """What an attribute can hold. A tuple of strings matches when any of its members matches."""
@@ -12,12 +21,64 @@ MAX_DEVICE_ID = 63
 """Longest device id in characters: the v1beta1 proto's own comment on ``Device.ID``."""
 
 
+class FrozenDict(dict[K, V]):
+    """A dict that cannot be changed: it is hashable where its values are, and equal to a dict.
+
+    The values of this API turn the dicts they are given into it, so that a device can be compared, shared
+    between threads and kept without a copy.
+    """
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError(
+            "this mapping cannot be changed: make a new one, as with dict(mapping) or mapping | {…}"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+
+NOTHING: Final = cast("FrozenDict[str, Any]", FrozenDict())
+"""The empty mapping that is the default of every field with a mapping."""
+
+_set = object.__setattr__
+
+
+def freeze(owner: object, mappings: Iterable[str], sequences: Iterable[str] = ()) -> None:
+    """Replaces dicts in these fields of a frozen value by :class:`FrozenDict`, and lists by tuples.
+
+    Anything else stays as it is: whether it is of a right type is for the core to say.
+    """
+    for name in mappings:
+        value = getattr(owner, name)
+        if isinstance(value, dict) and type(value) is not FrozenDict:
+            _set(owner, name, FrozenDict(value))
+    for name in sequences:
+        value = getattr(owner, name)
+        if type(value) is list:
+            _set(owner, name, tuple(value))
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A verdict on one device; ``reason`` is empty exactly when ``healthy`` is true."""
+    """A verdict on one device; ``reason`` is ``None`` exactly when ``healthy`` is true.
+
+    An empty reason counts as ``None``.
+    """
 
     healthy: bool
-    reason: str = ""
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason == "":
+            _set(self, "reason", None)
 
     def __bool__(self) -> bool:
         return self.healthy
@@ -69,9 +130,12 @@ class Edits:
 
     nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = NOTHING
+    annotations: Mapping[str, str] = NOTHING
     cdi_devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze(self, ("env", "annotations"), ("nodes", "mounts", "cdi_devices"))
 
     @staticmethod
     def merge(parts: Iterable[Edits]) -> Edits:
@@ -125,7 +189,8 @@ class Device:
         :class:`devhost.backend.Attribute`), so that an entry for single parts does not select the whole too.
     ``withheld``
         Why this device is not offered at all though it exists, as one sentence for a user (the node's own
-        traffic runs over it); empty: it is offered. It then takes no claim from any other device.
+        traffic runs over it). ``None`` or empty: it is offered. A withheld device takes no
+        claim from any other device.
     ``unusable_for``
         Uses for which this device is unhealthy, each with the reason a user reads:
         ``{"rdma": "it has no uverbs node"}``. It is Unhealthy in the resources that hand out such a use
@@ -138,16 +203,28 @@ class Device:
     """
 
     id: str
-    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeValue] = NOTHING
     claims: frozenset[str] = frozenset()
     part_of: frozenset[str] = frozenset()
     numa_nodes: tuple[int, ...] = ()
     pcie_path: tuple[str, ...] = ()
     health: Health = HEALTHY
-    withheld: str = ""
-    unusable_for: Mapping[str, str] = field(default_factory=dict)
+    withheld: str | None = None
+    unusable_for: Mapping[str, str] = NOTHING
     inherited: frozenset[str] = frozenset()
     former_ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Without a loop and freeze(): a scan makes thousands.
+        if type(self.attributes) is not FrozenDict and isinstance(self.attributes, dict):
+            _set(self, "attributes", FrozenDict(self.attributes))
+        if type(self.unusable_for) is not FrozenDict and isinstance(self.unusable_for, dict):
+            _set(self, "unusable_for", FrozenDict(self.unusable_for))
+        if self.withheld == "":
+            _set(self, "withheld", None)
+        types: tuple[object, ...] = (type(self.numa_nodes), type(self.pcie_path), type(self.former_ids))
+        if list in types:
+            freeze(self, (), ("numa_nodes", "pcie_path", "former_ids"))
 
 
 MAX_REASON = 500
@@ -156,13 +233,19 @@ MAX_REASON = 500
 NO_REASON = "the backend gives no reason"
 
 
+def sound_reason(reason: str | None) -> str:
+    """A reason that can be shown: never empty, and not longer than :data:`MAX_REASON`."""
+    if reason is None or not reason.strip():
+        return NO_REASON
+    return f"{reason[: MAX_REASON - 1]}…" if len(reason) > MAX_REASON else reason
+
+
 def sound_health(health: Health) -> Health:
     """A verdict with a reason that can be shown: unhealthy is never without one, and none is endless."""
     if health.healthy:
         return health
-    if not health.reason.strip():
-        return unhealthy(NO_REASON)
-    return unhealthy(health.reason[: MAX_REASON - 1] + "…") if len(health.reason) > MAX_REASON else health
+    reason = sound_reason(health.reason)
+    return health if reason == health.reason else unhealthy(reason)
 
 
 @dataclass(frozen=True, slots=True)

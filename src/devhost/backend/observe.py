@@ -137,12 +137,12 @@ class Released(DeviceNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChanged(News):
-    """A backend fails or hangs, for the ``reason``, or does well again, with an empty one."""
+    """A backend fails or hangs, for the ``reason``, or works again; ``reason`` is then ``None``."""
 
     hook = "devhost_backend_changed"
     backend: str
     degraded: bool
-    reason: str
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

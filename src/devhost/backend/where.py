@@ -140,7 +140,7 @@ class Block:
         """Those attributes of a device that count for this block."""
         return _own(attributes, inherited) if inherited and self.without else attributes
 
-    def shortfall(self, attributes: Mapping[str, AttributeValue], key: str) -> str:
+    def shortfall(self, attributes: Mapping[str, AttributeValue], key: str) -> str | None:
         """See :func:`shortfall`."""
         for term in self.terms:
             if not term.holds(attributes):
@@ -149,7 +149,7 @@ class Block:
             if block.holds(attributes):
                 found = " and ".join(_found(term, attributes) for term in block.terms)
                 return f"{found or 'the device does not meet it'}, {key} refuses {{{block}}}"
-        return ""
+        return None
 
     def unmet(self, attributes: Mapping[str, AttributeValue], most: int) -> list[Term | Block] | None:
         """The terms that do not hold and the ``refuse`` blocks that do; ``None`` if more than ``most``."""
@@ -166,8 +166,10 @@ class Block:
                 found.append(block)
         return found
 
-    def objection(self, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
-        """Why this block does not hold, in words; empty when it does."""
+    def objection(
+        self, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()
+    ) -> str | None:
+        """Why this block does not hold, in words; ``None`` when it does."""
         every, attributes = attributes, self.sees(attributes, inherited)
         for term in self.terms:
             if not term.holds(attributes):
@@ -179,7 +181,7 @@ class Block:
         for block in self.refuse:
             if block.holds(attributes):
                 return f"refused by not: {{{block}}}"
-        return ""
+        return None
 
     def attributes(self) -> frozenset[str]:
         """Every attribute name this block looks at."""
@@ -235,14 +237,16 @@ def may_hold(where: Where, known: Mapping[str, AttributeValue]) -> bool:
     return not where
 
 
-def objection(where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()) -> str:
-    """Why no block of ``where`` takes a device with these attributes; empty when one does.
+def objection(
+    where: Where, attributes: Mapping[str, AttributeValue], inherited: Collection[str] = ()
+) -> str | None:
+    """Why no block of ``where`` takes a device with these attributes; ``None`` when one does.
 
     Args:
         inherited: see :func:`selected`.
     """
     if selected(where, attributes, inherited) is not None:
-        return ""
+        return None
     if len(where) == 1:
         return where[0].objection(attributes, inherited)
     return "; ".join(
@@ -250,15 +254,15 @@ def objection(where: Where, attributes: Mapping[str, AttributeValue], inherited:
     )
 
 
-def shortfall(where: Where, attributes: Mapping[str, AttributeValue], key: str) -> str:
-    """Which attribute has a value that ``where`` does not accept, with both; empty when a block holds.
+def shortfall(where: Where, attributes: Mapping[str, AttributeValue], key: str) -> str | None:
+    """Which attribute has a value that ``where`` does not accept, with both; ``None`` when a block holds.
 
     Args:
         key: the configuration key that ``where`` is the value of, named in the text.
     """
     if holds(where, attributes):
-        return ""
-    reasons = [block.shortfall(attributes, key) for block in where]
+        return None
+    reasons = [reason for block in where if (reason := block.shortfall(attributes, key))]
     return reasons[0] if len(reasons) == 1 else "; ".join(dict.fromkeys(reasons))
 
 

@@ -278,7 +278,7 @@ def as_json(seen: View, backend: str, device: Device, health: Health) -> dict[st
         "running": {name: _verdict_as_json(one) for name, one in verdicts.items()} if seen.running else None,
         "heldBy": seen.as_json(backend, device),
         "unusableFor": dict(device.unusable_for),
-        "withheld": device.withheld,
+        "withheld": device.withheld or "",
         "numaNodes": list(device.numa_nodes),
         "pciePath": list(device.pcie_path),
         "attributes": {key: _plain(value) for key, value in sorted(device.attributes.items())},
@@ -289,7 +289,7 @@ def as_json(seen: View, backend: str, device: Device, health: Health) -> dict[st
 
 def health_as_json(health: Health) -> dict[str, str]:
     """A verdict as the JSON outputs show it."""
-    return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason}
+    return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason or ""}
 
 
 def _verdict_as_json(verdict: Verdict) -> dict[str, str]:

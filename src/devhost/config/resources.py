@@ -142,9 +142,9 @@ def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place
         place.key("exclusive").report(node.entries["exclusive"].value, reason, hint)
 
 
-def _why_alone(options: object) -> str:
-    reason = getattr(options, "why_alone", "")
-    if not isinstance(reason, str):
+def _why_alone(options: object) -> str | None:
+    reason = getattr(options, "why_alone", None)
+    if not isinstance(reason, str | None):
         raise TypeError(f"why_alone is {type(reason).__name__}, not text")
     return reason
 

@@ -42,6 +42,9 @@ OFFICIAL = {
 }
 """Backends of this project and the package that brings each."""
 
+WRITING = "docs/backends/writing.md"
+"""Where the methods of a backend are described."""
+
 BACKENDS = "devhost_backends"
 """The hook that brings backends; every other one is an observer's."""
 
@@ -401,10 +404,11 @@ def flaws(backend: Any) -> Iterable[str]:
         if not overrides(backend, method) and method not in misspelt.values():
             yield f"it does not define {method}()"
     for method in ("allocate", "prepare"):
-        if not _takes(backend, method, None):
-            yield f"{method}() must take one argument, the AllocateRequest"
+        if not _takes(backend, method, None) or _takes_devices(backend, method):
+            yield f"{method}() takes one request: def {method}(self, request), see {WRITING}"
     if not _takes(backend, "device_info", None, None):
-        yield "device_info() must take two arguments, a device and the AllocateRequest"
+        wanted = "def device_info(self, device, request)"
+        yield f"device_info() takes a device and the request: {wanted}, see {WRITING}"
     if not (isinstance(backend.Options, type) and is_dataclass(backend.Options)):
         yield "Options is not a dataclass"
     if backend.ResourceOptions is not NoOptions:
@@ -451,6 +455,15 @@ def _takes(backend: type[Backend], method: str, *arguments: object) -> bool:
     except ValueError:  # one that is not written in Python
         return True
     return True
+
+
+def _takes_devices(backend: type[Backend], method: str) -> bool:
+    """Whether a method is written for devices: it would load, and fail with the first pod."""
+    try:
+        names = list(inspect.signature(getattr(backend, method)).parameters)
+    except (TypeError, ValueError):  # one that is not written in Python
+        return False
+    return "devices" in names[:2]
 
 
 def _words_flaw(attribute: Attribute) -> str:

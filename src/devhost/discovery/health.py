@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
+from devhost.backend.model import HEALTHY, NO_REASON, Device, Health, sound_health, unhealthy
 
 WINDOW = 60.0
 """Seconds over which failures are counted."""
@@ -25,7 +25,7 @@ LONGEST_HOLD = 60.0
 
 def is_health(verdict: object) -> bool:
     """Whether something a backend returned is a verdict, down to the type of its reason."""
-    return isinstance(verdict, Health) and isinstance(verdict.reason, str)
+    return isinstance(verdict, Health) and isinstance(verdict.reason, str | None)
 
 
 def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health:
@@ -43,7 +43,7 @@ def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health
 
 def worst(*verdicts: Health) -> Health:
     """One verdict out of several: healthy if all are, else with every reason."""
-    reasons = dict.fromkeys(verdict.reason for verdict in verdicts if not verdict.healthy)
+    reasons = dict.fromkeys(verdict.reason or NO_REASON for verdict in verdicts if not verdict.healthy)
     return sound_health(unhealthy("; ".join(reasons))) if reasons else HEALTHY
 
 
@@ -100,7 +100,7 @@ class Recovery:
                 history.failures = [failure for failure in history.failures if now - failure < WINDOW] + [now]
                 extra = len(history.failures) - PATIENCE
                 history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
-            history.healthy, history.healthy_since, history.reason = False, None, raw.reason
+            history.healthy, history.healthy_since, history.reason = False, None, raw.reason or NO_REASON
             return raw
         if history.healthy:
             return HEALTHY

@@ -13,7 +13,7 @@ from typing import Any
 
 from devhost.backend import Attribute
 from devhost.backend.errors import one_line
-from devhost.backend.model import MAX_DEVICE_ID, Device, sound_health, unhealthy
+from devhost.backend.model import MAX_DEVICE_ID, Device, sound_health, sound_reason
 
 from .health import is_health
 
@@ -61,9 +61,10 @@ def _canonical(device: Device, before: Device | None) -> Device:
         return device
     if (health := sound_health(device.health)) is not device.health:
         device = replace(device, health=health)
-    reasons = {use: sound_health(unhealthy(why)).reason for use, why in device.unusable_for.items()}
-    if reasons != device.unusable_for:
-        device = replace(device, unusable_for=reasons)
+    if device.unusable_for:
+        reasons = {use: sound_reason(why) for use, why in device.unusable_for.items()}
+        if reasons != device.unusable_for:
+            device = replace(device, unusable_for=reasons)
     if any(node < 0 for node in device.numa_nodes):
         # The kernel's -1 means "no node"; the kubelet would take it for another node.
         device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
@@ -109,10 +110,11 @@ def _flaw(device: object, declared: Mapping[str, Attribute]) -> str:
         return f"its numa_nodes are not a tuple of whole numbers below {NUMA_LIMIT}"
     if not _strings(given.pcie_path):
         return "its pcie_path is not a tuple of strings"
-    if not isinstance(given.withheld, str):
-        return "its withheld is not a string"
-    if not isinstance(given.unusable_for, Mapping) or not all(
-        isinstance(text, str) for pair in given.unusable_for.items() for text in pair
+    if not isinstance(given.withheld, str | None):
+        return "its withheld is neither a string nor None"
+    if not isinstance(given.unusable_for, Mapping) or (
+        given.unusable_for
+        and not all(isinstance(text, str) for pair in given.unusable_for.items() for text in pair)
     ):
         return "its unusable_for is not a mapping of strings to strings"
     if not (isinstance(given.inherited, frozenset) and given.inherited <= given.attributes.keys()):

@@ -65,7 +65,7 @@ class DeviceLog:
         incident = self._incidents.get(device)
         if incident is None:
             incident = self._incidents[device] = Incident(REASONS)
-            incident.news(before.health.reason)
+            incident.news(before.health.reason or "")
         return incident
 
     def _lines(self, write: _Write, devices: Mapping[str, str], one: str, more: str) -> None:

@@ -155,10 +155,10 @@ def unhealthy_devices(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]
         seen = entry.members
         for member in seen:
             if entry.gone_at is not None:
-                found.setdefault(member.device.id, (entry.health.reason, entry.since))
+                found.setdefault(member.device.id, (entry.health.reason or "", entry.since))
             elif not member.health.healthy:
                 since = entry.since if len(seen) == 1 else None
-                found.setdefault(member.device.id, (member.health.reason, since))
+                found.setdefault(member.device.id, (member.health.reason or "", since))
     return found
 
 

@@ -123,8 +123,10 @@ class EventPublisher:
         states = dict(conditions)
         degraded = {name: c.reason for name, c in states.items() if c.state is State.DEGRADED}
         known, self._degraded = self._degraded, degraded
-        changed = [(name, reason) for name, reason in degraded.items() if name not in known]
-        changed += [(name, "") for name in known if name in states and name not in degraded]
+        changed: list[tuple[str, str | None]] = [
+            (name, reason) for name, reason in degraded.items() if name not in known
+        ]
+        changed += [(name, None) for name in known if name in states and name not in degraded]
         if changed and self._observers:
             self._observers.publish(self._backends(changed))
 
@@ -174,11 +176,11 @@ class EventPublisher:
     def _released(self, hands: Iterable[Held]) -> None:
         self._observers.publish(self._batch(observe.Released, _by_device(hands), _Part.facts_and_holder))
 
-    def _backends(self, states: Sequence[tuple[str, str]]) -> Batch:
+    def _backends(self, states: Sequence[tuple[str, str | None]]) -> Batch:
         return self._batch(
             observe.BackendChanged,
             states,
-            lambda one: {"backend": one[0], "degraded": bool(one[1]), "reason": one[1]},
+            lambda one: {"backend": one[0], "degraded": one[1] is not None, "reason": one[1]},
         )
 
     def _batch(

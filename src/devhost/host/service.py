@@ -243,7 +243,7 @@ class ResourceService:
         self._caused_at = None
         self.removals.settle(self.inventory.snapshot.devices)
         entries = [entry for entry in self.inventory.snapshot.entries.values() if not entry.stands_in]
-        unhealthy = Counter(entry.health.reason for entry in entries if not entry.health.healthy)
+        unhealthy = Counter(entry.health.reason or "" for entry in entries if not entry.health.healthy)
         self._metrics.devices(self.name, len(entries) - unhealthy.total(), unhealthy)
 
     def offered(self) -> frozenset[str]:

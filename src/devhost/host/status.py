@@ -166,7 +166,7 @@ def _resource(service: ResourceService) -> ResourceStatus:
                 id=entry.token,
                 device=entry.unit,
                 health="Healthy" if entry.health.healthy else "Unhealthy",
-                reason=entry.health.reason,
+                reason=entry.health.reason or "",
                 since=_iso(entry.since),
                 numaNodes=list(entry.numa_nodes),
                 allocated=service.inventory.is_allocated(entry.token),
@@ -190,7 +190,7 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
         MemberStatus(
             device=member.device.id,
             health="Healthy" if member.health.healthy else "Unhealthy",
-            reason=member.health.reason,
+            reason=member.health.reason or "",
             numaNodes=list(member.device.numa_nodes),
         )
         for member in (entry.members if entry else ())

@@ -224,9 +224,8 @@ def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tup
         elif entry.index in refused:
             verdict = Verdict(entry, entry.name, False, refused[entry.index])
         else:
-            verdict = Verdict(
-                entry, entry.name, False, objection(entry.where, device.attributes, device.inherited)
-            )
+            why = objection(entry.where, device.attributes, device.inherited)
+            verdict = Verdict(entry, entry.name, False, why or "")
         verdicts.append(verdict)
     return tuple(verdicts)
 

@@ -103,9 +103,11 @@ class BackendContract:
         for use in self._uses():
             assert type(use) is kind, f"{use!r} is no {kind.__name__}"
             assert replace(cast("Any", use)) == use, f"a copy of {use!r} is not equal to it"
-            prepares, why_alone = getattr(use, "prepares", True), getattr(use, "why_alone", "")
+            prepares, why_alone = getattr(use, "prepares", True), getattr(use, "why_alone", None)
             assert type(prepares) is bool, f"prepares of {use!r} is {prepares!r}, not a bool"
-            assert isinstance(why_alone, str), f"why_alone of {use!r} is {why_alone!r}, not a str"
+            assert isinstance(why_alone, str | None), (
+                f"why_alone of {use!r} is {why_alone!r}, not a str or None"
+            )
             uses = getattr(use, "uses", ())
             are_words = isinstance(uses, Collection) and not isinstance(uses, str)
             assert are_words and all(isinstance(word, str) for word in uses), (

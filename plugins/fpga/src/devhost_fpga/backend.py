@@ -100,7 +100,7 @@ class Fpga(Backend):
         lacking = [
             MissingDriver(
                 unit.device.id,
-                unit.device.health.reason,
+                unit.device.health.reason or "no driver is bound to it",
                 {name: value for name, value in unit.device.attributes.items() if name != "driver"},
             )
             for unit in self._all_units().values()

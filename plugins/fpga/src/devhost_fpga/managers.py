@@ -254,10 +254,10 @@ class _Look:
             for region in self._tree.regions
         }
 
-    def _indistinct(self, region: Member) -> str:
+    def _indistinct(self, region: Member) -> str | None:
         """Why a region must not be offered: nothing in sysfs tells it from another for good."""
         others = [one.name for one in self._tree.regions if one.parent == region.parent and one != region]
-        return f"nothing in sysfs tells it from {' and '.join(others)} for good" if others else ""
+        return f"nothing in sysfs tells it from {' and '.join(others)} for good" if others else None
 
     def _region(self, region: Member, names: Mapping[Member, str]) -> Unit:
         outer = frozenset(f"fpga:{names[one]}" for one in self._tree.around(region))
@@ -307,7 +307,7 @@ class _Look:
             numa_nodes=() if place.numa_node is None else (place.numa_node,),
             pcie_path=place.pcie_path,
             health=health,
-            withheld=self._indistinct(member) or ("" if nodes or slots else NOTHING),
+            withheld=self._indistinct(member) or (None if nodes or slots else NOTHING),
         )
         watched = (*state.files, *(f"{one.path}/state" for one in self._bridges(member)))
         return Unit(device, nodes, slots=slots, watched=watched, is_busy=verdict.is_busy)

@@ -106,15 +106,15 @@ class FpgaUse:
         return self.program is not None
 
     @property
-    def why_alone(self) -> str:
-        """Why a device of such a resource cannot be shared; empty where it can."""
+    def why_alone(self) -> str | None:
+        """Why a device of such a resource cannot be shared; ``None`` where it can."""
         if self.program is not None:
             return "it is programmed for one container at a time"
         if self.development:
             return "a container that programs the region changes it under all others"
         if self.management:
             return "a container that manages the card can reset it under all others"
-        return ""
+        return None
 
 
 PLAIN = FpgaUse()

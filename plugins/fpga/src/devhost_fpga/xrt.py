@@ -138,10 +138,10 @@ class Xrt:
             lacks_driver=not user.pci.driver,
         )
 
-    def _condition(self, user: Function, manager: Function | None) -> tuple[Condition, str]:
+    def _condition(self, user: Function, manager: Function | None) -> tuple[Condition, str | None]:
         driver = user.pci.driver
         if not driver:
-            return Condition(unhealthy("no driver is bound to its user function: load the module xocl")), ""
+            return Condition(unhealthy("no driver is bound to its user function: load the module xocl")), None
         if driver.startswith("vfio"):
             reason = f"{driver} has its user function, for a virtual machine"
             return Condition(unhealthy(reason)), reason
@@ -152,7 +152,7 @@ class Xrt:
         if condition.health.healthy and manager and manager.pci.driver == pci_ids.MANAGEMENT_DRIVER:
             seen = xrt_health.management(self._sysfs, manager.path)
             condition = replace(seen, watched=condition.watched + seen.watched)
-        return condition, ""
+        return condition, None
 
     def _controlled(self, one: Function) -> Unit:
         condition = xrt_health.control(self._sysfs, one.path)
@@ -178,12 +178,16 @@ class Xrt:
             reason = f"only its management function is here, and {has}"
         facts = {"serial": xrt_cards.serial(self._sysfs, one.path)} if one.pci.driver else {}
         condition = Condition(unhealthy(reason))
-        device = _device(one, facts, condition, frozenset((f"pci:{one.pci.address}",)), "")
+        device = _device(one, facts, condition, frozenset((f"pci:{one.pci.address}",)), None)
         return Unit(device, hardware=(one.path,))
 
 
 def _device(
-    one: Function, facts: Mapping[str, str], condition: Condition, claims: frozenset[str], withheld: str
+    one: Function,
+    facts: Mapping[str, str],
+    condition: Condition,
+    claims: frozenset[str],
+    withheld: str | None,
 ) -> Device:
     common = {"vendor": attributes.XILINX, "kind": str(Kind.CARD)}
     whole = one.pci.physical_function
@@ -282,7 +286,7 @@ def _card(serial: str, members: Members) -> Unit:
         numa_nodes=tuple(sorted({node for one in devices for node in one.numa_nodes})),
         pcie_path=devices[0].pcie_path,
         health=_health(devices),
-        withheld=next((f"{one.id}: {one.withheld}" for one in devices if one.withheld), ""),
+        withheld=next((f"{one.id}: {one.withheld}" for one in devices if one.withheld), None),
         former_ids=tuple(one.id for one in devices),  # each FPGA was a device of its own
     )
     return Unit(

@@ -41,10 +41,10 @@ from .vendor import GPU, VF, Card, ContainerRequest, device, of_adapter
 
 @dataclass(frozen=True, slots=True)
 class DriverState:
-    """Whether an adapter can be used: its health, and why it is withheld, empty if it is not."""
+    """Whether an adapter can be used: its health, and why it is withheld, if it is."""
 
     health: Health = HEALTHY
-    withheld: str = ""
+    withheld: str | None = None
 
 
 def driver_state(

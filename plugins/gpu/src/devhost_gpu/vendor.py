@@ -105,7 +105,7 @@ def device(
     attributes: Mapping[str, AttributeValue | None],
     health: Health,
     *,
-    withheld: str = "",
+    withheld: str | None = None,
     claims: frozenset[str] = frozenset(),
     part_of: frozenset[str] = frozenset(),
 ) -> Device:

@@ -208,7 +208,7 @@ class Sriov(Backend):
             unusable_for=basis.lacks.uses,
         )
 
-    def _withheld_reason(self, basis: _Basis) -> str:
+    def _withheld_reason(self, basis: _Basis) -> str | None:
         function = basis.function
         counts = ((function.num_vfs, "virtual"), (function.num_sfs, "scalable"))
         if parts := [f"{count} {kind} function{'s' * (count > 1)}" for count, kind in counts if count]:
@@ -218,7 +218,7 @@ class Sriov(Backend):
             return "its physical function is about to have other virtual functions"
         if basis.in_use and not self.options.allow_in_use:
             return f"{basis.in_use}; backends.sriov.allowInUse offers it all the same"
-        return ""
+        return None
 
     def _claims(self, function: Function) -> frozenset[str]:
         """What a function uses up: itself, and its IOMMU group when a program gets that."""

@@ -23,10 +23,10 @@ _RANKS = 64
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The id of a group's device, why it is withheld (empty if it is not), and its former ids."""
+    """The id of a group's device, why it is withheld (``None`` if it is not), and its former ids."""
 
     id: str
-    withheld: str = ""
+    withheld: str | None = None
     former: tuple[str, ...] = ()
 
     def as_one_of(self, sharers: int, path: str) -> Naming:
@@ -56,10 +56,10 @@ def name_of(group: str, alternative: int, tellings: Sequence[Telling]) -> Naming
         alternative: which entry with the group's name it is from, from 0.
     """
     labels: list[str] = []
-    withheld = ""
+    withheld: str | None = None
     for telling in tellings:
         record = telling.record
-        withheld = withheld or (record.device.withheld if record else "")
+        withheld = withheld or (record.device.withheld if record else None)
         labels.append(_id_of(record) if record else telling.path.rpartition("/")[2])
         if not telling.repeats:
             break

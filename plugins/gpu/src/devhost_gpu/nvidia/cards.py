@@ -287,7 +287,7 @@ def _shared(state: GpuState) -> dict[str, AttributeValue | None]:
     }
 
 
-def _why_withheld(state: GpuState) -> str:
+def _why_withheld(state: GpuState) -> str | None:
     adapter, gpu = state.adapter, state.gpu
     if adapter.num_vfs:
         plural = "s" * (adapter.num_vfs > 1)
@@ -301,13 +301,13 @@ def _why_withheld(state: GpuState) -> str:
     if not state.uuid:
         return state.reason or "its driver has not told its UUID"
     if gpu is None:
-        return ""
+        return None
     if gpu.mig:
         count = len(gpu.instances)
         if not count:
             return "MIG is on and it has no instance"
         return f"MIG is on: its {count} instance{'s are' if count > 1 else ' is'} offered instead"
-    return "MIG will be on after its next reset" if gpu.mig_next else ""
+    return "MIG will be on after its next reset" if gpu.mig_next else None
 
 
 def _health(reason: str) -> Health:
