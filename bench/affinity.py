@@ -12,6 +12,7 @@ from devhost.allocation.inventory import Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.planning.affinity.topology import Links
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
 
@@ -50,7 +51,7 @@ def _card(number: int, switches: int, name: str) -> Device:
 def _inventory(devices: Sequence[Device], replicas: int = 1) -> Inventory:
     inventory = Inventory(time.time, time.monotonic)
     offers = [Offer(device, replicas) for device in devices]
-    inventory.update(units(Of.EACH, offers), lambda device: device.health, lambda device: "gone")
+    inventory.update(units(Of.EACH, offers), lambda device: device.health, lambda device: Reason("gone"))
     return inventory
 
 

@@ -73,14 +73,14 @@ async def test_an_entry_whose_devices_an_earlier_one_takes(node: ReadingNode) ->
 
 
 async def test_a_kubelet_that_lost_its_checkpoint(node: ReadingNode) -> None:
-    await node.again("--pod-metrics")  # else metrics do not name the pod
+    await node.again()
     await node.until(lambda: node.log(message="registered"))
     await node.kubelet.wait_for(lambda: node.kubelet.allocatable() == {RESOURCE: 3})
     (token,) = (await node.kubelet.admit("train", "main", RESOURCE, 1)).device_ids
     await node.until(lambda: any(device["holder"] for device in node.document()["resources"][0]["devices"]))
     await node.kubelet.restart(forget=True)
     reason = await reported(node, "allocation", f"{RESOURCE} {token}")
-    assert reason == "held by default/train/main, which the kubelet no longer knows"
+    assert reason == "held by a pod, which the kubelet no longer knows"
     node.kubelet.release("train")
     await over(node, "allocation")
 

@@ -246,14 +246,14 @@ def told(**of_device: Any) -> StatusDocument:
 def test_explain_counts_what_a_running_host_says_is_held(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
     found = asyncio.run(scan_once(loaded, toys.root, listing=answer(told()).listing))
-    reasons = {
-        name: explain(found.plan, found.settings, "toy", found.discoveries["toy"].devices[name])[0].reason
+    one, two = (
+        explain(found.plan, found.settings, "toy", found.discoveries["toy"].devices[name])[0]
         for name in ("one", "two")
-    }
-    assert reasons["one"] == (
-        "default/meter-0/main holds it through example.com/old; it is free when that pod ends"
     )
-    assert reasons["two"] == (
+    assert one.reason == "a pod holds it through example.com/old; it is free when that pod ends"
+    assert [*map(str, one.held_by)] == ["default/meter-0/main"]
+    assert two.held_by == ()
+    assert two.reason == (
         "a container that the kubelet has not named yet holds it through example.com/gone; "
         "it is free when that pod ends"
     )

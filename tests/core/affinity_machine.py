@@ -8,6 +8,7 @@ from devhost.allocation.inventory import Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.planning.affinity import Choice
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
 
@@ -47,7 +48,7 @@ class Machine:
         """Another resource."""
         inventory = self.inventories[kind] = Inventory(lambda: 0.0, lambda: self.now)
         offers = [Offer(device, replicas) for device in devices]
-        inventory.update(units(of, offers), lambda device: device.health, lambda device: "gone")
+        inventory.update(units(of, offers), lambda device: device.health, lambda device: Reason("gone"))
 
     def free(self, kind: str) -> list[str]:
         """Tokens nobody has."""

@@ -12,6 +12,7 @@ from devhost.allocation.inventory import GRACE, Inventory
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text
 from devhost.host.scan_once import plan_devices
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import ALL
@@ -122,7 +123,7 @@ class Node:
                     backend=backend,
                 )
                 self.inventories[name] = inventory
-            inventory.update(units(planned.entry.share.of, planned.offers), lambda _: HEALTHY, str)
+            inventory.update(units(planned.entry.share.of, planned.offers), lambda _: HEALTHY, Reason)
 
     # what the kubelet does
 

@@ -11,6 +11,7 @@ from affinity_machine import SWITCHES, Machine, behind, switch_of
 
 from devhost.allocation.preferred.across_resources import BUILT, KINDS
 from devhost.backend.model import Device, unhealthy
+from devhost.planning.claims import Reason
 from devhost.planning.settings import Of, Prefer
 
 GPU, HCA, FPGA = "gpu", "hca", "fpga"
@@ -191,7 +192,7 @@ def test_a_resource_that_has_lost_its_last_device_spoils_no_choice_of_another() 
     assert len(machine.prefer(GPU, 2).tokens) == 2
     nics = machine.inventories["nic"]
     for _ in range(2):  # what vanishes is listed for a moment before it leaves
-        nics.update((), lambda device: device.health, lambda device: "gone")
+        nics.update((), lambda device: device.health, lambda device: Reason("gone"))
         machine.pause(60)
     assert not nics.snapshot.entries
     assert len(machine.prefer(GPU, 2).tokens) == 2

@@ -13,6 +13,7 @@ from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text, Where
 from devhost.host.scan_once import plan_devices
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import device_of, stands_for_all, token, unit_of
@@ -177,7 +178,7 @@ def test_an_allocation_needs_no_other_plan() -> None:
     rig.plug("a")
     plan = rig.plan(entry(0, OLD))
     inventory = Inventory(lambda: 0.0, lambda: rig.now, allocations=rig.ledger.of(OLD), backend="card")
-    inventory.update(units(Of.EACH, plan.resources[OLD].offers), lambda _: HEALTHY, str)
+    inventory.update(units(Of.EACH, plan.resources[OLD].offers), lambda _: HEALTHY, Reason)
     with inventory.reserved({"a": [Device("a")]}):
         assert rig.held() == {("a", "card", "a")}
         inventory.allocated(["a"])
@@ -205,7 +206,7 @@ def test_a_claim_that_a_device_ever_had_while_held_counts_until_it_is_released()
     assert offered(plan, OLD) == ["a"]
     (refusal,) = plan.refusals
     assert refusal.reason == (
-        "iommu:7 is in use: default/pod/main holds a of backend card through example.com/old; "
+        "iommu:7 is in use: a pod holds a of backend card through example.com/old; "
         "it is free when that pod ends"
     )
 

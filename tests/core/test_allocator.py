@@ -27,6 +27,7 @@ from devhost.backend import (
 from devhost.backend.errors import BackendError
 from devhost.backend.model import unhealthy
 from devhost.discovery.runner import BackendRunner
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
@@ -64,7 +65,9 @@ class Rig:
         self.inventory = Inventory(lambda: 0.0, lambda: 0.0)
         sick = Device("sick", health=unhealthy("too hot"))
         offers = [*map(Offer, map(Device, "abc")), Offer(sick), Offer(Device("shared"), 2)]
-        self.inventory.update(units(Of.EACH, offers), lambda device: device.health, lambda device: "gone")
+        self.inventory.update(
+            units(Of.EACH, offers), lambda device: device.health, lambda device: Reason("gone")
+        )
         self.scanner = NotingScanner(self.source)
         self.supply = allocator_of("example.com/card", self.inventory, self.scanner)
 

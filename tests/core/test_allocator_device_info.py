@@ -19,6 +19,7 @@ from devhost.allocation.inventory import Inventory
 from devhost.backend import AllocateRequest, AllocationError, Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError
 from devhost.discovery.runner import BackendRunner
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
@@ -58,7 +59,7 @@ class Desk:
     def supply(self, name: str, *offers: Offer, of: Of = Of.EACH) -> Allocator:
         inventory = Inventory(lambda: 0.0, lambda: 0.0)
         tokens = units(of, offers or [Offer(Device("a")), Offer(Device("b"))])
-        inventory.update(tokens, lambda device: device.health, lambda device: "gone")
+        inventory.update(tokens, lambda device: device.health, lambda device: Reason("gone"))
         return allocator_of(name, inventory, NotingScanner(self.source), self.infos)
 
     def files(self) -> dict[str, object]:

@@ -20,6 +20,7 @@ from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.model import HEALTHY, Holder
 from devhost.discovery.runner import BackendRunner
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, ResourceSettings
 
@@ -64,7 +65,7 @@ class Scene:
 
     def publish(self) -> None:
         offers, verdict = self.injection.listable(self.offers, lambda device: HEALTHY)
-        self.inventory.update(units(Of.EACH, offers), verdict, lambda device: "gone")
+        self.inventory.update(units(Of.EACH, offers), verdict, lambda device: Reason("gone"))
 
     def hear(self, *tokens: str) -> None:
         self.now += APART

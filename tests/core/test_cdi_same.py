@@ -36,6 +36,7 @@ from devhost.backend import (
 from devhost.backend.model import HEALTHY
 from devhost.discovery.runner import BackendRunner
 from devhost.kubelet import messages
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, ResourceSettings
 from devhost.testing import runtime
@@ -92,7 +93,7 @@ class Resource:
         self.entry = ResourceSettings(0, RESOURCE, "card")
         self.backend = ResourceBackend(RESOURCE, NotingScanner(self.source), self.entry)
         self.allocator = Allocator(self.inventory, self.backend, self.entry)
-        self.inventory.update(units(of, self.offers), lambda device: HEALTHY, str)
+        self.inventory.update(units(of, self.offers), lambda device: HEALTHY, Reason)
 
     async def answer(self, tokens: Sequence[str]):
         await self.source.discover([])

@@ -14,6 +14,7 @@ from devhost.allocation.inventory import GRACE, Changes, Inventory
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.device_log import NAMED, REASONS, DeviceLog
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
@@ -33,7 +34,7 @@ class Rig:
 
     def show(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
         offers = [Offer(Device(device), replicas) for device in devices]
-        self.inventory.update(units(of, offers), self.verdict, lambda device: "it was unplugged")
+        self.inventory.update(units(of, offers), self.verdict, lambda device: Reason("it was unplugged"))
         return self.lines()
 
     def verdict(self, device: Device) -> Health:
@@ -203,7 +204,7 @@ def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
         rig.now += 1.0
         device = Device("a", health=unhealthy("port 1 is down") if second % 2 else HEALTHY)
         rig.inventory.update(
-            units(Of.EACH, [Offer(device)]), lambda device: ward.verdict(device, rig.now), str
+            units(Of.EACH, [Offer(device)]), lambda device: ward.verdict(device, rig.now), Reason
         )
         written += rig.lines()
     assert 0 < len(written) <= 2 * 3 + REASONS
@@ -245,7 +246,7 @@ def test_what_was_told_adds_up_to_what_is_listed(history: list[tuple[State, floa
         inventory.update(
             units(of, offers),
             lambda device, sick=sick: unhealthy("hot") if device.id in sick else HEALTHY,  # type: ignore[misc]
-            str,
+            Reason,
         )
         right = {device: device not in sick for device in present}
         if not number:

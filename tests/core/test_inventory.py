@@ -12,6 +12,7 @@ from devhost.allocation.allocations import APART, Allocations, Listing
 from devhost.allocation.inventory import GRACE, Inventory, Snapshot
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Health, Holder, unhealthy
 from devhost.kubelet import messages
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 from devhost.planning.tokens import token
@@ -46,7 +47,9 @@ class Rig:
 
     def show(self, *offers: Offer | str, caused_at: float | None = None, of: Of = Of.EACH) -> bool:
         made = units(of, [Offer(Device(one)) if isinstance(one, str) else one for one in offers])
-        return self.inventory.update(made, self.verdict, lambda device: f"{device} is gone", caused_at)
+        return self.inventory.update(
+            made, self.verdict, lambda device: Reason(f"{device} is gone"), caused_at
+        )
 
     def verdict(self, device: Device) -> Health:
         reason = self.sick.get(device.id)

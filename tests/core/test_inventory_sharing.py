@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from devhost.allocation.allocations import APART, Allocations, Listing
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device, Holder
-from devhost.planning.claims import UNNAMED
+from devhost.planning.claims import UNNAMED, Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
@@ -24,7 +24,9 @@ class Rig:
 
     def show(self, replicas: int, of: Of = Of.EACH) -> None:
         offers = [Offer(Device(name), replicas) for name in "ab"]
-        self.inventory.update(units(of, offers), lambda _: HEALTHY, lambda device: f"{device} is gone")
+        self.inventory.update(
+            units(of, offers), lambda _: HEALTHY, lambda device: Reason(f"{device} is gone")
+        )
 
     def hear(self, *tokens: str) -> None:
         self.now += APART
@@ -44,7 +46,9 @@ def test_what_a_container_has_for_itself_is_shared_with_nobody_until_it_is_relea
     assert entries["a::0"].health.reason == f"{UNNAMED} has it as a, from before it was shared in this way"
     rig.hear("a")
     rig.show(2)
-    assert "default/pod/main has it as a" in rig.inventory.snapshot.entries["a::1"].health.reason
+    withheld = rig.inventory.snapshot.entries["a::1"]
+    assert "a pod has it as a" in withheld.health.reason
+    assert withheld.held_by == (Holder("default", "pod", "main"),)
     rig.hear()
     rig.hear()
     rig.show(2)

@@ -16,6 +16,7 @@ from devhost.backend.model import Device, unhealthy
 from devhost.backend.where import Block, Range, Term, Text, Where, holds
 from devhost.kubelet import messages
 from devhost.planning import naming, plan
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, explain, listed_bytes, make_plan
 from devhost.planning.settings import (
     MAX_REPLICAS,
@@ -235,7 +236,7 @@ def encoded(resource: plan.PlannedResource) -> int:
     """Bytes of the list when every device is unhealthy, which is the longer word."""
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
     tokens = plan.units(resource.entry.share.of, resource.offers, topology=resource.entry.topology)
-    inventory.update(tokens, lambda device: unhealthy("x"), lambda device: "")
+    inventory.update(tokens, lambda device: unhealthy("x"), Reason)
     return messages.device_list(inventory.snapshot).ByteSize()
 
 

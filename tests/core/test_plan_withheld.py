@@ -12,6 +12,7 @@ from devhost.backend import Attribute
 from devhost.backend.model import Device
 from devhost.backend.where import Block, Term, Text
 from devhost.discovery.validation import flaw_of
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, explain, make_plan, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 
@@ -69,7 +70,7 @@ def test_a_device_that_becomes_withheld_stays_with_its_pod_unhealthy_with_the_re
     def show(device: Device) -> None:
         planned = plan_of(device, entries=(entry,)).resources.get("example.com/net")
         tokens = units(of, planned.offers if planned else ())
-        inventory.update(tokens, lambda device: device.health, lambda _: device.withheld or "")
+        inventory.update(tokens, lambda device: device.health, lambda _: Reason(device.withheld or ""))
 
     show(Device("vf"))
     (token,) = inventory.snapshot.entries

@@ -19,6 +19,7 @@ from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Health, unhealthy
 from devhost.discovery.runner import BackendRunner
 from devhost.kubelet import messages
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
@@ -75,7 +76,9 @@ class Rig:
         numa: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> bool:
         offers = [Offer(Device(name, numa_nodes=numa.get(name, ())), replicas) for name in names]
-        return self.inventory.update(units(of, offers), self.verdict, lambda device: f"{device} is gone")
+        return self.inventory.update(
+            units(of, offers), self.verdict, lambda device: Reason(f"{device} is gone")
+        )
 
     def verdict(self, device: Device) -> Health:
         reason = self.sick.get(device.id)

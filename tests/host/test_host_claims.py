@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from devhost.backend.model import Device
+from devhost.backend.model import Device, Holder
 from devhost.host.status import status
 from devhost.planning.claims import UNNAMED
 from devhost.testing.kubelet import events as ev
@@ -18,6 +18,8 @@ LINE, NEW_LINE = "name: example.com/toy, backend: toy", "name: example.com/new, 
 NARROW_LINE = NEW_LINE + ", where: {model: x100}"
 OTHER_LINE = "name: example.com/other, backend: other"
 SHARED = ", exclusive: false"
+POD = Holder("default", "pod", "main")
+POD_STATUS = {"namespace": "default", "pod": "pod", "container": "main"}
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -34,6 +36,10 @@ def refused(host) -> dict[str, str]:
     return {refusal.device: refusal.reason for refusal in host.plan.refusals if refusal.kind == "held"}
 
 
+def named(host) -> dict[str, tuple[Holder, ...]]:
+    return {refusal.device: refusal.held_by for refusal in host.plan.refusals if refusal.kind == "held"}
+
+
 async def test_a_reload_that_would_give_a_held_device_elsewhere_leaves_it_where_it_is(rig, kubelet):
     rig.write(LINE)
     async with rig.running() as host:
@@ -43,8 +49,9 @@ async def test_a_reload_that_would_give_a_held_device_elsewhere_leaves_it_where_
         assert kubelet.healthy(TOY) == {token}
         (refusal,) = (r for r in status(host)["refusals"] if r["device"] == token and "[0]" in r["reason"])
         assert refusal["reason"] == (
-            f"resources[0]: default/pod/main holds it through {TOY}; it is free when that pod ends"
+            f"resources[0]: a pod holds it through {TOY}; it is free when that pod ends"
         )
+        assert refusal["heldBy"] == [POD_STATUS]
         kubelet.release("pod")
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
         await kubelet.wait_for(lambda: not kubelet.healthy(TOY))
@@ -74,7 +81,8 @@ async def test_devhost_that_restarts_with_another_file_never_offers_what_is_held
         await kubelet.wait_for(lambda: kubelet.healthy(NEW))
         lists = [event.devices for event in kubelet.events.of(ev.ListReceived, NEW)]
         assert all(device.id != token for devices in lists for device in devices)
-        assert "default/pod/main holds it" in refused(host)[token]
+        assert "a pod holds it" in refused(host)[token]
+        assert named(host)[token] == (POD,)
         kubelet.release("pod")
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
 
@@ -102,9 +110,10 @@ async def test_a_whole_that_appears_while_a_part_is_held_is_refused_in_every_res
         rig.change("toy", [part, Device("a-pf", claims=card)])
         await rig.until(lambda: refused(host).keys() == {"a-pf", "card"})
         assert refused(host)["card"] == (
-            "pci:0000:3b:00.0 is in use: default/pod/main holds vf of backend toy through "
+            "pci:0000:3b:00.0 is in use: a pod holds vf of backend toy through "
             "example.com/toy; it is free when that pod ends"
         )
+        assert named(host)["card"] == (POD,)
         rig.change("toy", [Device("a-pf", claims=card)])  # the part vanishes; the pod still has it
         await rig.until(lambda: "vf" not in host.discoveries["toy"].devices)
         assert refused(host).keys() == {"a-pf", "card"}
@@ -150,6 +159,7 @@ async def test_an_allocate_under_way_keeps_its_device_through_a_reload(rig, kube
         await rig.until(asked.is_set)
         rig.write(NARROW_LINE, LINE)
         await rig.until(lambda: host.generation == 2)
+        assert named(host) == {"d0": ()}
         assert refused(host) == {"d0": f"{UNNAMED} holds it through {TOY}; it is free when that pod ends"}
         go_on.set()
         assert (await pod).device_ids
@@ -164,8 +174,14 @@ async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, 
         rig.change("toy", [replace(d, claims=frozenset({"iommu:1"})) for d in rig.scripts["toy"].devices])
         await kubelet.wait_for(lambda: not kubelet.healthy(TOY))
         (resource,) = status(host)["resources"]
-        assert {device["id"]: device["reason"] for device in resource["devices"]} == {
-            mine: f"iommu:1 is in use: default/{pod}/main holds {its} of backend toy through {TOY}; "
-            "it is free when that pod ends"
+        assert {
+            device["id"]: (device["reason"], [holder["pod"] for holder in device["heldBy"]])
+            for device in resource["devices"]
+        } == {
+            mine: (
+                f"iommu:1 is in use: a pod holds {its} of backend toy through {TOY}; "
+                "it is free when that pod ends",
+                [pod],
+            )
             for mine, its, pod in ((first, second, "other"), (second, first, "pod"))
         }

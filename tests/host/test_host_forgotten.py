@@ -48,9 +48,7 @@ async def test_new_pods_get_the_free_devices_and_the_held_one_once_its_pod_has_e
         assert kubelet.allocatable() == {TOY: 3}, "the scheduler goes on subtracting the pod's request"
         got = [(await kubelet.admit(f"new-{n}", "main", TOY, 1)).device_ids for n in range(2)]
         assert {token, *(one for (one,) in got)} == {"d0", "d1", "d2"}
-        with pytest.raises(
-            UnexpectedAdmissionError, match="held by default/train/main, which the kubelet no"
-        ):
+        with pytest.raises(UnexpectedAdmissionError, match="held by a pod, which the kubelet no"):
             await kubelet.admit("early", "main", TOY, 1)
         kubelet.release("train")
         third = await kubelet.admit("new-2", "main", TOY, 1)
@@ -69,10 +67,12 @@ async def test_a_forgotten_allocation_is_in_status_problems_and_log_until_its_co
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         token = await held_then_forgotten(rig, kubelet, host)
-        reason = "held by default/train/main, which the kubelet no longer knows"
+        reason = "held by a pod, which the kubelet no longer knows"
         assert (rows(host)[token]["health"], rows(host)[token]["reason"]) == ("Unhealthy", reason)
+        assert [holder["pod"] for holder in rows(host)[token]["heldBy"]] == ["train"]
         (problem,) = [one for one in status(host)["problems"] if one["kind"] == "allocation"]
         assert (problem["subject"], problem["reason"]) == (f"{TOY} {token}", reason)
+        assert [holder["pod"] for holder in problem["heldBy"]] == ["train"]
         assert "the kubelet has forgotten an allocation" in caplog.text
         kubelet.release("train")
         await kubelet.wait_for(lambda: listed(kubelet) == {"d0": True, "d1": True})
@@ -99,8 +99,9 @@ async def test_a_stand_in_that_a_pod_has_is_that_device_also_after_devhost_resta
         kubelet.release("train")
         got = (await kubelet.admit("next", "main", TOY, 1)).device_ids
         assert got == (stand_in(token),)
-        reason = f"held by default/next/main as {stand_in(token)}"
+        reason = f"held by a pod as {stand_in(token)}"
         await rig.until(lambda: rows(host)[token]["reason"] == reason)
+        await rig.until(lambda: [one["pod"] for one in rows(host)[token].get("heldBy", ())] == ["next"])
     async with rig.running() as host:
         await kubelet.wait_for(lambda: listed(kubelet) == {token: False, stand_in(token): True})
         kubelet.release("next")
@@ -150,8 +151,9 @@ async def test_allocate_asks_the_kubelet_though_no_preference_was_asked_for(rig,
         with pytest.raises(UnhealthyDevice, match="which the kubelet no longer knows"):
             await host.services[TOY].allocator.allocate([token])
         await kubelet.wait_for(lambda: listed(kubelet).get(stand_in(token)))
-        with pytest.raises(UnhealthyDevice, match=f"it stands in for {token}, held by default/train/main"):
+        with pytest.raises(UnhealthyDevice, match=f"it stands in for {token}, held by a pod, which") as error:
             await host.services[TOY].allocator.allocate([stand_in(token)])
+        assert [str(holder) for holder in error.value.held_by] == ["default/train/main"]
         kubelet.release("train")
         granted = await host.services[TOY].allocator.allocate([stand_in(token)])
         assert granted.edits.env == {"DEVICES": token}

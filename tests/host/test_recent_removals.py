@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from devhost.host.recent_removals import LONGEST, MOST, Departed, RecentRemovals
+from devhost.planning.claims import Reason
 
-GONE = "the device is gone"
+GONE = Reason("the device is gone")
 
 
 class Clock:
@@ -15,7 +16,7 @@ class Clock:
 
 def test_a_device_has_departed_once_it_is_in_the_list_no_more() -> None:
     departures = RecentRemovals(clock := Clock())
-    departures.left({"a": GONE, "b": "entry 1 (x/y) already took it"})
+    departures.left({"a": GONE, "b": Reason("entry 1 (x/y) already took it")})
     departures.settle(lambda: {"a", "b", "c"})
     assert departures.recent() == []
     clock.now += 2
@@ -34,9 +35,9 @@ def test_the_newest_is_first_and_what_comes_back_or_is_old_is_forgotten() -> Non
     assert [one.device for one in departures.recent()] == ["c", "b", "a"]
     departures.came(["b", "new"])
     assert [one.device for one in departures.recent()] == ["c", "a"]
-    departures.left({"a": "again"})
+    departures.left({"a": Reason("again")})
     departures.settle(tuple)
-    assert [(one.device, one.reason) for one in departures.recent()] == [("a", "again"), ("c", GONE)]
+    assert [(one.device, one.reason) for one in departures.recent()] == [("a", Reason("again")), ("c", GONE)]
     clock.now += LONGEST
     assert departures.recent() == []
 

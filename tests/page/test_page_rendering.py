@@ -9,12 +9,11 @@ from itertools import pairwise
 import page_document as made
 import pytest
 
-from devhost.allocation.inventory import forgotten
+from devhost.allocation.inventory import FORGOTTEN
 from devhost.backend.model import Device, Holder
-from devhost.planning.claims import ClaimIndex, Held
-from devhost.telemetry.document import StatusDocument
+from devhost.planning.claims import ClaimIndex, Held, Reason
+from devhost.telemetry.document import StatusDocument, held_by, without_holders
 from devhost.telemetry.page import devices
-from devhost.telemetry.page.redaction import without_pods
 from devhost.telemetry.page.skeleton import headers, render, whole
 
 EVIL = "<script>alert(1)</script>\"'&\n\x1b[31m\u202e"
@@ -288,27 +287,36 @@ def test_state_is_told_in_words_beside_its_colour(reason: str) -> None:
     assert f"d1 {'Unhealthy' if reason else 'Healthy'}" in shown(document).text
 
 
-def in_use(container: str) -> str:
+def in_use(container: Holder) -> Reason:
     """What the plan says of a device that meets what a container has."""
     mine, other = (Device(id=name, attributes={}, claims=frozenset({"pci:x"})) for name in ("d1", "d2"))
-    held = Held("a/b", "d1", "gpu", mine, True, Holder(*container.split("/")))
-    return ClaimIndex([held]).objection(("rdma", "d2"), other, "c/d", True)
+    held = Held("a/b", "d1", "gpu", mine, True, container)
+    found = ClaimIndex([held]).objection(("rdma", "d2"), other, "c/d", True)
+    assert found is not None
+    return found
 
 
 def test_hidden_pods_are_nowhere() -> None:
     document = made.busy_node()
-    holding = "ml/train-llama-0/trainer"
-    document["refusals"][0]["reason"] = f"resources[1]: {in_use(holding)}"
-    document["resources"][1]["devices"][0]["reason"] = f"{holding} has it as d1::2, from before"
-    document["problems"][0]["reason"] = f"{holding} holds it through a/b until it ends"
-    document["resources"][1]["devices"][1]["reason"] = forgotten(Holder(*holding.split("/")))
+    holder = Holder("ml", "train-llama-0", "trainer")
+    devices = document["resources"][1]["devices"]
+    document["refusals"][0]["reason"] = f"resources[1]: {in_use(holder).text}"
+    devices[0]["reason"] = "a pod has it as d1::2, from before"
+    document["problems"][0]["reason"] = "a pod holds it through a/b until it ends"
+    devices[1]["reason"] = FORGOTTEN
+    named = (document["refusals"][0], document["problems"][0], *devices[:2])
+    for row in named:
+        row |= held_by([holder])  # type: ignore[misc]
+    text = shown(document).text
+    for row in named:
+        assert f"{row['reason']} (ml/train-llama-0/trainer)" in text
     document["held"] = [
         {
             **{"resource": "a/b", "id": "d1", "devices": [], "reason": ""},
             "holder": document["resources"][3]["devices"][0]["holder"],
         }
     ]
-    hidden = without_pods(document)
+    hidden = without_holders(document)
     text = shown(hidden, pods=False).text + str(hidden)
     for name in ("train-llama-0", "trainer", "telco", "upf-0", "notebook-17", "reader"):
         assert name not in text

@@ -15,6 +15,7 @@ from devhost.allocation.inventory import Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Prefer
 
@@ -59,7 +60,7 @@ def preferred(
 ) -> list[int]:
     inventory = Inventory(time.time, time.monotonic)
     offers = [Offer(device, 1) for device in devices]
-    inventory.update(units(Of.EACH, offers), lambda device: device.health, lambda device: "gone")
+    inventory.update(units(Of.EACH, offers), lambda device: device.health, lambda device: Reason("gone"))
     numbers = {device.id: n for n, device in enumerate(devices)}
     links = {
         frozenset((a.id, b.id)): joints.between(address(numbers[a.id]), address(numbers[b.id]))

@@ -130,9 +130,7 @@ async def test_after_the_upgrade_a_queue_under_its_former_id_stays_with_its_pod(
     Versioned.ids = {}
     new = f"{prefix}dsa-0000:6a:01.0-wq0.1"
     async with node.served():
-        await node.until(
-            lambda: reasons(node).get(new) == f"held by default/two/main under its former id {two}"
-        )
+        await node.until(lambda: reasons(node).get(new) == f"held by a pod under its former id {two}")
         assert not node.kubelet.healthy(WQ)
         assert await refused(node, "three")
         (held,) = status(node.host)["held"]

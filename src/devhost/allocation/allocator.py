@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from devhost.backend.errors import AllocationError
-from devhost.backend.model import Device
+from devhost.backend.model import Device, Holder
 from devhost.discovery.scanner import Scanner
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.log import get
@@ -41,7 +41,15 @@ class UnknownDevice(AllocationError):
 
 
 class UnhealthyDevice(AllocationError):
-    """The kubelet asks for a device that is known to be unhealthy."""
+    """The kubelet asks for a device that is known to be unhealthy.
+
+    ``held_by`` are the containers that the message means. It goes to the status of another pod, and does not
+    name them.
+    """
+
+    def __init__(self, message: str, held_by: Sequence[Holder] = ()) -> None:
+        super().__init__(message)
+        self.held_by = held_by
 
 
 class TooMany(AllocationError):
@@ -258,9 +266,12 @@ class Allocator:
     def _healthy(self, entry: Entry) -> tuple[Device, ...]:
         """The devices that an entry gives now."""
         if not entry.health.healthy:
-            raise UnhealthyDevice(f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}")
+            raise UnhealthyDevice(
+                f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}", entry.held_by
+            )
         if entry.stands_in and (reason := self.inventory.stands_in_for(entry.token)):
-            raise UnhealthyDevice(f"{self.name}: {entry.token} cannot be allocated: {reason}")
+            message = f"{self.name}: {entry.token} cannot be allocated: {reason.text}"
+            raise UnhealthyDevice(message, reason.held_by)
         return tuple(member.device for member in entry.members if member.health.healthy)
 
     def _got(self, entry: Entry) -> tuple[Device, ...]:

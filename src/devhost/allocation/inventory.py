@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from devhost.backend.model import HEALTHY, NO_REASON, Device, Health, Holder, unhealthy
-from devhost.planning.claims import UNNAMED
+from devhost.planning.claims import Reason, pod
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
 
@@ -24,6 +24,9 @@ from .allocations import Allocations, ResourceAllocations
 GRACE = 2.0
 """Seconds a vanished token stays in the list as Unhealthy."""
 
+
+FORGOTTEN = "held by a pod, which the kubelet no longer knows"
+"""The reason of a token that a container holds and the kubelet has forgotten."""
 
 NAMED_UNHEALTHY = 4
 """Devices that the reason of a token for many of them names at most."""
@@ -50,7 +53,7 @@ class Changes:
     ends, all of them appear or leave.
     """
 
-    left: Mapping[str, str]
+    left: Mapping[str, Reason]
     appeared: Mapping[str, str]
     unhealthy: Mapping[str, str]
     other_reason: Mapping[str, str]
@@ -72,7 +75,7 @@ def beginning(devices: Mapping[str, Member]) -> Changes:
 
 def ending(devices: Mapping[str, Member]) -> Changes:
     """The changes when a resource is removed."""
-    reason = "the resource has left the configuration"
+    reason = Reason("the resource has left the configuration")
     return Changes(dict.fromkeys(devices, reason), {}, {}, {}, {}, devices, {}, whole=True)
 
 
@@ -80,7 +83,7 @@ def between(
     before: Mapping[str, Member],
     after: Mapping[str, Member],
     unchanged: Collection[str],
-    why_gone: Callable[[str], str],
+    why_gone: Callable[[str], Reason],
 ) -> Changes:
     """The changes of those devices that may have changed.
 
@@ -90,7 +93,7 @@ def between(
         unchanged: devices of ``before`` that are in the new list as they were.
         why_gone: the reason why a device, by id, is no longer in the list.
     """
-    left: dict[str, str] = {}
+    left: dict[str, Reason] = {}
     appeared: dict[str, str] = {}
     unhealthy: dict[str, str] = {}
     other_reason: dict[str, str] = {}
@@ -117,7 +120,8 @@ class Entry:
     """One token: its id, the devices behind it, its health, and since when (wall clock, seconds).
 
     ``unit`` is what the token is named after: the device's id where it stands for one. ``stands_in`` is
-    whether it is a second id of another token.
+    whether it is a second id of another token. ``held_by`` are the containers that the reason of its health
+    means.
     """
 
     token: str
@@ -128,6 +132,7 @@ class Entry:
     since: float
     gone_at: float | None = None
     stands_in: bool = False
+    held_by: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,7 @@ class Inventory:
         self.backend = backend
         self._vanished: set[str] = set()
         self.names_holders = False
-        """Whether a token is Unhealthy though its device is healthy, for a reason that names a container."""
+        """Whether a token is Unhealthy though its device is healthy, for a reason that means a container."""
         self.snapshot = Snapshot()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -224,16 +229,16 @@ class Inventory:
         self.allocations.allocated(self.backend, now, self._unshared(now), terms)
         self._handed_out(now)
 
-    def stands_in_for(self, name: str) -> str:
-        """Why a stand-in must not be allocated; empty where a container has it, or its token is free."""
+    def stands_in_for(self, name: str) -> Reason | None:
+        """Why a stand-in must not be allocated; ``None`` where a container has it, or its token is free."""
         token = stood_for(name, self.snapshot.entries)
         if token is None or name in self.allocations or token not in self.allocations.tokens():
-            return ""
+            return None
         if self.allocations.has_ended(token):
-            return ""
-        holder = self.allocations.holder(token) or UNNAMED
-        is_forgotten = token in self.allocations.forgotten()
-        return f"it stands in for {token}, {forgotten(holder) if is_forgotten else f'held by {holder}'}"
+            return None
+        holder = self.allocations.holder(token)
+        why = FORGOTTEN if token in self.allocations.forgotten() else f"held by {pod(holder)}"
+        return _meaning(f"it stands in for {token}, {why}", holder)
 
     def succeed(self, names: Iterable[str]) -> None:
         """Releases the tokens behind these stand-ins whose containers have ended."""
@@ -275,7 +280,7 @@ class Inventory:
         self,
         units: Sequence[Unit],
         verdict: Callable[[Device], Health],
-        why_gone: Callable[[str], str],
+        why_gone: Callable[[str], Reason],
         caused_at: float | None = None,
         *,
         topology: bool = True,
@@ -416,11 +421,11 @@ class Inventory:
                 if kept is None:
                     continue
                 other, by_former_id = kept
-                holder = self.allocations.holder(other) or UNNAMED
-                why = f"{holder} has it as {other}, from before it was shared in this way"
+                holder = self.allocations.holder(other)
+                why = f"{pod(holder)} has it as {other}, from before it was shared in this way"
                 if by_former_id:
-                    why = f"held by {holder} under its former id {other}"
-                self._withhold(name, why, entries, wall)
+                    why = f"held by {pod(holder)} under its former id {other}"
+                self._withhold(name, _meaning(why, holder), entries, wall)
 
     def _keeps(self, other: str, device: Device, number: int, replicas: int) -> bool:
         """Whether a container with token ``other`` keeps the token of that number from all others.
@@ -433,10 +438,12 @@ class Inventory:
 
     def _stand_in(self, entries: dict[str, Entry], wall: float) -> None:
         """Shows forgotten tokens as Unhealthy and adds their stand-ins, and those that a container holds."""
-        reasons = {token: forgotten(holder) for token, holder in self.allocations.forgotten().items()}
+        forgotten = self.allocations.forgotten()
+        reasons = {token: _meaning(FORGOTTEN, holder) for token, holder in forgotten.items()}
         for name in self.allocations.tokens():
             if (token := stood_for(name, entries)) is not None:
-                reasons[token] = f"held by {self.allocations.holder(name) or UNNAMED} as {name}"
+                holder = self.allocations.holder(name)
+                reasons[token] = _meaning(f"held by {pod(holder)} as {name}", holder)
         for token in sorted(reasons.keys() & entries.keys()):
             made = _stand_in(entries[token])
             before = self.snapshot.entries.get(made.token)
@@ -445,11 +452,12 @@ class Inventory:
             entries[made.token] = made
             self._withhold(token, reasons[token], entries, wall)
 
-    def _withhold(self, name: str, reason: str, entries: dict[str, Entry], wall: float) -> None:
+    def _withhold(self, name: str, reason: Reason, entries: dict[str, Entry], wall: float) -> None:
         """Shows a token as Unhealthy though its device is healthy."""
         was = self.snapshot.entries.get(name)
         since = was.since if was is not None and not was.health.healthy else wall
-        entries[name] = replace(entries[name], health=unhealthy(reason), since=since)
+        health = unhealthy(reason.text)
+        entries[name] = replace(entries[name], health=health, since=since, held_by=reason.held_by)
         self.names_holders = True
 
     def _report(
@@ -458,7 +466,7 @@ class Inventory:
         became: Mapping[str, Member],
         vanished: Iterable[Entry],
         entries: Mapping[str, Entry],
-        why_gone: Callable[[str], str],
+        why_gone: Callable[[str], Reason],
     ) -> None:
         """Reports the changes of devices, given those that may have changed."""
         for members in _groups(entry for entry in vanished if entry.gone_at is None):
@@ -499,17 +507,18 @@ class Inventory:
             )  # its token is Healthy again, and takes the requests for it: Snapshot.entry
         return now >= entry.gone_at + GRACE
 
-    def _gone(self, entry: Entry, why_gone: Callable[[str], str], now: float, wall: float) -> Entry:
+    def _gone(self, entry: Entry, why_gone: Callable[[str], Reason], now: float, wall: float) -> Entry:
         if entry.gone_at is not None:
             return entry
         since = wall if entry.health.healthy else entry.since
-        reasons = dict.fromkeys(why_gone(member.device.id) for member in entry.members)
-        return replace(entry, health=unhealthy("; ".join(reasons)), since=since, gone_at=now)
+        reasons = [why_gone(member.device.id) for member in entry.members]
+        health = unhealthy("; ".join(dict.fromkeys(reason.text for reason in reasons)))
+        held_by = tuple(dict.fromkeys(holder for reason in reasons for holder in reason.held_by))
+        return replace(entry, health=health, since=since, gone_at=now, held_by=held_by)
 
 
-def forgotten(holder: object) -> str:
-    """The reason of a token that a container holds and the kubelet has forgotten."""
-    return f"held by {holder}, which the kubelet no longer knows"
+def _meaning(text: str, holder: Holder | None) -> Reason:
+    return Reason(text, (holder,) if holder else ())
 
 
 def _stand_in(entry: Entry) -> Entry:

@@ -19,6 +19,8 @@ from devhost.host.entries import State, described, wanted
 from devhost.host.scan_once import ScanResult
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
+from devhost.telemetry.document import held_by
+from devhost.telemetry.tables import with_holders
 
 from . import options as shared
 from .running_host import Verdict, View, view
@@ -96,7 +98,8 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
     refusals = _refusals(found)
     for refusal in refusals if everything else refusals[:SHOWN_REFUSALS]:
         entry = found.settings.resources[refusal.entry]
-        click.echo(f"refused: {refusal.device} for {entry.name}: {refusal.reason}")
+        why = with_holders(refusal.reason, refusal.held_by)
+        click.echo(f"refused: {refusal.device} for {entry.name}: {why}")
     if len(refusals) > SHOWN_REFUSALS and not everything:
         click.echo(f"refused: {len(refusals) - SHOWN_REFUSALS} more (--all lists them)")
     for name, discovery in found.discoveries.items():
@@ -123,7 +126,8 @@ def _print_empty(found: ScanResult, resource: str | None) -> None:
         if standing.devices or (resource is not None and standing.entry.name != resource):
             continue
         absent = " (optional: not on this node)" if standing.state is State.ABSENT else ""
-        click.echo(f"{standing.entry.name}: {standing.reason}{absent}")
+        why = with_holders(standing.reason, standing.held_by)
+        click.echo(f"{standing.entry.name}: {why}{absent}")
     for name, discovery in found.discoveries.items() if resource is None else ():
         entries = [entry for entry in found.settings.resources if entry.backend == name]
         for lacking in discovery.condition.missing_drivers:
@@ -237,6 +241,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
                 "entry": f"resources[{refusal.entry}]",
                 "kind": refusal.kind.value,
                 "reason": refusal.reason,
+                **held_by(refusal.held_by),
             }
             for refusal in _refusals(found)
         ],

@@ -19,6 +19,8 @@ from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
 from devhost.host.scan_once import ScanResult
 from devhost.planning.plan import Verdict, explain
+from devhost.telemetry.document import held_by
+from devhost.telemetry.tables import with_holders
 
 from . import options as shared
 from .discover import as_json, standing
@@ -128,7 +130,7 @@ def _print(seen: View, backend: str, device: Device) -> None:
         click.echo("No resource is configured.")
     for one in verdicts:
         mark = "yes" if one.taken else "no"
-        click.echo(f"{one.resource} (resources[{one.entry.index}]): {mark}, {_why(one, device)}")
+        click.echo(f"{one.resource} (resources[{one.entry.index}]): {mark}, {_shown(one, device)}")
         for key, value in given(one.entry.options).items():
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
 
@@ -137,6 +139,10 @@ def _own(found: ScanResult, resource: str, backend: str, device: Device) -> Heal
     """The health of a device in a resource, as this command found it."""
     planned = found.plan.resources.get(resource)
     return found.health_in(planned.entry, device) if planned else found.health(backend, device)
+
+
+def _shown(verdict: Verdict, device: Device) -> str:
+    return with_holders(_why(verdict, device), verdict.held_by)
 
 
 def _why(verdict: Verdict, device: Device) -> str:
@@ -158,6 +164,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
                 "resource": verdict.resource,
                 "taken": verdict.taken,
                 "reason": _why(verdict, device),
+                **held_by(verdict.held_by),
                 "options": plain(verdict.entry.options) or {},
             }
             for verdict in explain(found.plan, found.settings, backend, device)

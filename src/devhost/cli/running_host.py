@@ -15,7 +15,13 @@ from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
 from devhost.host.scan_once import ScanResult, scan_once
 from devhost.telemetry import ask
-from devhost.telemetry.document import DeviceStatus, HolderStatus, MemberStatus, StatusDocument
+from devhost.telemetry.document import (
+    DeviceStatus,
+    HolderStatus,
+    MemberStatus,
+    StatusDocument,
+    holder_status,
+)
 from devhost.telemetry.log import printable
 from devhost.telemetry.tables import UNKNOWN_POD
 
@@ -82,7 +88,7 @@ class View:
         if self.running is None:
             return None
         return [
-            {"resource": resource, "holder": _as_status(holder)}
+            {"resource": resource, "holder": holder_status(holder)}
             for resource, holder in self._held(backend, device)
         ]
 
@@ -180,12 +186,6 @@ def _listing(document: StatusDocument) -> Listing:
 
 def _holder(holder: HolderStatus | None) -> Holder | None:
     return Holder(holder["namespace"], holder["pod"], holder["container"]) if holder else None
-
-
-def _as_status(holder: Holder | None) -> HolderStatus | None:
-    return (
-        {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container} if holder else None
-    )
 
 
 def _named(holder: Holder | None) -> str:

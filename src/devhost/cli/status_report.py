@@ -9,7 +9,18 @@ from datetime import datetime
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
 from devhost.telemetry.log import printable
-from devhost.telemetry.tables import Alike, age, alike, container, empty_entry, fair, few, held_by, in_use
+from devhost.telemetry.tables import (
+    Alike,
+    age,
+    alike,
+    container,
+    empty_entry,
+    fair,
+    few,
+    held_by,
+    in_use,
+    reason,
+)
 
 from .table import table
 
@@ -72,7 +83,7 @@ def _problems(document: StatusDocument, now: datetime) -> str:
     A reason is there to be read to its end: these lines are not cut.
     """
     rows: list[_Row] = [
-        (problem["kind"], problem["subject"], age(problem["since"], now), problem["reason"])
+        (problem["kind"], problem["subject"], age(problem["since"], now), reason(problem))
         for problem in document["problems"]
     ]
     return table(("PROBLEM", "WITH", "SINCE", "REASON"), rows, width=sys.maxsize) if rows else ""
@@ -104,7 +115,7 @@ def _entries(document: StatusDocument, everything: bool) -> str:
     empty = [entry for entry in document["entries"] if not entry["devices"]]
     absent = [entry for entry in empty if entry["state"] == "absent" and not everything]
     rows: list[_Row] = [
-        (entry["name"], entry["backend"], entry["entry"], empty_entry(entry), entry["reason"])
+        (entry["name"], entry["backend"], entry["entry"], empty_entry(entry), reason(entry))
         for entry in empty
         if everything or entry["state"] != "absent"
     ]
@@ -184,7 +195,7 @@ def _device(name: str, one: Alike, now: datetime, known: bool) -> _Row:
         age(device["since"], now),
         ",".join(map(str, device["numaNodes"])),
         held_by(device, known),
-        device["reason"],
+        reason(device),
     )
 
 
@@ -217,7 +228,7 @@ def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
         for left in resource["departed"]
     ]
     found.sort(key=lambda one: one[0], reverse=True)
-    rows: list[_Row] = [(name, left["device"], age(at, now), left["reason"]) for at, name, left in found]
+    rows: list[_Row] = [(name, left["device"], age(at, now), reason(left)) for at, name, left in found]
     if not rows:
         return ""
     shown = rows if everything else rows[:MOST]
@@ -229,7 +240,7 @@ def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
 def _held(document: StatusDocument, everything: bool) -> str:
     """What containers have that is in no list."""
     rows: list[_Row] = [
-        (held["resource"], held["id"], container(held["holder"]), few(held["devices"]), held["reason"])
+        (held["resource"], held["id"], container(held["holder"]), few(held["devices"]), reason(held))
         for held in sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
     ]
     if not rows:
@@ -295,7 +306,7 @@ def _refusals(document: StatusDocument, everything: bool) -> str:
         for backend in document["backends"]
         for refused in backend["refusedDevices"]
     ]
-    found += [(refusal["backend"], refusal["device"], refusal["reason"]) for refusal in document["refusals"]]
+    found += [(refusal["backend"], refusal["device"], reason(refusal)) for refusal in document["refusals"]]
     if not found:
         return ""
     rows: list[_Row] = [*sorted(found, key=lambda row: (row[0], natural(row[1])))]

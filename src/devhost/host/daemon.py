@@ -180,7 +180,7 @@ def _wrong(host: Host) -> Wrong:
 def _left(host: Host) -> Iterator[Left]:
     for name, service in host.services.items():
         for departed in service.removals.recent():
-            yield name, departed.reason
+            yield name, departed.reason.text
 
 
 def _entries(host: Host) -> Iterator[Entry]:

@@ -6,12 +6,15 @@ One line for each device and change, whatever the number of its tokens; where ve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Protocol
 
 from devhost.allocation.inventory import Changes, Member
 from devhost.backend.incident import Incident
+from devhost.backend.model import Holder
+from devhost.planning.claims import holder_field
 from devhost.telemetry.log import get
 
 NAMED = 20
@@ -50,7 +53,9 @@ class DeviceLog:
             if self._incident(device, changes.before[device]).news(reason)
         }
         if not changes.whole:
-            self._lines(log.info, changes.left, "device left", "more devices left")
+            left = {device: reason.text for device, reason in changes.left.items()}
+            held_by = {device: reason.held_by for device, reason in changes.left.items()}
+            self._lines(log.info, left, "device left", "more devices left", held_by)
             self._lines(log.info, changes.appeared, "device appeared", "more devices appeared")
         self._lines(log.warning, unhealthy, "device is unhealthy", "more devices are unhealthy")
         self._lines(
@@ -68,9 +73,16 @@ class DeviceLog:
             incident.news(before.health.reason or "")
         return incident
 
-    def _lines(self, write: _Write, devices: Mapping[str, str], one: str, more: str) -> None:
+    def _lines(
+        self,
+        write: _Write,
+        devices: Mapping[str, str],
+        one: str,
+        more: str,
+        held_by: Mapping[str, Sequence[Holder]] = MappingProxyType({}),
+    ) -> None:
         for device, reason in islice(devices.items(), NAMED):
-            fields = {"reason": reason} if reason else {}
+            fields = {"reason": reason, **holder_field(held_by.get(device, ()))} if reason else {}
             write(one, resource=self._resource, device=device, **fields)
         if len(devices) > NAMED:
             write(more, resource=self._resource, devices=len(devices) - NAMED)

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from devhost.backend import MissingDriver
-from devhost.backend.model import AttributeValue, Device
+from devhost.backend.model import AttributeValue, Device, Holder
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
-from devhost.telemetry.document import EntryStatus
+from devhost.telemetry.document import EntryStatus, held_by
 
 LOOKS = 50_000
 """Devices that all reasons of one plan look at in a running host: some 0.1 s of the event loop."""
@@ -49,13 +50,17 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One entry: the number of its devices, the names of resources made by it, and why it has no device."""
+    """One entry: the number of its devices, the names of resources made by it, and why it has no device.
+
+    ``held_by`` are the containers that the reason means.
+    """
 
     entry: ResourceSettings
     devices: int
     resources: tuple[str, ...]
     state: State
     reason: str = ""
+    held_by: tuple[Holder, ...] = ()
 
 
 class Standings:
@@ -112,26 +117,26 @@ class Standings:
             names = tuple(resource.name for resource in self._served[entry.index])
             return Standing(entry, count, tuple(sorted(names)), State.SERVED)
         state, reason = self._why(entry, refused)
-        return Standing(entry, 0, (), state, f"0 devices; {reason}")
+        return Standing(entry, 0, (), state, f"0 devices; {reason.text}", reason.held_by)
 
-    def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[State, str]:
+    def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[State, Reason]:
         discovery = self._discoveries.get(entry.backend)
         degraded = discovery is not None and discovery.condition.state is BackendState.DEGRADED
         waits = self.waits(entry)
         if discovery is None or (waits and not degraded):
-            return State.WAITING, "the backend has not answered yet"
+            return State.WAITING, Reason("the backend has not answered yet")
         if degraded:
             state = State.WAITING if waits else State.NONE
-            return state, f"the backend is degraded: {discovery.condition.reason}"
+            return state, Reason(f"the backend is degraded: {discovery.condition.reason}")
         lacking = [one for one in discovery.condition.missing_drivers if wanted(one, [entry])]
         # hardware without its driver may also be a device that its backend withholds: this reason has the fix
         if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
-            return State.NONE, f"{lacking[0].subject}: {lacking[0].reason}{more}"
+            return State.NONE, Reason(f"{lacking[0].subject}: {lacking[0].reason}{more}")
         if refused:
             return State.NONE, _refused(refused, self._settings)
         state = State.ABSENT if entry.optional else State.NONE
-        return state, self._nearest(entry, discovery.devices)
+        return state, Reason(self._nearest(entry, discovery.devices))
 
     def _nearest(self, entry: ResourceSettings, devices: Mapping[str, Device]) -> str:
         known = self._known.get(entry.index)
@@ -163,6 +168,7 @@ def described(standing: Standing) -> EntryStatus:
         "resources": list(standing.resources),
         "state": standing.state.value,
         "reason": standing.reason,
+        **held_by(standing.held_by),
     }
 
 
@@ -171,7 +177,7 @@ def wanted(lacking: MissingDriver, entries: Iterable[ResourceSettings]) -> bool:
     return any(may_hold(entry.where, lacking.attributes) for entry in entries)
 
 
-def _refused(refused: Sequence[Refusal], settings: Settings) -> str:
+def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
     """Why no device that an entry selects is offered by it."""
     groups = Counter((one.taker, "" if one.taker is not None else one.reason, one.kind) for one in refused)
     found = []
@@ -184,7 +190,8 @@ def _refused(refused: Sequence[Refusal], settings: Settings) -> str:
         exclusive = " and does not say exclusive: false" if kind is RefusalKind.UNSHARED else ""
         them = "it" if count == 1 else "them"
         found.append(f"{_match(count)}, but resources[{taker}] ({entry.name}) took {them}{exclusive}")
-    return "; ".join((*found, *_rest(len(groups) - len(found), "more reason")))
+    text = "; ".join((*found, *_rest(len(groups) - len(found), "more reason")))
+    return Reason(text, tuple(dict.fromkeys(holder for one in refused for holder in one.held_by)))
 
 
 @dataclass(slots=True)

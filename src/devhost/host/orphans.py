@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from devhost.allocation.allocations import Allocations
-from devhost.allocation.inventory import forgotten as why_forgotten
+from devhost.allocation.inventory import FORGOTTEN
 from devhost.backend.model import MAX_DEVICE_ID, Holder
 from devhost.discovery.scanner import Scanner
-from devhost.planning.claims import Key
+from devhost.planning.claims import Key, Reason
 from devhost.planning.tokens import Known, is_former, stands_for_all, unit_of
 from devhost.telemetry.log import get
 
@@ -37,7 +37,7 @@ class Orphan:
     token: str
     devices: tuple[str, ...]
     holder: Holder | None
-    reason: str
+    reason: Reason
     missing: tuple[str, ...] = ()
 
 
@@ -80,7 +80,7 @@ class Orphans:
                     token,
                     tuple(dict.fromkeys(device for _, device in keys)),
                     held.holder(token),
-                    GONE if missing and not there else why(token, there),
+                    Reason(GONE) if missing and not there else why(token, there),
                     missing,
                 )
 
@@ -123,7 +123,7 @@ class Orphans:
                 resource=resource,
                 device=token,
                 holder=str(forgotten[resource, token]),
-                reason=why_forgotten(forgotten[resource, token]),
+                reason=FORGOTTEN,
             )
         if len(new) > NAMED:
             log.warning("the kubelet has forgotten more allocations", devices=len(new) - NAMED)
@@ -156,21 +156,21 @@ class Orphans:
 
         return gone
 
-    def _why(self, service: ResourceService | None) -> Callable[[str, Collection[Key]], str]:
+    def _why(self, service: ResourceService | None) -> Callable[[str, Collection[Key]], Reason]:
         """A function that gives the reason why existing devices are not in the list of a resource."""
         offered = service.offered() if service else frozenset()
 
-        def why(token: str, keys: Collection[Key]) -> str:
+        def why(token: str, keys: Collection[Key]) -> Reason:
             if service is None:
-                return UNSERVED
+                return Reason(UNSERVED)
             own = [device for name, device in keys if name == service.entry.backend]
             if keys and not own:
-                return OTHER_BACKEND
+                return Reason(OTHER_BACKEND)
             devices = self._discoveries[service.entry.backend].devices
             if any(device in devices and is_former(token, devices[device]) for device in own):
-                return FORMER_ID
+                return Reason(FORMER_ID)
             return next(
-                (service.why_not(device) for device in own if device not in offered), SHARED_OTHERWISE
+                (service.why_not(device) for device in own if device not in offered), Reason(SHARED_OTHERWISE)
             )
 
         return why

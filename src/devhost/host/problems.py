@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
-from devhost.allocation.inventory import Member, Snapshot, forgotten
+from devhost.allocation.inventory import FORGOTTEN, Member, Snapshot
+from devhost.backend.model import Holder
 from devhost.discovery.observers import State as ObserverState
 from devhost.discovery.provisioning import State as ProvisioningState
 from devhost.discovery.scanner import State as BackendState
@@ -40,7 +41,8 @@ NAMED = 20
 class Problem:
     """One thing that is wrong, or ``count`` of them that are not listed one by one.
 
-    ``since`` is wall-clock seconds, ``None`` if unknown.
+    ``since`` is wall-clock seconds, ``None`` if unknown. ``held_by`` are the containers it means;
+    it names none itself.
     """
 
     kind: ProblemKind
@@ -48,6 +50,7 @@ class Problem:
     reason: str
     since: float | None = None
     count: int = 1
+    held_by: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def _resources(host: Host) -> list[Problem]:
 
 def _allocations(host: Host) -> list[Problem]:
     found = [
-        Problem("allocation", f"{resource} {token}", forgotten(holder))
+        Problem("allocation", f"{resource} {token}", FORGOTTEN, held_by=(holder,))
         for (resource, token), holder in host.orphans.forgotten().items()
     ]
     return _first(found, NAMED, "", "more allocations are forgotten")
@@ -137,17 +140,31 @@ def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
         service = host.services.get(name)
         found = unhealthy_devices(service.inventory.snapshot) if service else {}
         for device, reason in missing.get(name, {}).items():
-            found.setdefault(device, (reason, None))
-        yield name, [Problem("device", f"{name} {one}", *why) for one, why in found.items()]
+            found.setdefault(device, Unhealthy(reason))
+        yield (
+            name,
+            [
+                Problem("device", f"{name} {one}", why.reason, why.since, held_by=why.held_by)
+                for one, why in found.items()
+            ],
+        )
 
 
-def unhealthy_devices(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]:
-    """The unhealthy devices of a resource, each once: why, and since when in wall-clock seconds.
+class Unhealthy(NamedTuple):
+    """Why a device is unhealthy, since when (wall clock, seconds), and the containers ``reason`` means."""
+
+    reason: str
+    since: float | None = None
+    held_by: tuple[Holder, ...] = ()
+
+
+def unhealthy_devices(snapshot: Snapshot) -> dict[str, Unhealthy]:
+    """The unhealthy devices of a resource, each once.
 
     A token may be unhealthy though its device is well: a container that has the device must not share it.
     That is as it should be, and no problem.
     """
-    found: dict[str, tuple[str, float | None]] = {}
+    found: dict[str, Unhealthy] = {}
     seen: tuple[Member, ...] = ()
     for entry in snapshot.entries.values():
         if entry.members is seen:
@@ -155,10 +172,11 @@ def unhealthy_devices(snapshot: Snapshot) -> dict[str, tuple[str, float | None]]
         seen = entry.members
         for member in seen:
             if entry.gone_at is not None:
-                found.setdefault(member.device.id, (entry.health.reason or "", entry.since))
+                why = Unhealthy(entry.health.reason or "", entry.since, entry.held_by)
+                found.setdefault(member.device.id, why)
             elif not member.health.healthy:
                 since = entry.since if len(seen) == 1 else None
-                found.setdefault(member.device.id, (member.health.reason or "", since))
+                found.setdefault(member.device.id, Unhealthy(member.health.reason or "", since))
     return found
 
 
@@ -182,7 +200,13 @@ def _entries(host: Host) -> list[Problem]:
     """Entries that should have devices and have none."""
     since = host.shortages.since()
     found = [
-        Problem("entry", standing.entry.name, standing.reason, since.get(standing.entry.index))
+        Problem(
+            "entry",
+            standing.entry.name,
+            standing.reason,
+            since.get(standing.entry.index),
+            held_by=standing.held_by,
+        )
         for standing in host.shortages.standings.all()
         if standing.state is EntryState.NONE and not standing.entry.optional
     ]
@@ -192,7 +216,8 @@ def _entries(host: Host) -> list[Problem]:
 def _plan(host: Host) -> list[Problem]:
     """Devices that the plan refuses to an entry because of how the file is written."""
     found = [
-        Problem("plan", f"{one.backend} {one.device}", refusal_reason(one)) for one in host.shortages.refusals
+        Problem("plan", f"{one.backend} {one.device}", refusal_reason(one), held_by=one.held_by)
+        for one in host.shortages.refusals
     ]
     return _first(found, NAMED, "", "more devices are refused")
 

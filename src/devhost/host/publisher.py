@@ -72,7 +72,7 @@ class EventPublisher:
             self._batch(
                 observe.Left,
                 tuple(changes.left.items()),
-                lambda one: {**_about(resource, backend, before[one[0]].device), "reason": one[1]},
+                lambda one: {**_about(resource, backend, before[one[0]].device), "reason": one[1].text},
             )
         )
         self._observers.publish(self._appeared(resource, backend, [after[name] for name in changes.appeared]))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from devhost.planning.claims import Reason
+
 T = TypeVar("T")
 
 MOST = 20
@@ -23,7 +25,7 @@ class Departed(NamedTuple):
     """A device by its id, why it left, and when (wall clock, seconds)."""
 
     device: str
-    reason: str
+    reason: Reason
     at: float
 
 
@@ -36,10 +38,10 @@ class RecentRemovals:
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
-        self._leaving: dict[str, str] = {}
+        self._leaving: dict[str, Reason] = {}
         self._departed: dict[str, Departed] = {}
 
-    def left(self, devices: Mapping[str, str]) -> None:
+    def left(self, devices: Mapping[str, Reason]) -> None:
         """These leave, each with the reason; they may still be listed for a while."""
         for device, reason in islice(devices.items(), MOST):
             self._leaving.pop(device, None)

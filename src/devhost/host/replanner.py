@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.discovery.manager import BackendManager
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.telemetry.metrics import Metrics
 
@@ -116,13 +117,13 @@ class Replanner:
         """Other containers hold devices: a device that vanished and was released may leave its list now."""
         self._preferred.settle()
         if any(service.inventory.names_holders for service in self._services.values()):
-            self.replan()  # their reasons name containers
+            self.replan()  # their reasons mean containers
         self._schedule()
         self._publisher.held()
         self._orphans.report()
         self._changed()
 
-    def _retire(self, refused: Mapping[int, Mapping[str, str]], caused_at: float | None) -> None:
+    def _retire(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
         """Ends services that the plan does not continue; one without devices stays while its entry does."""
         entries = {(entry.backend, entry.name): entry for entry in self._configuration.settings.resources}
         for name, service in list(self._services.items()):
@@ -136,7 +137,7 @@ class Replanner:
             else:
                 self._services.retire(name)
 
-    def _update(self, refused: Mapping[int, Mapping[str, str]], caused_at: float | None) -> None:
+    def _update(self, refused: Mapping[int, Mapping[str, Reason]], caused_at: float | None) -> None:
         """Gives each planned resource its devices, and starts those that are new."""
         for name, planned in self.plan.resources.items():
             backend = self._backends.scanners[planned.entry.backend]

@@ -25,6 +25,7 @@ from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.timing import Timing
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, PlannedResource, units
 from devhost.planning.settings import ResourceSettings
 from devhost.telemetry.metrics import Metrics
@@ -36,7 +37,10 @@ from .recent_removals import RecentRemovals
 GONE = "the device is gone"
 """Why a device is listed no more that its backend does not find."""
 
-NONE_REFUSED: Mapping[str, str] = MappingProxyType({})
+NOT_GIVEN = Reason("the configuration does not give it to this resource any more")
+"""Why a device that exists is listed no more."""
+
+NONE_REFUSED: Mapping[str, Reason] = MappingProxyType({})
 """No device is refused."""
 
 
@@ -104,7 +108,7 @@ class ResourceService:
             parts.pod_resources,
         )
         self._offers: Sequence[Offer] = ()
-        self._refused: Mapping[str, str] = NONE_REFUSED
+        self._refused: Mapping[str, Reason] = NONE_REFUSED
         self._caused_at: float | None = None
         self._recovery = Recovery()
         self._judged_at = 0.0
@@ -132,7 +136,7 @@ class ResourceService:
         planned: PlannedResource,
         discovery: Scanner,
         caused_at: float | None,
-        refused: Mapping[str, str] = NONE_REFUSED,
+        refused: Mapping[str, Reason] = NONE_REFUSED,
     ) -> None:
         """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
         self._follow(planned.entry, refused)
@@ -140,7 +144,7 @@ class ResourceService:
         self.allocator.follow(discovery, planned.entry)
         self._show(planned.offers, caused_at)
 
-    def empty(self, entry: ResourceSettings, refused: Mapping[str, str], caused_at: float | None) -> None:
+    def empty(self, entry: ResourceSettings, refused: Mapping[str, Reason], caused_at: float | None) -> None:
         """The plan has no device for it at present, for these reasons; it stays, at zero."""
         self._follow(replace(entry, inject=self.entry.inject), refused)  # until :meth:`fits` is asked
         self._show((), caused_at)
@@ -201,7 +205,7 @@ class ResourceService:
         self._left = True
         self._injection.stop()
 
-    def _follow(self, entry: ResourceSettings, refused: Mapping[str, str]) -> None:
+    def _follow(self, entry: ResourceSettings, refused: Mapping[str, Reason]) -> None:
         if entry.healthy_while != self.entry.healthy_while:
             self._recovery = Recovery()  # what failed another condition has no history with this one
         edited = entry.take_over != self.entry.take_over
@@ -250,11 +254,11 @@ class ResourceService:
         """The ids of the devices that the plan gives this resource now."""
         return frozenset(offer.device.id for offer in self._offers)
 
-    def why_not(self, device: str) -> str:
+    def why_not(self, device: str) -> Reason:
         """Why a device is not among them."""
         if device not in self.discovery.devices:
-            return GONE
-        return self._refused.get(device) or "the configuration does not give it to this resource any more"
+            return Reason(GONE)
+        return self._refused.get(device) or NOT_GIVEN
 
     def _devices_changed(self, changed: Changes) -> None:
         self._device_log.write(changed)

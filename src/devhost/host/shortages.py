@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from devhost.backend import MissingDriver
 from devhost.backend.incident import Incident
 from devhost.discovery.scanner import Scanner
+from devhost.planning.claims import holder_field
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.log import get
@@ -127,6 +128,7 @@ class Shortages:
                     resource=name,
                     backend=backend,
                     reason=standing.reason,
+                    **holder_field(standing.held_by),
                 )
             else:
                 log.warning(
@@ -135,6 +137,7 @@ class Shortages:
                     resource=name,
                     backend=backend,
                     reason=standing.reason,
+                    **holder_field(standing.held_by),
                 )
 
     def _follow_drivers(self) -> None:

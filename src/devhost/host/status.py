@@ -23,7 +23,6 @@ from devhost.telemetry.document import (
     DepartedStatus,
     DeviceStatus,
     HeldStatus,
-    HolderStatus,
     LabelsStatus,
     MemberStatus,
     ObserverStatus,
@@ -34,6 +33,8 @@ from devhost.telemetry.document import (
     RefusedDevice,
     ResourceStatus,
     StatusDocument,
+    held_by,
+    holder_status,
 )
 
 from .entries import described
@@ -88,6 +89,7 @@ def status(host: Host) -> StatusDocument:
                 device=refusal.device,
                 kind=refusal.kind.value,
                 reason=refusal_reason(refusal),
+                **held_by(refusal.held_by),
             )
             for refusal in host.plan.refusals
         ],
@@ -98,6 +100,7 @@ def status(host: Host) -> StatusDocument:
                 reason=problem.reason,
                 since=_iso(problem.since) if problem.since else None,
                 count=problem.count,
+                **held_by(problem.held_by),
             )
             for problem in problems(host).shown
         ],
@@ -129,8 +132,9 @@ def _orphan(one: Orphan) -> HeldStatus:
         "resource": one.resource,
         "id": one.token,
         "devices": list(one.devices),
-        "holder": _holder(one.holder),
-        "reason": one.reason,
+        "holder": holder_status(one.holder),
+        "reason": one.reason.text,
+        **held_by(one.reason.held_by),
     }
 
 
@@ -171,13 +175,14 @@ def _resource(service: ResourceService) -> ResourceStatus:
                 numaNodes=list(entry.numa_nodes),
                 allocated=service.inventory.is_allocated(entry.token),
                 given=list(service.inventory.given(entry.token)),
-                holder=_holder(service.inventory.holder(entry.token)),
+                holder=holder_status(service.inventory.holder(entry.token)),
+                **held_by(entry.held_by),
             )
             for entry in snapshot.entries.values()
         ],
         "together": [] if service.entry.share.of is Of.EACH else _together(snapshot),
         "departed": [
-            DepartedStatus(device=device, reason=reason, at=_iso(at))
+            DepartedStatus(device=device, reason=reason.text, at=_iso(at), **held_by(reason.held_by))
             for device, reason, at in service.removals.recent()
         ],
     }
@@ -195,12 +200,6 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
         )
         for member in (entry.members if entry else ())
     ]
-
-
-def _holder(holder: Holder | None) -> HolderStatus | None:
-    if holder is None:
-        return None
-    return {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
 
 
 def _backend(

@@ -25,6 +25,7 @@ from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDe
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
 from devhost.backend.incident import Recurring
+from devhost.planning.claims import holder_field
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import CallFailure, Metrics
 
@@ -354,7 +355,9 @@ class PluginServer:
             return await work
         except DevhostError as error:
             code, kind = _status(error)
-            log.warning(event, resource=self._resource.name, reason=str(error), code=code.name)
+            held_by = error.held_by if isinstance(error, UnhealthyDevice) else ()
+            fields = {"reason": str(error), **holder_field(held_by), "code": code.name}
+            log.warning(event, resource=self._resource.name, **fields)
             failed(kind)
             await context.abort(code, str(error))
             raise  # abort() raises; this tells the type checker so

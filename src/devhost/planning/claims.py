@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from devhost.backend.model import Device, Holder
+from devhost.telemetry.tables import few
 
 Key = tuple[str, str]
 """A device across backends: the backend's name and the device's id."""
 
 UNNAMED = "a container that the kubelet has not named yet"
 """The holder in words where none is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a device is not available, in words that name no pod, and the containers that these words mean.
+
+    Reasons are shown to readers who must not see the names of pods: only ``held_by`` has them.
+    """
+
+    text: str
+    held_by: tuple[Holder, ...] = ()
+
+
+def pod(holder: Holder | None) -> str:
+    """What a reason calls a container: it never says its name."""
+    return "a pod" if holder else UNNAMED
+
+
+def holder_field(held_by: Sequence[Holder]) -> dict[str, str]:
+    """The field of a log line that names the containers which its reason means."""
+    return {"holder": few([str(one) for one in held_by])} if held_by else {}
+
 
 _UNTIL = "; it is free when that pod ends"
 
@@ -35,10 +59,9 @@ class Held(NamedTuple):
         """The device across backends."""
         return self.backend, self.device.id
 
-    @property
-    def by(self) -> str:
-        """The container, in words."""
-        return str(self.holder or UNNAMED)
+    def reason(self, text: str) -> Reason:
+        """A reason that means this container."""
+        return Reason(text, (self.holder,) if self.holder else ())
 
 
 class ClaimIndex:
@@ -57,8 +80,8 @@ class ClaimIndex:
                     self._parts.setdefault(claim, []).append(one)
             resources.setdefault(one.resource, one)
 
-    def objection(self, key: Key, device: Device, resource: str, exclusive: bool) -> str:
-        """Why a device must not be offered through a resource; empty where nothing is in the way.
+    def objection(self, key: Key, device: Device, resource: str, exclusive: bool) -> Reason | None:
+        """Why a device must not be offered through a resource; ``None`` where nothing is in the way.
 
         A held device stays with the resource that it is held through, and with others only where neither
         side is exclusive. A device whose claims conflict with it is offered by no resource.
@@ -66,17 +89,17 @@ class ClaimIndex:
         Args:
             exclusive: whether the resource shares its devices with no other.
         """
-        objections = []
-        for one in self._through.get(key, {}).values():
-            if one.resource != resource and (exclusive or one.exclusive):
-                objections.append(f"{one.by} holds it through {one.resource}{_UNTIL}")  # noqa: PERF401 - rarely reached
+        objections = [
+            one.reason(f"{pod(one.holder)} holds it through {one.resource}{_UNTIL}")
+            for one in self._through.get(key, {}).values()
+            if one.resource != resource and (exclusive or one.exclusive)
+        ]
         for claim, one in self._conflicts(device):
             if one.key != key:
-                objections.append(
-                    f"{claim} is in use: {one.by} holds {one.device.id} of backend {one.backend} "
-                    f"through {one.resource}{_UNTIL}"
-                )
-        return min(objections, default="")  # a set has no order, and the plan must not depend on one
+                what = f"{one.device.id} of backend {one.backend} through {one.resource}"
+                objections.append(one.reason(f"{claim} is in use: {pod(one.holder)} holds {what}{_UNTIL}"))
+        # a set has no order, and the plan must not depend on one
+        return min(objections, key=lambda one: (one.text, [*map(str, one.held_by)]), default=None)
 
     def _conflicts(self, device: Device) -> Iterator[tuple[str, Held]]:
         for claim in device.claims:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from devhost.backend.model import AttributeValue, Device
+from devhost.backend.model import AttributeValue, Device, Holder
 from devhost.backend.where import holds, objection, selected, show
 
 from . import naming
-from .claims import ClaimIndex, Held, Key
+from .claims import ClaimIndex, Held, Key, Reason
 from .settings import Of, ResourceSettings, Settings, Share, WhenEmpty
 from .tokens import ALL
 
@@ -134,7 +134,7 @@ class Refusal:
     """A device that an entry selects and yet does not get.
 
     ``entry`` is the entry's index, ``taker`` that of the entry which has the device or the name; ``None``
-    where no entry is in the way.
+    where no entry is in the way. ``held_by`` is the container that the reason means, if it means one.
     """
 
     backend: str
@@ -143,6 +143,7 @@ class Refusal:
     kind: RefusalKind
     reason: str
     taker: int | None = None
+    held_by: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class Verdict:
     resource: str
     taken: bool
     reason: str
+    held_by: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +164,11 @@ class Plan:
     resources: Mapping[str, PlannedResource] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
 
-    def reasons(self) -> dict[int, dict[str, str]]:
+    def reasons(self) -> dict[int, dict[str, Reason]]:
         """Why entries do not get devices they select: by the entry's index, then by the device's id."""
-        found: dict[int, dict[str, str]] = {}
-        for refusal in self.refusals:
-            found.setdefault(refusal.entry, {})[refusal.device] = refusal.reason
+        found: dict[int, dict[str, Reason]] = {}
+        for one in self.refusals:
+            found.setdefault(one.entry, {})[one.device] = Reason(one.reason, one.held_by)
         return found
 
     def served(self) -> dict[int, list[PlannedResource]]:
@@ -211,7 +213,7 @@ def make_plan(
 def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[Verdict, ...]:
     """What each entry of the file decides about one device, in file order."""
     taken = {resource.entry.index: resource.name for resource in plan.holders(backend, device.id)}
-    refused = {r.entry: r.reason for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
+    refused = {r.entry: r for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
     verdicts = []
     for entry in settings.resources:
         name = taken.get(entry.index)
@@ -222,7 +224,8 @@ def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tup
             how = terms(entry, replicas_of(entry.share, seen))
             verdict = Verdict(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
         elif entry.index in refused:
-            verdict = Verdict(entry, entry.name, False, refused[entry.index])
+            refusal = refused[entry.index]
+            verdict = Verdict(entry, entry.name, False, refusal.reason, refusal.held_by)
         else:
             why = objection(entry.where, device.attributes, device.inherited)
             verdict = Verdict(entry, entry.name, False, why or "")
@@ -264,6 +267,7 @@ class _Planner:
             key = (entry.backend, device.id)
             name = naming.expand(entry.name, seen) if fields else entry.name
             taker = None
+            held_by: tuple[Holder, ...] = ()
             replicas = replicas_of(entry.share, seen)
             if reason := device.withheld:
                 kind = RefusalKind.WITHHELD
@@ -275,16 +279,15 @@ class _Planner:
                 kind, reason = _taken(taker, entry)
             elif reason := self._no_claim(key, device):
                 kind = RefusalKind.CLAIMED
-            elif self._held and (reason := self._held.objection(key, device, name, entry.exclusive)):
-                kind = RefusalKind.HELD
+            elif self._held and (held := self._held.objection(key, device, name, entry.exclusive)):
+                kind, reason, held_by = RefusalKind.HELD, held.text, held.held_by
             elif reason := self._no_room(name, device, entry, replicas):
                 kind = RefusalKind.FULL
             else:
                 self._give(name, key, entry, device, replicas)
                 continue
-            self.refusals.append(
-                Refusal(entry.backend, device.id, entry.index, kind, reason, taker.index if taker else None)
-            )
+            index = taker.index if taker else None
+            self.refusals.append(Refusal(entry.backend, device.id, entry.index, kind, reason, index, held_by))
 
     def _open(self, name: str, entry: ResourceSettings) -> list[Offer]:
         self.owners.setdefault(name, entry)

@@ -6,8 +6,10 @@ Times are RFC 3339 in UTC (``2026-11-20T12:00:01Z``).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Literal, TypedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypedDict, TypeVar, cast
+
+from devhost.backend.model import Holder
 
 
 class Reload(TypedDict):
@@ -72,6 +74,15 @@ class HolderStatus(TypedDict):
     container: str
 
 
+class Reasoned(TypedDict, total=False):
+    """What has a ``reason``, which never names a pod: ``heldBy`` are the containers that it means.
+
+    The key is there only if the reason means any, and never where the names of pods are not shown.
+    """
+
+    heldBy: list[HolderStatus]
+
+
 class MemberStatus(TypedDict):
     """One of the devices that a resource hands out together (``share: {of: all}``)."""
 
@@ -81,7 +92,7 @@ class MemberStatus(TypedDict):
     numaNodes: list[int]
 
 
-class DeviceStatus(TypedDict):
+class DeviceStatus(Reasoned):
     """One device of a resource.
 
     ``id`` is what the kubelet calls it, ``device`` the backend's own id (they differ for replicas), or
@@ -103,7 +114,7 @@ class DeviceStatus(TypedDict):
     holder: HolderStatus | None
 
 
-class DepartedStatus(TypedDict):
+class DepartedStatus(Reasoned):
     """A device that left the list of its resource lately: why, and when."""
 
     device: str
@@ -203,7 +214,7 @@ class ObserverStatus(TypedDict):
     dropped: int
 
 
-class HeldStatus(TypedDict):
+class HeldStatus(Reasoned):
     """What a container has by a token that is in no list now, and why it is in none.
 
     ``devices`` are the ids of what is behind it, as far as that is known. ``holder`` is ``None`` while the
@@ -217,7 +228,7 @@ class HeldStatus(TypedDict):
     reason: str
 
 
-class EntryStatus(TypedDict):
+class EntryStatus(Reasoned):
     """One entry of the file.
 
     ``entry`` is its place (``resources[2]``), ``name`` may be a template, ``resources`` are the names of the
@@ -236,7 +247,7 @@ class EntryStatus(TypedDict):
     reason: str
 
 
-class PlanRefusal(TypedDict):
+class PlanRefusal(Reasoned):
     """A device that some resource wanted and the plan did not give it, and why.
 
     ``kind`` is the short fixed word that the metric ``devhost_plan_refusals`` has for it.
@@ -269,7 +280,7 @@ ProblemKind = Literal[
 """What can be wrong, the most important first."""
 
 
-class ProblemStatus(TypedDict):
+class ProblemStatus(Reasoned):
     """Something that is wrong now.
 
     ``subject`` is what it is wrong with: a file, a directory, a resource, a backend, ``RESOURCE DEVICE`` or
@@ -301,6 +312,48 @@ class StatusDocument(TypedDict):
 
 StatusSource = Callable[[], StatusDocument]
 """Describes the host now. Called in the event loop, so it only puts together what is known."""
+
+_NONE: Reasoned = {}
+
+R = TypeVar("R", bound=Reasoned)
+
+
+def held_by(holders: Sequence[Holder]) -> Reasoned:
+    """The key for the containers that a reason means."""
+    return {"heldBy": [_named(holder) for holder in holders]} if holders else _NONE
+
+
+def holder_status(holder: Holder | None) -> HolderStatus | None:
+    """A container as the document has it."""
+    return _named(holder) if holder else None
+
+
+def _named(holder: Holder) -> HolderStatus:
+    return {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
+
+
+def without_holders(document: StatusDocument) -> StatusDocument:
+    """The document without the names of pods, namespaces and containers (``devhost run --hide-pods``)."""
+    return {
+        **document,
+        "problems": _unnamed(document["problems"]),
+        "entries": _unnamed(document["entries"]),
+        "refusals": _unnamed(document["refusals"]),
+        "held": [{**held, "holder": None} for held in _unnamed(document["held"])],
+        "resources": [
+            {
+                **resource,
+                "devices": [{**device, "holder": None} for device in _unnamed(resource["devices"])],
+                "departed": _unnamed(resource["departed"]),
+            }
+            for resource in document["resources"]
+        ],
+    }
+
+
+def _unnamed(rows: list[R]) -> list[R]:
+    return [cast("R", {key: value for key, value in row.items() if key != "heldBy"}) for row in rows]
+
 
 _PIECE = 100
 """Devices encoded at one go: some 0.3 ms. Python's encoder keeps the interpreter's lock until it is done."""

@@ -20,7 +20,6 @@ from devhost import __version__
 from .document import ProblemKind
 from .exposition import Distribution, Family, Gathered, Kind, Metric, Number, process, text
 from .log import printable
-from .page.redaction import hidden
 
 
 class CallFailure(StrEnum):
@@ -334,7 +333,6 @@ class Metrics:
         self._left: Callable[[], Iterable[Left]] = lambda: ()
         self._entries: Callable[[], Iterable[Entry]] = lambda: ()
         self._held: Callable[[], Iterable[Held]] | None = None
-        self._reason: Callable[[str], str] = lambda reason: printable(hidden(reason))
 
     def _begin(self, owner: Owner | None, *name: str) -> None:
         for one in TABLE:
@@ -367,7 +365,6 @@ class Metrics:
             held: gives each device and container once.
         """
         self._held = held
-        self._reason = printable
 
     def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:
         """From now on reports how many devices each entry of the file has.
@@ -395,9 +392,9 @@ class Metrics:
         counts, named = self._wrong()
         yield "problems", (((kind,), counts.get(kind, 0)) for kind in get_args(ProblemKind))
         # a series must not be there twice
-        infos = dict.fromkeys((kind, subject, self._reason(reason)) for kind, subject, reason in named)
+        infos = dict.fromkeys((kind, subject, printable(reason)) for kind, subject, reason in named)
         yield "problem_info", ((info, 1) for info in infos)
-        yield "devices_left", Counter((name, self._reason(reason)) for name, reason in self._left()).items()
+        yield "devices_left", Counter((name, printable(reason)) for name, reason in self._left()).items()
         yield (
             "entry_devices",
             (
@@ -447,7 +444,7 @@ class Metrics:
         family.labels(resource, backend, "Unhealthy", "").value = unhealthy.get("", 0)
         counts: Counter[str] = Counter()
         for reason, count in unhealthy.items():
-            counts[self._reason(reason)] += count
+            counts[printable(reason)] += count
         ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
         by_reason = {reason: count for reason, count in ordered[:MOST_REASONS] if reason}
         if rest := sum(count for reason, count in ordered[MOST_REASONS:] if reason):

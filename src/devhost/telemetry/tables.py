@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from .document import DeviceStatus, EntryStatus, HolderStatus, HostStatus, StatusDocument
+from .document import DeviceStatus, EntryStatus, HolderStatus, HostStatus, Reasoned, StatusDocument
 
 T = TypeVar("T")
 
 UNKNOWN_POD = "a pod, unknown which"
+HIDDEN_POD = "a pod"
+"""What a container is called where the names of pods are not shown."""
+
+
+class WithReason(Reasoned):
+    """Whatever of the document has a reason."""
+
+    reason: str
 
 
 def age(since: str | None, now: datetime) -> str:
@@ -74,6 +82,16 @@ def container(holder: HolderStatus | None, unnamed: str = UNKNOWN_POD) -> str:
     return f"{holder['namespace']}/{holder['pod']}/{holder['container']}"
 
 
+def reason(row: WithReason) -> str:
+    """The reason, and the containers that it means as far as the document names them."""
+    return with_holders(row["reason"], [container(holder) for holder in row.get("heldBy", ())])
+
+
+def with_holders(text: str, held_by: Sequence[object]) -> str:
+    """A reason, and the containers that it means: ``held by a pod as d0::1 (default/train/main)``."""
+    return f"{text} ({few([str(one) for one in held_by])})" if held_by else text
+
+
 def few(devices: Sequence[str]) -> str:
     """At most three of the ids, and how many there are besides."""
     more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
@@ -107,7 +125,7 @@ def alike(devices: Iterable[DeviceStatus]) -> list[Alike]:
 def _said(device: DeviceStatus) -> Hashable:
     if device["allocated"] or device["holder"]:
         return device["id"]
-    return device["device"], device["health"], device["reason"], device["since"]
+    return device["device"], device["health"], reason(device), device["since"]
 
 
 def fair(rows: Sequence[T], most: int, *origins: Callable[[T], Hashable]) -> list[T]:

@@ -16,11 +16,19 @@ from devhost.telemetry.document import (
     ResourceStatus,
     StatusDocument,
 )
-from devhost.telemetry.tables import UNKNOWN_POD, awaits, container, empty_entry, few, in_use
+from devhost.telemetry.tables import (
+    HIDDEN_POD,
+    UNKNOWN_POD,
+    awaits,
+    container,
+    empty_entry,
+    few,
+    in_use,
+    reason,
+)
 
 from .devices import MOST, anchor, devices, health, more
 from .markup import Content, Row, joined, since, table, tag
-from .redaction import HIDDEN
 
 NO_ID = "(no id)"
 """What a device is called whose backend gives it none."""
@@ -136,7 +144,7 @@ def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) 
     subject: Content = f"{name} {device or NO_ID}" if problem["subject"].endswith(" ") else problem["subject"]
     if name in resources:
         subject = joined([tag("a", name, href=f"#{anchor(name)}"), *([" ", device] if device else [])])
-    say = f"{problem['subject'] or problem['kind']}: {_SAID.get(problem['kind'], '')}{problem['reason']}"
+    say = f"{problem['subject'] or problem['kind']}: {_SAID.get(problem['kind'], '')}{reason(problem)}"
     if problem["kind"] in (
         "config",
         "plugin",
@@ -148,7 +156,7 @@ def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) 
         (
             subject or OTHERS,
             tag("span", problem["kind"], class_="kind"),
-            problem["reason"],
+            reason(problem),
             since(problem["since"], now),
         ),
         {"data-key": key, "data-news": f"problem {key}", "data-say": say, "data-over": _over(problem)},
@@ -202,7 +210,7 @@ def _entries(document: StatusDocument) -> Markup | None:
                 entry["backend"],
                 entry["entry"],
                 tag("span", empty_entry(entry), class_=_looks(entry)),
-                entry["reason"],
+                reason(entry),
             ),
             {"data-key": entry["entry"]},
         )
@@ -332,7 +340,7 @@ def _observers(document: StatusDocument, now: datetime) -> Markup | None:
 
 
 def _held(document: StatusDocument, pods: bool) -> Markup | None:
-    unnamed = UNKNOWN_POD if pods else HIDDEN
+    unnamed = UNKNOWN_POD if pods else HIDDEN_POD
     found = sorted(document["held"], key=lambda held: (held["resource"], natural(held["id"])))
     rows = [
         Row(
@@ -341,7 +349,7 @@ def _held(document: StatusDocument, pods: bool) -> Markup | None:
                 held["resource"],
                 container(held["holder"], unnamed),
                 few(held["devices"]),
-                held["reason"],
+                reason(held),
             ),
             {"data-key": f"{held['resource']} {held['id']}"},
         )
@@ -360,7 +368,7 @@ def _refusals(document: StatusDocument) -> Markup | None:
     found = sorted(document["refusals"], key=lambda one: (one["backend"], natural(one["device"])))
     rows = [
         Row(
-            (one["device"] or NO_ID, one["backend"], tag("span", one["kind"], class_="kind"), one["reason"]),
+            (one["device"] or NO_ID, one["backend"], tag("span", one["kind"], class_="kind"), reason(one)),
             {"data-key": f"{one['backend']} {one['device']} {one['reason']}"},
         )
         for one in found[:MOST]

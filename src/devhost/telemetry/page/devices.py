@@ -9,10 +9,9 @@ from markupsafe import Markup
 
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DepartedStatus, DeviceStatus, ResourceStatus, StatusDocument
-from devhost.telemetry.tables import Alike, alike, fair, held_by
+from devhost.telemetry.tables import HIDDEN_POD, Alike, alike, fair, held_by, reason
 
 from .markup import Content, Row, joined, since, table, tag
-from .redaction import HIDDEN
 
 MOST = 200
 """Rows of any one table."""
@@ -37,7 +36,7 @@ def devices(document: StatusDocument, now: datetime, pods: bool) -> Markup | Non
     known = document["kubelet"]["podResources"]["known"]
     parts = [
         _resource(
-            resource, now, most, few, lambda device: held_by(device, known, *(() if pods else (HIDDEN,)))
+            resource, now, most, few, lambda device: held_by(device, known, *(() if pods else (HIDDEN_POD,)))
         )
         for resource in found
     ]
@@ -113,7 +112,7 @@ def _devices(
                 since(one.first["since"], now),
                 _numa(one.first["numaNodes"]),
                 holder(one.first),
-                one.first["reason"],
+                reason(one.first),
             ),
             {"data-key": one.first["id"], "class": _looks(one.first["health"])},
         )
@@ -159,9 +158,9 @@ def _departed(resource: ResourceStatus, now: datetime) -> Markup | None:
 
 def _left(resource: str, departed: DepartedStatus, now: datetime) -> Row:
     device = departed["device"]
-    say = f"{resource} {device} left: {departed['reason']}"
+    say = f"{resource} {device} left: {reason(departed)}"
     return Row(
-        (device, since(departed["at"], now), departed["reason"]),
+        (device, since(departed["at"], now), reason(departed)),
         {"data-key": device, "data-news": f"left {resource} {device}", "data-say": say},
     )
 

@@ -10,11 +10,9 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from devhost.telemetry.document import StatusDocument, StatusSource, json_line
+from devhost.telemetry.document import StatusDocument, StatusSource, json_line, without_holders
 from devhost.telemetry.http import Answer, Response, Route, Stream
 from devhost.telemetry.newest import INTERVAL, REST, Newest
-
-from .redaction import without_pods
 
 if TYPE_CHECKING:
     from .skeleton import Rendering
@@ -57,7 +55,7 @@ class StatusPage:
         name = node or node_name()
 
         def shown(found: StatusDocument) -> StatusDocument:
-            return found if pods else without_pods(found)
+            return found if pods else without_holders(found)
 
         def rendered(found: StatusDocument) -> Rendering:
             from .skeleton import render  # on a thread, and only where a page is open: 1 MB

@@ -1,0 +1,166 @@
+"""No sentence names a pod: its name is a field beside it, which the page has only with ``--show-pods``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pytest
+
+from devhost.backend import Device
+from devhost.cli.status_report import show
+from devhost.host.problems import problems
+from devhost.host.status import status
+from devhost.telemetry.document import StatusDocument
+from devhost.telemetry.http import Response
+from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.page.serving import StatusPage
+
+TOY, NEW = "example.com/toy", "example.com/new"
+LINE = f"name: {TOY}, backend: toy"
+OTHER_LINE = "name: example.com/other, backend: other"
+NEW_LINE = f"name: {NEW}, backend: toy"
+POD = "train-x7"
+HOLDER = {"namespace": "default", "pod": POD, "container": "main"}
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+async def forgotten(rig, kubelet, token: str) -> None:
+    await kubelet.restart(forget=True)
+
+
+async def in_a_stand_in(rig, kubelet, token: str) -> None:
+    await kubelet.restart(forget=True)
+    await kubelet.wait_for(lambda: f"~{token}" in {device.id for device in kubelet.devices(TOY)})
+    await kubelet.admit("other", "main", TOY, 1)  # the free device
+    kubelet.release(POD)
+    await kubelet.admit(POD, "main", TOY, 1)
+
+
+async def shared_otherwise(rig, kubelet, token: str) -> None:
+    rig.write(f"{LINE}, share: {{replicas: 2}}")
+
+
+async def under_a_former_id(rig, kubelet, token: str) -> None:
+    """The next devhost has other ids, as after an upgrade."""
+    found = rig.scripts["toy"].devices
+    rig.scripts["toy"].devices = [Device(f"new-{one.id}", former_ids=(one.id,)) for one in found]
+
+
+async def through_another_resource(rig, kubelet, token: str) -> None:
+    rig.change("toy", [one for one in rig.scripts["toy"].devices if one.id == token])
+    rig.write(NEW_LINE)
+
+
+async def through_a_claim(rig, kubelet, token: str) -> None:
+    for backend in ("toy", "other"):
+        found = rig.scripts[backend].devices
+        rig.change(backend, [replace(one, claims=frozenset({f"iommu:{one.id}"})) for one in found])
+    (other,) = rig.scripts["other"].devices
+    rig.change("other", [replace(other, claims=frozenset({f"iommu:{token}"}))])
+
+
+class Case(NamedTuple):
+    """What happens to a pod's device, and the sentence that means the pod."""
+
+    happens: Callable[[Any, Any, str], Awaitable[None]]
+    says: str
+    places: tuple[str, ...]
+
+
+CASES = [
+    Case(forgotten, "held by a pod, which the kubelet no longer knows", ("devices", "problems")),
+    Case(in_a_stand_in, "held by a pod as ~", ("devices",)),
+    Case(shared_otherwise, "a pod has it as ", ("devices",)),
+    Case(under_a_former_id, "held by a pod under its former id ", ("devices",)),
+    Case(through_another_resource, f"a pod holds it through {TOY}", ("refusals", "entries", "problems")),
+    Case(through_a_claim, " is in use: a pod holds ", ("refusals", "entries", "problems", "departed")),
+]
+
+
+def rows(document: StatusDocument, place: str) -> list[Any]:
+    if place in ("devices", "departed"):
+        return [row for resource in document["resources"] for row in resource[place]]
+    return list(document[place])
+
+
+def meant(document: StatusDocument, case: Case, place: str) -> list[Any]:
+    """The rows of a place whose reason is the sentence of a case, and means the pod."""
+    return [
+        row for row in rows(document, place) if case.says in row["reason"] and row.get("heldBy") == [HOLDER]
+    ]
+
+
+async def answers(page: StatusPage) -> tuple[str, str]:
+    found = []
+    for path in ("/", "/status.json"):
+        answer = await page.routes()[path]()
+        assert isinstance(answer, Response)
+        found.append(answer.body.decode())
+    return found[0], found[1]
+
+
+def counted(host: Any, metrics: Metrics) -> None:
+    """Has metrics report what is wrong and what left, as ``devhost run`` has it."""
+    metrics.name_problems(
+        lambda: (problems(host).counts, [(p.kind, p.subject, p.reason) for p in problems(host).shown]),
+        lambda: [
+            (name, left.reason.text)
+            for name, service in host.services.items()
+            for left in service.removals.recent()
+        ],
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.happens.__name__)
+async def test_a_sentence_about_a_pod_never_names_it_and_the_field_beside_it_is_for_who_may_see_it(
+    rig, kubelet, case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics()
+    rig.write(OTHER_LINE, LINE)
+    async with AsyncExitStack() as stack:
+        host = await stack.enter_async_context(rig.running(metrics=metrics))
+        await kubelet.wait_for(lambda: len(kubelet.healthy(TOY)) == 2)
+        (token,) = (await kubelet.admit(POD, "main", TOY, 1)).device_ids
+        await rig.until(lambda: host.allocations.of(TOY).holder(token))
+        await rig.until(lambda: kubelet.healthy("example.com/other"))
+        await case.happens(rig, kubelet, token)
+        if case.happens is under_a_former_id:
+            await stack.aclose()
+            host = await stack.enter_async_context(rig.running(metrics=metrics))
+        counted(host, metrics)
+        for place in case.places:
+            await rig.until(lambda place=place: meant(status(host), case, place))
+        document = status(host)
+        for reason in all_reasons(document):
+            assert POD not in reason
+        everything = show(document, datetime.now(UTC), everything=True)
+        assert any(case.says in line and f"(default/{POD}/main)" in line for line in everything.splitlines())
+
+        page, text = await answers(StatusPage(lambda: status(host), pods=False))
+        assert POD not in page and POD not in text
+        assert case.says in page and case.says in text
+        assert "heldBy" not in text
+        samples = (await metrics.render()).decode()
+        assert POD not in samples
+        assert {"devices", "problems", "departed"}.isdisjoint(case.places) or case.says in samples
+
+        page, text = await answers(StatusPage(lambda: status(host), pods=True))
+        assert f"(default/{POD}/main)" in page
+        for place in case.places:
+            assert meant(json.loads(text), case, place)
+        for record in caplog.records:
+            assert POD not in vars(record).get("fields", {}).get("reason", "")
+
+
+def all_reasons(value: Any) -> list[str]:
+    """Every reason of a document, wherever it is."""
+    if isinstance(value, dict):
+        own = [value["reason"]] if "reason" in value else []
+        return own + [reason for one in value.values() for reason in all_reasons(one)]
+    return [reason for one in value for reason in all_reasons(one)] if isinstance(value, list) else []
