@@ -89,6 +89,7 @@ class Gauge(Metrics):
     """Notes what is set as the number of streams."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: list[int] = []
 
     def streams(self, resource: str, count: int) -> None:
