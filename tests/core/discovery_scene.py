@@ -85,6 +85,7 @@ class FakeSource:
 
 class Counts(Metrics):
     def __init__(self) -> None:
+        super().__init__()
         self.failures: list[BackendFailure] = []
 
     def backend_failed(self, backend: str, kind: BackendFailure) -> None:

@@ -58,6 +58,7 @@ class Ear:
 
 class Counts(Metrics):
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[tuple[object, ...]] = []
 
     def observer_failed(self, observer: str, kind: ObserverFailure) -> None:
