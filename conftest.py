@@ -55,6 +55,12 @@ SEED_PARAMETERS = ("seed", "part", "batch")
 EXAMPLES = 25
 """Of each property that hypothesis tries in ``make test``; ``make test-all`` tries 100."""
 
+SLOW_PROMISES = (
+    "test_no_other_damage_of_a_file_makes_it_fail",
+    "test_no_other_file_that_is_damaged_later_makes_probe_fail",
+)
+"""Of the contract of backends: ``make test`` tries a sample of the same cases."""
+
 WORKERS_PER_CORE = 3
 WORKERS_LIMIT = 24
 """Most tests wait for other threads and processes, so more workers than cores are faster."""
@@ -99,7 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         path = _name(item.path)
         indices = item.callspec.indices if hasattr(item, "callspec") else {}
-        if path.startswith(SLOW) or any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS):
+        later = any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS)
+        if path.startswith(SLOW) or item.name in SLOW_PROMISES or later:
             item.add_marker(pytest.mark.slow)
 
 

@@ -56,6 +56,9 @@ from devhost.backend import (
 )
 from devhost.testing.contract import BackendContract
 
+OTHERS = 100
+"""Files that make a tree too big for every damage to be in the sample."""
+
 PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
 
 
@@ -158,6 +161,8 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
     ("no_damaged_file_makes_it_fail", Trusting, "serial is gone: FileNotFoundError"),
     ("no_file_that_is_damaged_later_makes_probe_fail", Probing, "serial is gone: FileNotFoundError"),
     ("no_file_that_is_damaged_later_makes_probe_fail", Late, "serial is gone: FileNotFoundError"),
+    ("no_other_damage_of_a_file_makes_it_fail", Trusting, "serial holds garbage: UnicodeDecodeError"),
+    ("no_other_file_that_is_damaged_later_makes_probe_fail", Probing, "serial is gone: FileNotFoundError"),
     ("hardware_that_vanishes_is_no_exception", Remembering, "healthy though nothing is there: ['A1', 'B2']"),
     ("a_healthy_device_can_be_allocated_as_it_is", Absent, "is healthy, but the host has no /dev/nowhere"),
     (
@@ -222,6 +227,11 @@ def test_a_broken_promise_is_found_and_named(
 ) -> None:
     class Contract(TestGood):
         backend = broken
+
+        def tree(self, root: Path) -> None:
+            super().tree(root)
+            for number in range(OTHERS if "no_other" in promise else 0):
+                (root / f"other{number}").touch()
 
     method = getattr(Contract(), f"test_{promise}")
     arguments = [tmp_path] if inspect.signature(method).parameters else []

@@ -18,6 +18,21 @@ def test_of_a_huge_tree_only_some_files_are_damaged(tmp_path: Path) -> None:
     assert faults.victims(tmp_path / "nowhere") == []
 
 
+@pytest.mark.parametrize("count", [1, 20, 21, 40, 60, 135, 150, 1000])
+def test_a_sample_of_all_damages_has_each_kind_and_the_rest_is_tried_later(
+    tmp_path: Path, count: int
+) -> None:
+    for number in range(count):
+        (tmp_path / f"{number:04}").touch()
+    sample, others = faults.cases(tmp_path)
+    assert len(sample) <= faults.SAMPLE
+    assert {what for _, what in sample} == set(faults.DAMAGES)
+    assert not set(sample) & set(others)
+    every = {(path, what) for path in faults.victims(tmp_path) for what in faults.DAMAGES}
+    assert {*sample, *others} == every
+    assert others or count <= faults.SAMPLE // len(faults.DAMAGES)
+
+
 def test_directories_are_listed_in_the_order_of_the_test_and_as_before_afterwards(tmp_path: Path) -> None:
     for name in "bca":
         (tmp_path / name).touch()

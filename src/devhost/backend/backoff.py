@@ -10,6 +10,7 @@ Both only compute delays, and the caller sleeps, on a thread or in the event loo
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,22 +41,50 @@ class Backoff:
 
 
 @dataclass(slots=True)
+class TokenBucket:
+    """Permits for actions: the bucket starts full, and one permit returns every ``interval`` seconds.
+
+    A few actions need not wait, and only sustained ones are spread. All times are seconds of one monotonic
+    clock.
+    """
+
+    size: float
+    interval: float
+    _full_at: float = field(init=False, default=-math.inf)
+
+    def delay(self, now: float, permits: float = 1.0) -> float:
+        """Seconds from ``now`` until so many permits are available; 0 if they are."""
+        return max(0.0, self._full_at - (self.size - permits) * self.interval - now)
+
+    def take(self, now: float, permits: float = 1.0) -> None:
+        """Takes permits. Where there are not so many, the next are only available later."""
+        self._full_at = max(self._full_at, now) + permits * self.interval
+
+
+@dataclass(slots=True)
 class Pacer:
     """Keeps a piece of work from taking more than ``1 / (1 + rest)`` of the time.
 
-    The first request after a quiet time runs at once; while requests keep coming, each run is
-    followed by a pause of ``rest`` times its own duration, between ``least`` and ``most`` seconds.
+    Runs begin at once until they have taken ``budget`` seconds. From then on each is followed by a pause
+    of ``rest`` times its own duration, between ``least`` and ``most`` seconds. Quiet time gives
+    the budget back at the same rate. Without a budget only the first run after a quiet time begins at once.
     """
 
     rest: float = 4.0
     least: float = 0.004
     most: float = 1.0
-    _free_at: float = field(init=False, default=0.0)
+    budget: float = 0.0
+    _worked: TokenBucket = field(init=False)  # its permits are seconds of work
+
+    def __post_init__(self) -> None:
+        self._worked = TokenBucket(self.budget, 1 + self.rest)
 
     def ran(self, began: float, ended: float) -> None:
         """Notes a run; both times in seconds of one monotonic clock."""
-        self._free_at = ended + min(self.most, max(self.least, self.rest * (ended - began)))
+        took = ended - began
+        pause = min(self.most, max(self.least, self.rest * took))
+        self._worked.take(began, (took + pause) / (1 + self.rest))
 
     def pause(self, now: float) -> float:
         """Seconds from ``now`` until the next run may begin; 0 when it may begin at once."""
-        return max(0.0, self._free_at - now)
+        return self._worked.delay(now, 0.0)

@@ -59,6 +59,7 @@ class ConfigWatch:
     async def run(self) -> None:
         """Watches; never ends by itself."""
         last = time.monotonic()
+        # no Reconciler: the watch already wakes, polls and backs off, and a refused file is no failed pass
         async for _ in self._watch.changes():
             if changed := fingerprint(self._path) != self._seen:
                 await self._calm()

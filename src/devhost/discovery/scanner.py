@@ -126,7 +126,11 @@ class Scanner:
                 self.health.apply_probe({})
         self._seen, self._seen_requested = self.devices, self.requested
         self._scans = Reconciler(
-            self._scan, backoff=Backoff(0.5, 30.0), pacer=Pacer(), wakeable=False, clock=clock
+            self._scan,
+            backoff=Backoff(0.5, 30.0),
+            pacer=Pacer(budget=timing.scan_budget),
+            wakeable=False,
+            clock=clock,
         )
         self._event_failures: FailureLog = FailureLog(
             log,

@@ -15,6 +15,11 @@ class Timing:
     missing_resync: float = 5.0
     """Between scans while some device waits for a host path that was missing when a pod needed it."""
 
+    scan_budget: float = 0.1
+    """Scans may take so long in all without a pause; sustained ones get a fifth of the time.
+
+    The time comes back within half a second. One change makes several events, and each a scan."""
+
     stale_after: float = 30.0
     """A backend may fail for so long before its devices are no longer considered healthy."""
 

@@ -413,6 +413,7 @@ class Registration:
             self._backoff.reset()
             self._at_once = 0
             return
+        # no Reconciler: a state of the directory ends this back-off early, and any other wake must not
         loop = asyncio.get_running_loop()
         end = loop.time() + self._backoff.delay()
         while not self._stopping and (left := end - loop.time()) > 0:

@@ -69,6 +69,7 @@ class SelfCheck:
 
         All callers meanwhile get the same verdict.
         """
+        # no Reconciler: its passes have no result to share, and a check is due only while a probe asks
         if self._asking is None or (self._asking.done() and self._clock() >= self._until):
             self._asking = asyncio.ensure_future(self._ask())
         return await asyncio.shield(self._asking)

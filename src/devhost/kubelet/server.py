@@ -22,6 +22,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.backend.backoff import TokenBucket
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
 from devhost.backend.incident import Recurring
@@ -34,7 +35,6 @@ from .api import MAX_SOCKET_PATH
 from .api import api_pb2 as pb
 from .resource import Resource
 from .timing import NODE, Timing
-from .token_bucket import TokenBucket
 
 log = get(__name__)
 
@@ -266,7 +266,7 @@ class PluginServer:
                     return
                 if wanted != sent and not self._held:
                     yield messages.device_list(snapshot)
-                    bucket.take()
+                    bucket.take(time.monotonic())
                     sent = wanted
                     cause = snapshot.caused_at
                     age = None if cause is None else time.monotonic() - cause
@@ -287,7 +287,7 @@ class PluginServer:
 
     async def _until_allowed(self, bucket: TokenBucket) -> None:
         """Waits until the bucket allows another list; an ending server waits no more."""
-        if delay := bucket.delay():
+        if delay := bucket.delay(time.monotonic()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._ending.wait()

@@ -185,34 +185,33 @@ class BackendContract:
             assert not extra, f"a machine without anything has {sorted(extra)}"
 
     def test_no_damaged_file_makes_it_fail(self, tmp_path: Path) -> None:
-        """Firmware and drivers write anything; one odd file must not hide every other device."""
+        """Firmware and drivers write anything; one odd file must not hide every other device.
+
+        Of a big tree a sample of the cases is tried, the rest by the next promise.
+        """
         root = self._machine(tmp_path)
-        failures = []
-        for path in faults.victims(root):
-            for what in faults.DAMAGES:
-                with faults.damaged(path, what, tmp_path / "kept"):
-                    try:
-                        self._check(self._found(root))
-                    except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
-                        failures.append(f"{path.relative_to(root)} {what}: {typed(error)}")
-        assert not failures, "discover() must not fail:\n" + "\n".join(failures)
+        sample, _ = faults.cases(root)
+        assert not (failures := self._failures_of_discover(root, sample)), failures
+
+    def test_no_other_damage_of_a_file_makes_it_fail(self, tmp_path: Path) -> None:
+        """The same for all files and all kinds of damage that the sample left out: it takes longer."""
+        root = self._machine(tmp_path)
+        _, others = faults.cases(root)
+        assert not (failures := self._failures_of_discover(root, others)), failures
 
     def test_no_file_that_is_damaged_later_makes_probe_fail(self, tmp_path: Path) -> None:
         """Holds for backends that have ``probe``, which reads after ``discover`` and beside it."""
-        if not overrides(self.backend, "probe"):
-            return
-        root = self._machine(tmp_path)
-        backend = self._made(root)
-        devices = _look(backend)
-        failures = []
-        for path in faults.victims(root):
-            for what in faults.DAMAGES:
-                with faults.damaged(path, what, tmp_path / "kept"):
-                    try:
-                        _check_verdicts(backend.probe(devices), devices)
-                    except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
-                        failures.append(f"{path.relative_to(root)} {what}: {typed(error)}")
-        assert not failures, "probe() must not fail:\n" + "\n".join(failures)
+        if overrides(self.backend, "probe"):
+            root = self._machine(tmp_path)
+            sample, _ = faults.cases(root)
+            assert not (failures := self._failures_of_probe(root, sample)), failures
+
+    def test_no_other_file_that_is_damaged_later_makes_probe_fail(self, tmp_path: Path) -> None:
+        """The same for what the sample left out."""
+        if overrides(self.backend, "probe"):
+            root = self._machine(tmp_path)
+            _, others = faults.cases(root)
+            assert not (failures := self._failures_of_probe(root, others)), failures
 
     def test_hardware_that_vanishes_is_no_exception(self, tmp_path: Path) -> None:
         """After everything is gone: no healthy device, and allocate() refuses with AllocationError."""
@@ -357,6 +356,15 @@ class BackendContract:
                 enough.set()  # a probe may be expensive: it need not have met the others so often
         assert not findings, f"{names} at the same time: {findings[0]}"
 
+    def _failures_of_discover(self, root: Path, cases: Sequence[tuple[Path, str]]) -> str:
+        """What ``discover`` raises or finds wrongly, case by case; empty if it copes with all."""
+        return _failures("discover", root, cases, lambda: self._check(self._found(root)))
+
+    def _failures_of_probe(self, root: Path, cases: Sequence[tuple[Path, str]]) -> str:
+        backend = self._made(root)
+        devices = _look(backend)
+        return _failures("probe", root, cases, lambda: _check_verdicts(backend.probe(devices), devices))
+
     def _machine(self, tmp_path: Path) -> Path:
         root = tmp_path / "root"
         root.mkdir()
@@ -414,6 +422,20 @@ class BackendContract:
             assert not empty, f"{device.id} has empty attributes, to be left out: {', '.join(empty)}"
             _check_health(device.id, device.health)
         assert len(_by_id(devices)) == len(devices), "two devices have one id"
+
+
+def _failures(
+    method: str, root: Path, cases: Sequence[tuple[Path, str]], attempt: Callable[[], object]
+) -> str:
+    """A line for each damage with which the attempt fails; empty if there is none."""
+    failures = []
+    for path, what in cases:
+        with faults.damaged(path, what, root.parent / "kept"):
+            try:
+                attempt()
+            except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+                failures.append(f"{path.relative_to(root)} {what}: {typed(error)}")
+    return "\n".join([f"{method}() must not fail:", *failures]) if failures else ""
 
 
 def _look(backend: Backend) -> list[Device]:

@@ -6,12 +6,16 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from math import gcd
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 MOST_VICTIMS = 150
 """Files of a tree that are damaged one after another; of a larger tree, so many at even distances."""
+
+SAMPLE = 120
+"""Most cases of damage that are tried before all others are."""
 
 DAMAGES: Mapping[str, Callable[[Path], object]] = {
     "holds garbage": lambda path: path.write_bytes(b"\xff\xfe\0=\n" * 50),
@@ -31,6 +35,18 @@ def victims(root: Path) -> Sequence[Path]:
         leaves += [Path(directory, name) for name in files]
         leaves += [Path(directory, name) for name in names if Path(directory, name).is_symlink()]
     return sorted(leaves)[:: -(-len(leaves) // MOST_VICTIMS) or 1]
+
+
+def cases(root: Path) -> tuple[Sequence[tuple[Path, str]], Sequence[tuple[Path, str]]]:
+    """Each victim with each damage: a sample of at most :data:`SAMPLE` cases, and all others.
+
+    The sample has every kind of damage and files of the whole tree; of a small tree it is everything.
+    """
+    every = [(path, what) for path in victims(root) for what in DAMAGES]
+    step = -(-len(every) // SAMPLE) or 1
+    while gcd(step, len(DAMAGES)) > 1:  # else the same kinds would be taken of each file
+        step += 1
+    return every[::step], [case for number, case in enumerate(every) if number % step]
 
 
 @contextmanager
