@@ -153,9 +153,11 @@ def test_one_that_cannot_be_killed_is_reported_and_known_to_be_gone_later(
 
 
 def test_output_without_end_is_refused(program: Callable[[str], list[str]]) -> None:
-    endless = program("import os\nwhile True: os.write(1, b'x' * 65536)")
+    endless = program("import os, time\nwhile True:\n    os.write(1, b'x' * 65536)\n    time.sleep(0.01)")
+    deadline, began = 15.0, time.monotonic()
     with pytest.raises(OutputTooLarge, match="wrote more than 100000 bytes"):
-        run(endless, deadline=PATIENT, limit=100_000)
+        run(endless, deadline=deadline, limit=100_000)
+    assert time.monotonic() - began < deadline, "it was refused only at the deadline"
 
 
 def test_of_errors_without_end_the_last_are_kept(program: Callable[[str], list[str]]) -> None:

@@ -372,3 +372,17 @@ async def test_a_backend_that_fails_to_let_go_is_told_of_and_no_more(
     one.close()
     while "closing a backend failed" not in caplog.messages:
         await asyncio.sleep(0.01)
+
+
+async def test_pods_are_served_by_the_last_backend_that_knows_devices_however_often_it_is_replaced(
+    source: Callable[..., BackendRunner], tmp_path: Path
+) -> None:
+    first = source()
+    await first.discover(())
+    second = BackendRunner(first.kind, NoOptions(), tmp_path, predecessor=first)
+    third = BackendRunner(first.kind, NoOptions(), tmp_path, predecessor=second)
+    assert second.serving is third.serving is first.backend
+    await third.discover(())
+    assert third.serving is third.backend is not first.backend
+    second.close()
+    third.close()

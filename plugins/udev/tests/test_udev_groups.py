@@ -226,6 +226,20 @@ def test_a_group_sees_hot_plug(machine: Any) -> None:
     assert groups(backend) == []
 
 
+def test_a_group_keeps_its_id_whatever_else_comes_and_goes(machine: Any) -> None:
+    machine.misc("a", 1)
+    backend = machine.backend(Group("g", members=(Member("/dev/[a]"),)))
+    (before,) = groups(backend)
+    machine.misc("b", 2)
+    backend.notice(Event())
+    assert groups(backend) == [before]
+    backend.notice(machine.remove("/sys/devices/virtual/misc/a"))
+    assert groups(backend) == []
+    machine.misc("a", 1)
+    backend.notice(Event())
+    assert groups(backend) == [before]
+
+
 def test_single_nodes_are_handed_out_readable_and_writable(machine: Any) -> None:
     machine.misc("fuse", 229)
     machine.misc("kvm", 232)
