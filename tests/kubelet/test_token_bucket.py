@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.kubelet.token_bucket import TokenBucket
+from devhost.kubelet.server import TokenBucket
 
 
 class Clock:
