@@ -57,7 +57,6 @@ PURE = (
     "backend.where",
     "backend.backoff",
     "allocation.allocations",
-    "allocation.edits",
     "allocation.preferred.grouping",
     "discovery.health",
     "host.recent_removals",

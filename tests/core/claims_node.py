@@ -11,9 +11,8 @@ from devhost.allocation.allocations import APART, Allocations, Listing
 from devhost.allocation.inventory import GRACE, Inventory
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text
-from devhost.host.scan_once import plan_devices
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, units
+from devhost.planning.plan import Plan, plan_devices, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import ALL
 

@@ -12,9 +12,8 @@ from devhost.allocation.allocations import APART, EMPTY_PATIENCE, Allocations, L
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text, Where
-from devhost.host.scan_once import plan_devices
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, RefusalKind, units
+from devhost.planning.plan import Plan, RefusalKind, plan_devices, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import device_of, stands_for_all, token, unit_of
 

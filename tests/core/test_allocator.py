@@ -12,8 +12,8 @@ import pytest
 from allocator_scene import NotingScanner, allocator_of
 
 from devhost.allocation.allocator import Granted, MissingPath, UnhealthyDevice, UnknownDevice
-from devhost.allocation.edits import MAX_NODES
 from devhost.allocation.inventory import Inventory
+from devhost.allocation.resource_backend import MAX_NODES
 from devhost.backend import (
     AllocateRequest,
     AllocationError,

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.allocation.cdi import spec
-from devhost.allocation.edits import check_edits
+from devhost.allocation.resource_backend import check_edits
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.model import DeviceNode, Edits, Mount
-from devhost.kubelet import messages
+from devhost.kubelet.server import container_response
 from devhost.planning import naming
 from devhost.testing import runtime
 
@@ -81,7 +81,7 @@ def test_every_part_of_the_edits_that_cdi_can_carry_is_rendered():
 def test_optional_parts_the_host_lacks_are_left_out_of_both_renderings():
     left_out = {"/dev/host0", "/opt/lib"}
     found = spec.container_edits(FULL, look, left_out)
-    direct = messages.allocation(FULL, left_out)
+    direct = container_response(FULL, left_out)
     assert [node["path"] for node in found["deviceNodes"]] == [d.container_path for d in direct.devices]
     assert [m["containerPath"] for m in found["mounts"]] == [m.container_path for m in direct.mounts]
 

@@ -35,7 +35,7 @@ from devhost.backend import (
 )
 from devhost.backend.model import HEALTHY
 from devhost.discovery.runner import BackendRunner
-from devhost.kubelet import messages
+from devhost.kubelet.server import container_response
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, ResourceSettings
@@ -98,7 +98,7 @@ class Resource:
     async def answer(self, tokens: Sequence[str]):
         await self.source.discover([])
         granted = await self.allocator.allocate(tokens)
-        return messages.allocation(granted.edits, granted.left_out)
+        return container_response(granted.edits, granted.left_out)
 
 
 async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[str], replicas: int, of: Of):

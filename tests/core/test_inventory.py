@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from devhost.allocation.allocations import APART, Allocations, Listing
 from devhost.allocation.inventory import GRACE, Inventory, Snapshot
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Health, Holder, unhealthy
-from devhost.kubelet import messages
+from devhost.kubelet.server import device_list
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
@@ -266,7 +266,7 @@ def test_a_revision_comes_exactly_when_the_kubelet_would_see_a_difference(
         before = rig.snapshot
         rig.sick = {offer.device.id: "hot" for offer, well in step if not well}
         told = rig.show(*(offer for offer, _ in step))
-        seen = [sorted(messages.device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.snapshot)]
+        seen = [sorted(device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.snapshot)]
         assert told == (seen[0] != seen[1])
         assert rig.snapshot.revision == before.revision + told
         if allocate:

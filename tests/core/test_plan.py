@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import Device, unhealthy
 from devhost.backend.where import Block, Range, Term, Text, Where, holds
-from devhost.kubelet import messages
+from devhost.kubelet.server import device_list
 from devhost.planning import naming, plan
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, explain, listed_bytes, make_plan
@@ -237,7 +237,7 @@ def encoded(resource: plan.PlannedResource) -> int:
     inventory = Inventory(lambda: 0.0, lambda: 0.0)
     tokens = plan.units(resource.entry.share.of, resource.offers, topology=resource.entry.topology)
     inventory.update(tokens, lambda device: unhealthy("x"), Reason)
-    return messages.device_list(inventory.snapshot).ByteSize()
+    return device_list(inventory.snapshot).ByteSize()
 
 
 def plan_of(*entries: ResourceSettings, **found: list[Device]) -> Plan:

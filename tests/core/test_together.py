@@ -18,7 +18,7 @@ from devhost.backend import AllocateRequest, AllocationError, Backend, Device, D
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, Health, unhealthy
 from devhost.discovery.runner import BackendRunner
-from devhost.kubelet import messages
+from devhost.kubelet.server import device_list
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
@@ -146,7 +146,7 @@ def test_devices_that_come_and_go_make_no_new_list() -> None:
     rig.show("ab", numa={"a": (0,), "b": (1,)})
     for names in ("a", "abc", "c", "bc"):
         assert not rig.show(names, numa={"a": (0,), "b": (1,)})
-    assert messages.device_list(rig.inventory.snapshot).devices[0].topology.nodes == []
+    assert device_list(rig.inventory.snapshot).devices[0].topology.nodes == []
 
 
 def test_the_tokens_leave_when_the_last_device_does_and_come_back_with_the_first() -> None:
@@ -201,10 +201,7 @@ def test_a_new_list_comes_only_when_the_kubelet_would_see_a_difference(
         before = rig.inventory.snapshot
         rig.sick = {name: "hot" for name, well in step.items() if not well}
         told = rig.show("".join(sorted(step)), numa={name: (ord(name) % 2,) for name in step})
-        seen = [
-            sorted(messages.device_list(s).devices, key=lambda d: d.ID)
-            for s in (before, rig.inventory.snapshot)
-        ]
+        seen = [sorted(device_list(s).devices, key=lambda d: d.ID) for s in (before, rig.inventory.snapshot)]
         assert told == (seen[0] != seen[1])
         if step:
             assert rig.inventory.snapshot.healthy == (2 if any(step.values()) else 0)

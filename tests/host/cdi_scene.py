@@ -60,12 +60,12 @@ class Specs:
 
 def before_each_list(monkeypatch, look):
     """Calls ``look`` with the ids of each list just before it is sent."""
-    from devhost.kubelet import messages
+    from devhost.kubelet import server
 
-    device_list = messages.device_list
+    device_list = server.device_list
 
     def looked(snapshot):
         look(set(snapshot.entries), {n for n, e in snapshot.entries.items() if e.health.healthy})
         return device_list(snapshot)
 
-    monkeypatch.setattr(messages, "device_list", looked)
+    monkeypatch.setattr(server, "device_list", looked)

@@ -62,7 +62,7 @@ from typing import Any
 
 from devhost.backend.model import Device, Holder
 from devhost.planning.claims import Held, Key
-from devhost.planning.plan import Plan, RefusalKind
+from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.planning.tokens import ALL, Known, stands_for_all, unit_of
 
@@ -94,9 +94,6 @@ EMPTY_PATIENCE = 30.0
 Kubelet = tuple[int, ...]
 """One kubelet from its start to its end: device, inode and change time of its podresources socket, and how
 often another kubelet.sock was seen until then."""
-
-Found = Mapping[str, Mapping[str, Device]]
-"""Every device that exists now: by backend, then by id."""
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Is notified which tokens of a resource were released."""

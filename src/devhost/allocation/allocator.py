@@ -16,11 +16,10 @@ from devhost.telemetry.log import get
 
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
-from .edits import quoted
 from .injection import DirectInjection, Injection, Rendered
 from .inventory import Entry, Inventory, Snapshot
 from .preferred.across_resources import PreferredAllocation
-from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once
+from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares

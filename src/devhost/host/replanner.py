@@ -11,14 +11,13 @@ from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.discovery.manager import BackendManager
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Plan, RefusalKind
+from devhost.planning.plan import Plan, RefusalKind, plan_devices
 from devhost.telemetry.metrics import Metrics
 
 from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import EventPublisher
 from .reload import Configuration
-from .scan_once import plan_devices
 from .service import ResourceService, ServiceParts
 from .services import Services
 from .shortages import Shortages

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devhost.allocation.allocations import Allocations, Found, Listing
+from devhost.allocation.allocations import Allocations, Listing
 from devhost.backend.model import Device, Health, Holder
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
@@ -16,7 +16,7 @@ from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
-from devhost.planning.plan import Plan, make_plan
+from devhost.planning.plan import Plan, plan_devices
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
@@ -78,12 +78,12 @@ async def scan_once(
     found = {name: discovery.devices for name, discovery in discoveries.items()}
     for discovery in discoveries.values():
         discovery.runner.close()
-    ledger = Allocations(time.monotonic)
+    allocations = Allocations(time.monotonic)
     if listing is not None:
-        ledger.apply(listing)
-    plan = plan_devices(found, settings, ledger)
+        allocations.apply(listing)
+    plan = plan_devices(found, settings, allocations)
     holders: dict[Key, dict[tuple[str, Holder | None], None]] = {}
-    for held in ledger.held():
+    for held in allocations.held():
         holders.setdefault(held.key, {})[held.resource, held.holder] = None
     return ScanResult(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
 
@@ -91,19 +91,3 @@ async def scan_once(
 async def _ask(discovery: Scanner) -> None:
     await discovery.scan_once()
     await discovery.probe_once()
-
-
-def plan_devices(found: Found, settings: Settings, allocations: Allocations) -> Plan:
-    """Makes the plan, and makes it again while it shows that containers hold more than was known.
-
-    Args:
-        found: every device of every backend.
-        settings: the whole configuration.
-        allocations: what containers hold; they learn from the plan.
-    """
-    devices = {backend: tuple(known.values()) for backend, known in found.items()}
-    allocations.observe(found, settings)
-    plan = make_plan(devices, settings, allocations.held())
-    while allocations.learn(plan):
-        plan = make_plan(devices, settings, allocations.held())
-    return plan

@@ -36,13 +36,12 @@ from devhost.backend.incident import Incident
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
-from . import messages
 from .api import api_pb2_grpc
 from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
 from .resource import Resource
 from .rivals import Answers, Rivals
-from .server import PluginServer
+from .server import PluginServer, register_request
 from .sockets import channel, dead, described, gone, refuses
 from .timing import NODE, Timing
 
@@ -306,9 +305,7 @@ class Registration:
         self._set(State.REGISTERING)
         await server.start()
         self._clear()
-        request = messages.registration(
-            server.path.name, self._resource.name, prepares=self._resource.prepares
-        )
+        request = register_request(server.path.name, self._resource.name, prepares=self._resource.prepares)
         late = asyncio.get_running_loop().call_later(
             self._timing.unanswered, self._report_error, self._unanswered()
         )

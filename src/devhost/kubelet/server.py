@@ -12,7 +12,7 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,16 +22,17 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.inventory import Snapshot
 from devhost.backend.backoff import TokenBucket
 from devhost.backend.descriptors import exhausted
 from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError, EnvironmentFailure
 from devhost.backend.incident import Recurring
+from devhost.backend.model import Edits
 from devhost.planning.claims import holder_field
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import CallFailure, Metrics
 
-from . import messages
-from .api import MAX_SOCKET_PATH
+from .api import HEALTHY, MAX_SOCKET_PATH, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
 from .resource import Resource
 from .timing import NODE, Timing
@@ -241,7 +242,7 @@ class PluginServer:
 
     async def _options(self, data: bytes, context: Any) -> pb.DevicePluginOptions:
         await self._decoded(pb.Empty, data, context, "GetDevicePluginOptions")
-        return messages.options(prepares=self._resource.prepares)
+        return plugin_options(prepares=self._resource.prepares)
 
     async def _list_and_watch(self, data: bytes, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
         """Each stream remembers what it sent, so streams never steal from each other.
@@ -265,7 +266,7 @@ class PluginServer:
                 if self._ending.is_set() and (wanted == sent or self._held):
                     return
                 if wanted != sent and not self._held:
-                    yield messages.device_list(snapshot)
+                    yield device_list(snapshot)
                     bucket.take(time.monotonic())
                     sent = wanted
                     cause = snapshot.caused_at
@@ -325,7 +326,7 @@ class PluginServer:
             tokens = list(container.devices_ids)
             work = self._resource.allocate(tokens)
             granted = await self._answer(context, work, "allocation failed", failed)
-            response.container_responses.append(messages.allocation(granted.edits, granted.left_out))
+            response.container_responses.append(container_response(granted.edits, granted.left_out))
             # logged once the answer is on its way: the kubelet admits no other pod until it has it
             loop.call_soon(self._log_allocated, tokens)
         self._metrics.allocated(self._resource.name, time.perf_counter() - began)
@@ -361,6 +362,53 @@ class PluginServer:
             failed(kind)
             await context.abort(code, str(error))
             raise  # abort() raises; this tells the type checker so
+
+
+def plugin_options(*, prepares: bool) -> pb.DevicePluginOptions:
+    """What a resource wants to be asked. PreStartContainer only where it does something:
+
+    while a plugin that asked for it is away, containers of running pods cannot restart.
+    """
+    return pb.DevicePluginOptions(pre_start_required=prepares, get_preferred_allocation_available=True)
+
+
+def register_request(endpoint: str, resource: str, *, prepares: bool) -> pb.RegisterRequest:
+    """A Register request; ``endpoint`` is the socket's name within the kubelet's directory."""
+    return pb.RegisterRequest(
+        version=VERSION, endpoint=endpoint, resource_name=resource, options=plugin_options(prepares=prepares)
+    )
+
+
+def device_list(snapshot: Snapshot) -> pb.ListAndWatchResponse:
+    """The complete list: each message replaces all that the kubelet knew of the resource."""
+    response = pb.ListAndWatchResponse()
+    add = response.devices.add  # in place: a list of messages would be copied, at twice the time
+    for name, entry in snapshot.entries.items():
+        device = add(ID=name, health=HEALTHY if entry.health.healthy else UNHEALTHY)
+        for node in entry.numa_nodes:
+            device.topology.nodes.add(ID=node)
+    return response
+
+
+def container_response(edits: Edits, left_out: Collection[str] = ()) -> pb.ContainerAllocateResponse:
+    """What a container gets. ``left_out`` holds host paths of optional parts the host lacks."""
+    return pb.ContainerAllocateResponse(
+        envs=dict(edits.env),
+        mounts=[
+            pb.Mount(container_path=m.container_path, host_path=m.host_path, read_only=m.read_only)
+            for m in edits.mounts
+            if m.host_path not in left_out
+        ],
+        devices=[
+            pb.DeviceSpec(
+                container_path=n.container_path or n.path, host_path=n.path, permissions=n.permissions
+            )
+            for n in edits.nodes
+            if n.path not in left_out
+        ],
+        annotations=dict(edits.annotations),
+        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
+    )
 
 
 def _obstacle(path: Path) -> OSError | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from devhost.backend.model import AttributeValue, Device, Holder
 from devhost.backend.where import holds, objection, selected, show
@@ -184,6 +184,39 @@ class Plan:
         for resource in self.resources.values():
             if resource.entry.backend == backend and any(o.device.id == device for o in resource.offers):
                 yield resource
+
+
+Found = Mapping[str, Mapping[str, Device]]
+"""Every device that exists now: by backend, then by id."""
+
+
+class AllocationView(Protocol):
+    """What containers hold, as the plan needs to know it."""
+
+    def observe(self, found: Found, settings: Settings) -> None:
+        """Takes the devices and the configuration as they are now."""
+
+    def held(self) -> Sequence[Held]:
+        """What containers hold."""
+
+    def learn(self, plan: Plan) -> bool:
+        """Learns from a plan which devices tokens mean; whether they hold more than was known."""
+
+
+def plan_devices(found: Found, settings: Settings, allocations: AllocationView) -> Plan:
+    """Makes the plan, and makes it again while it shows that containers hold more than was known.
+
+    Args:
+        found: every device of every backend.
+        settings: the whole configuration.
+        allocations: what containers hold; they learn from the plan.
+    """
+    devices = {backend: tuple(known.values()) for backend, known in found.items()}
+    allocations.observe(found, settings)
+    plan = make_plan(devices, settings, allocations.held())
+    while allocations.learn(plan):
+        plan = make_plan(devices, settings, allocations.held())
+    return plan
 
 
 def make_plan(

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost.allocation.device_info import flaw
-from devhost.allocation.edits import check_edits
+from devhost.allocation.resource_backend import check_edits
 from devhost.backend import AllocateRequest, Backend, Conditions, Event, MissingDriver
 from devhost.backend.base import overrides
 from devhost.backend.errors import AllocationError, typed
