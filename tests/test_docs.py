@@ -88,7 +88,7 @@ def drop_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("examples")
     (directory / "backends").mkdir()
     text = (ROOT / "docs" / "backends" / "writing.md").read_text(encoding="utf-8")
-    _, whole, added, _ = re.findall(r"(?ms)^```python\n(.*?)^```$", text)
+    _, whole, _, added, _ = re.findall(r"(?ms)^```python\n(.*?)^```$", text)
     (directory / "backends" / "watchdog.py").write_text(f"{whole}\n\n{added}", encoding="utf-8")
     return directory
 
