@@ -279,7 +279,7 @@ def test_a_port_that_stays_busy_longer_than_any_programming_is_ill(tree: FpgaTre
 
     def look() -> dict[str, tuple[str, object]]:
         devices = [unit.device for unit in family.scan()]
-        return {one.id: (one.health.reason, one.attributes["regionState"]) for one in devices}
+        return {one.id: (one.health.reason or "", one.attributes["regionState"]) for one in devices}
 
     well = look()
     faults.set("dfl-port.0/afu_id")

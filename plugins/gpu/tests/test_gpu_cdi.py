@@ -120,7 +120,7 @@ class Place:
         """What a scan finds: the name of each card, and why it is unhealthy."""
         cards = self.specified.scan(())
         facts = [(card, card.facts) for card in cards if isinstance(card.facts, NvidiaFacts)]
-        return {card.id: (own.cdi, card.device.health.reason) for card, own in facts}
+        return {card.id: (own.cdi, card.device.health.reason or "") for card, own in facts}
 
     @asynccontextmanager
     async def kept(self, **what: object) -> AsyncIterator[None]:

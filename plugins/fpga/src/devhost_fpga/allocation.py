@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from devhost.backend import AllocationError, AttributeValue, DeviceNode, Edits
+from devhost.backend import AllocationError, AttributeValue, DeviceNode, Edits, claim
 from devhost.backend.sysfs import Sysfs, is_regular, natural, node_number
 
 from .model import Kind, Unit
@@ -61,7 +61,7 @@ def numbered(sysfs: Sysfs, place: str, *, is_live: bool) -> tuple[str, str]:
 
 def node_claims(sysfs: Sysfs, places: Iterable[str]) -> frozenset[str]:
     """Claims of the nodes of the devices at ``places``, by the names that the kernel gives them."""
-    return frozenset(f"node:{path}" for path in map(sysfs.node, places) if path)
+    return frozenset(claim.node(path) for path in map(sysfs.node, places) if path)
 
 
 def _is(sysfs: Sysfs, path: str, number: str, *, is_live: bool) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from devhost.backend import HEALTHY, AttributeValue, Device, Health, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
 from devhost.backend.sysfs import Sysfs
 
 from . import dfl_health
@@ -227,7 +227,7 @@ class EngineFamily:
             "ports": len(parts),
         }
         claims = [self._claims(card, port, part) for port, part in zip(card.ports, parts, strict=True)]
-        claims.append(frozenset({f"fpga:{engine.place.name}", *node_claims(self._sysfs, [engine.path])}))
+        claims.append(frozenset({claim.fpga(engine.place.name), *node_claims(self._sysfs, [engine.path])}))
         return Unit(
             device=self._device(own.name, engine.place, attributes, frozenset().union(*claims), fault),
             nodes=tuple(port.path for port in card.ports),
@@ -266,7 +266,7 @@ class EngineFamily:
         """What a port uses up: its place in the whole card, and its node, which other backends could name."""
         whole = card.engine.place.name if card.engine else port.place.whole or port.place.name
         last = port.kernel_name if part.number is None else f"port{part.number}"
-        return frozenset({f"fpga:{whole}/{last}", *node_claims(self._sysfs, [port.path])})
+        return frozenset({claim.fpga(f"{whole}/{last}"), *node_claims(self._sysfs, [port.path])})
 
     def _slots(
         self, card: Card, ports: Sequence[Port], parts: Sequence[_Part], interface: str

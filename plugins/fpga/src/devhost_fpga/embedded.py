@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from devhost.backend import HEALTHY, Device, Health, unhealthy
+from devhost.backend import HEALTHY, Device, Health, claim, unhealthy
 from devhost.backend.sysfs import Sysfs
 
 from . import attributes, manager_state, pci_ids, xrt_cards
@@ -94,7 +94,7 @@ class Embedded:
             "regionState": verdict.word if manager else "",
             "numaNode": numa_node,
         }
-        claims = {f"fpga:{name}", *node_claims(sysfs, [render] if render else [])}
+        claims = {claim.fpga(name), *node_claims(sysfs, [render] if render else [])}
         device = Device(
             id=name,
             attributes=attributes.present(facts),

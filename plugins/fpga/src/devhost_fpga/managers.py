@@ -25,7 +25,7 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from devhost.backend import Device, Health, unhealthy
+from devhost.backend import Device, Health, claim, unhealthy
 from devhost.backend.sysfs import Sysfs, read_bytes
 
 from . import attributes, manager_state, model
@@ -260,7 +260,7 @@ class _Look:
         return f"nothing in sysfs tells it from {' and '.join(others)} for good" if others else None
 
     def _region(self, region: Member, names: Mapping[Member, str]) -> Unit:
-        outer = frozenset(f"fpga:{names[one]}" for one in self._tree.around(region))
+        outer = frozenset(claim.fpga(names[one]) for one in self._tree.around(region))
         return self._unit(Kind.REGION, region, self._tree.manager(region), names[region], outer)
 
     def _unit(
@@ -298,7 +298,7 @@ class _Look:
         hardware = attributes.of_pci(place.function)
         if not place.function:
             hardware = {"driver": sysfs.target(f"{member.parent}/driver")}
-        claims = {f"fpga:{name}", *node_claims(sysfs, nodes)}
+        claims = {claim.fpga(name), *node_claims(sysfs, nodes)}
         device = Device(
             id=name,
             attributes=attributes.present(hardware | facts),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from devhost.backend import Device, Health
+from devhost.backend import Device, Health, claim
 from devhost.backend.sysfs import SYSFS_LIMIT, PciFunction, Sysfs, pci_path, pcie_path
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -132,7 +132,7 @@ class Place:
     @property
     def parts(self) -> frozenset[str]:
         """Claims of what this is a part of: its PCI function, and the physical one of that."""
-        return frozenset(f"pci:{name}" for name in (self.name, self.whole) if self.function and name)
+        return frozenset(claim.pci(name) for name in (self.name, self.whole) if self.function and name)
 
 
 def place(sysfs: Sysfs, path: str) -> Place:

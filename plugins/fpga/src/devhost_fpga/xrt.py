@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from devhost.backend import HEALTHY, AttributeValue, Device, Health, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
 from devhost.backend.sysfs import BDF, Sysfs, pcie_path
 
 from . import attributes, model, pci_ids, xrt_cards, xrt_health
@@ -117,7 +117,7 @@ class Xrt:
         nodes = (render, *xrt_cards.queues(self._sysfs, user.path)) if render else ()
         node = xrt_cards.manager(self._sysfs, manager.path) if manager else ""
         management = (node,) if node else ()
-        claims = {f"pci:{one.pci.address}" for one in (user, manager) if one}
+        claims = {claim.pci(one.pci.address) for one in (user, manager) if one}
         claims |= node_claims(self._sysfs, (*nodes, *management))
         facts = {
             "shell": identity.shell,
@@ -166,7 +166,7 @@ class Xrt:
             "the ami driver makes a node for managing the card only; "
             "what moves its data is another function, with a driver of its own"
         )
-        claims = frozenset((f"pci:{one.pci.address}",))
+        claims = frozenset((claim.pci(one.pci.address),))
         device = _device(one, facts, condition, claims, withheld)
         return Unit(device, watched=condition.watched, is_busy=condition.is_passing, hardware=(one.path,))
 
@@ -178,7 +178,7 @@ class Xrt:
             reason = f"only its management function is here, and {has}"
         facts = {"serial": xrt_cards.serial(self._sysfs, one.path)} if one.pci.driver else {}
         condition = Condition(unhealthy(reason))
-        device = _device(one, facts, condition, frozenset((f"pci:{one.pci.address}",)), None)
+        device = _device(one, facts, condition, frozenset((claim.pci(one.pci.address),)), None)
         return Unit(device, hardware=(one.path,))
 
 
@@ -195,7 +195,7 @@ def _device(
         id=one.pci.address,
         attributes=attributes.present(common | attributes.of_pci(one.pci) | dict(facts)),
         claims=claims,
-        part_of=frozenset((f"pci:{whole}",) if whole else ()),
+        part_of=frozenset((claim.pci(whole),) if whole else ()),
         numa_nodes=() if one.pci.numa_node is None else (one.pci.numa_node,),
         pcie_path=pcie_path(one.path),
         health=condition.health,
@@ -373,13 +373,13 @@ class Ama:
                 if not where
                 else f"{address} has two of it"
             )
-            claims = frozenset((f"node:/dev/{name}",))
+            claims = frozenset((claim.node(f"/dev/{name}"),))
             facts = attributes.present({"vendor": attributes.XILINX, "kind": str(Kind.CARD)})
             return Unit(Device(id=name, attributes=facts, claims=claims, health=unhealthy(reason)), (path,))
         seen.add(address)
         health = unhealthy(model.LOST) if self._sysfs.is_dead(where) else HEALTHY
         device = self._device(
-            where, self._serial(path), frozenset((f"pci:{address}", f"node:/dev/{name}")), health
+            where, self._serial(path), frozenset((claim.pci(address), claim.node(f"/dev/{name}"))), health
         )
         return Unit(device, (path,))
 
@@ -391,7 +391,7 @@ class Ama:
             function = self._sysfs.pci(where) if where else None
             if function and (function.vendor, function.device) == _TRANSCODER and not function.driver:
                 reason = f"no driver is bound to it: load the module {AMA}"
-                device = self._device(where, "", frozenset((f"pci:{address}",)), unhealthy(reason))
+                device = self._device(where, "", frozenset((claim.pci(address),)), unhealthy(reason))
                 yield Unit(device, lacks_driver=True)
 
     def _device(self, where: str, serial: str, claims: frozenset[str], health: Health) -> Device:
@@ -401,7 +401,7 @@ class Ama:
             id=place.name,
             attributes=attributes.present(attributes.of_pci(place.function) | facts),
             claims=claims,
-            part_of=frozenset((f"pci:{place.whole}",) if place.whole else ()),
+            part_of=frozenset((claim.pci(place.whole),) if place.whole else ()),
             numa_nodes=() if place.numa_node is None else (place.numa_node,),
             pcie_path=place.pcie_path,
             health=health,

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Health
+from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Health, claim
 from devhost.backend.sysfs import Sysfs
 
 from .discovery import VENDORS, Adapter
@@ -124,15 +124,15 @@ def device(
 
 def own_claims(adapter: Adapter) -> frozenset[str]:
     """What an adapter occupies: its PCI function, and its DRM nodes, which udev could offer too."""
-    claims = {f"node:{node}" for node in adapter.nodes}
+    claims = {claim.node(node) for node in adapter.nodes}
     if adapter.address:
-        claims.add(f"pci:{adapter.address}")
+        claims.add(claim.pci(adapter.address))
     return frozenset(claims)
 
 
 def parents(adapter: Adapter) -> frozenset[str]:
     """What an adapter is a part of: for a virtual function, its physical one."""
-    return frozenset((f"pci:{adapter.physical_function}",) if adapter.physical_function else ())
+    return frozenset((claim.pci(adapter.physical_function),) if adapter.physical_function else ())
 
 
 ATTRIBUTES = {

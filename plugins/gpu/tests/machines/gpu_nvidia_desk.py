@@ -46,7 +46,7 @@ class NvidiaDesk:
     def reasons(self) -> dict[str, str]:
         """Why devices cannot be used; usable ones are missing."""
         all_reasons = (
-            (name, device.withheld or device.health.reason) for name, device in self.look().items()
+            (name, device.withheld or device.health.reason or "") for name, device in self.look().items()
         )
         return {name: reason for name, reason in all_reasons if reason}
 

@@ -19,6 +19,7 @@ from devhost.backend import (
     Event,
     Health,
     MissingDriver,
+    claim,
 )
 from devhost.backend.infiniband import DIRECTORY, Node, Role, rdma_cm_node
 from devhost.backend.netlink import hears_links
@@ -231,17 +232,17 @@ class Rdma(Backend):
 def _claims(place: Place, nodes: Iterable[Node], names: Iterable[str]) -> frozenset[str]:
     return frozenset(
         chain(
-            (f"rdma:{place.id}",),
-            (f"node:{node.path}" for node in nodes),
-            (f"ib:{name}" for name in names),
+            (claim.rdma(place.id),),
+            (claim.node(node.path) for node in nodes),
+            (claim.infiniband(name) for name in names),
         )
     )
 
 
 def _part_of(place: Place) -> frozenset[str]:
-    above = {f"pci:{place.address}"} if place.address else set()
+    above = {claim.pci(place.address)} if place.address else set()
     if place.kind is Kind.SUBFUNCTION:
-        above.add(f"aux:{place.id}")
+        above.add(claim.auxiliary(place.id))
     return frozenset(above)
 
 

@@ -20,6 +20,7 @@ from devhost.backend import (
     Edits,
     Event,
     Health,
+    claim,
     unhealthy,
 )
 from devhost.backend.sysfs import Sysfs, pcie_path
@@ -198,7 +199,7 @@ class Sriov(Backend):
             id=function.id,
             attributes=of_function(function, look, basis.facts),
             claims=self._claims(function),
-            part_of=frozenset((f"pci:{function.parent}",) if function.parent else ()),
+            part_of=frozenset((claim.pci(function.parent),) if function.parent else ()),
             numa_nodes=() if function.numa_node is None else (function.numa_node,),
             pcie_path=pcie_path(function.path),
             health=verdict(
@@ -223,8 +224,8 @@ class Sriov(Backend):
     def _claims(self, function: Function) -> frozenset[str]:
         """What a function uses up: itself, and its IOMMU group when a program gets that."""
         if function.kind is Kind.SCALABLE:
-            return frozenset((f"aux:{function.id}",))
-        own = {f"pci:{function.address}"}
+            return frozenset((claim.auxiliary(function.id),))
+        own = {claim.pci(function.address)}
         if function.uses_vfio and (group := function.iommu_group):
-            own |= {f"iommu:{group}", f"node:{group_node(self._sysfs, group)}"}
+            own |= {claim.iommu_group(group), claim.node(group_node(self._sysfs, group))}
         return frozenset(own)

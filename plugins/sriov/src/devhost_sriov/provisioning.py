@@ -18,7 +18,7 @@ from logging import Logger
 from pathlib import Path
 from typing import Protocol
 
-from devhost.backend import NotYet
+from devhost.backend import NotYet, claim
 from devhost.backend.errors import BackendError
 from devhost.backend.sysfs import prefix_of, read_line
 
@@ -221,7 +221,7 @@ class Provisioner:
         self, physical: PhysicalFunction, entry: VirtualFunctions, virtual: Sequence[str]
     ) -> None:
         held = self._held_now()
-        if used := [address for address in virtual if f"pci:{address}" in held]:
+        if used := [address for address in virtual if claim.pci(address) in held]:
             more = f" and {len(used) - 3} more" if len(used) > 3 else ""
             raise NotYet(
                 f"{physical.label} keeps its {_functions(len(virtual))} instead of {entry.count} while pods "
@@ -229,7 +229,7 @@ class Provisioner:
             )
 
     def _make(self, physical: PhysicalFunction, entry: VirtualFunctions) -> None:
-        if f"device:sriov/{physical.address}" in (self._held() or ()):
+        if claim.device("sriov", physical.address) in (self._held() or ()):
             raise NotYet(f"{physical.label} gets no virtual functions while a pod has it")
         self._check(entry.driver)
         self._record(physical, Made(entry.pf, entry.count, entry.driver))
@@ -275,12 +275,12 @@ class Provisioner:
         if not bound:
             return
         held = self._held_now()
-        free = [address for address in bound if f"pci:{address}" not in held]
+        free = [address for address in bound if claim.pci(address) not in held]
         self._withdraw(free, label)
         held = self._held_now()  # a container may have got one until just now
-        self._bind_all([address for address in free if f"pci:{address}" not in held], wanted, label)
+        self._bind_all([address for address in free if claim.pci(address) not in held], wanted, label)
         self.leaving -= frozenset(free)
-        if kept := [address for address in bound if f"pci:{address}" in held]:
+        if kept := [address for address in bound if claim.pci(address) in held]:
             more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
             driver = self._bus.driver(kept[0])
             raise NotYet(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from devhost.backend import AttributeValue
+from devhost.backend import AttributeValue, claim
 from devhost.backend.disks import disks
 from devhost.backend.sysfs import BDF, Sysfs, pcie_path, prefix_of, read_lines
 
@@ -91,8 +91,8 @@ class Reader:
         if numa is not None:
             found["numaNode"] = numa
         claims, part_of = _claims(node, chain, pcie, usb)
-        if group := self._iommu_group(chain):
-            claims |= {f"iommu:{group}"}
+        if (group := self._iommu_group(chain)).isdecimal():
+            claims |= {claim.iommu_group(group)}
         return Facts(
             sys_path=path,
             node=node,
@@ -240,11 +240,12 @@ def _claims(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """What the device uses up, and what it is only a part of."""
     device, disk = chain[0], disk_of(chain)
-    claims, part_of = [f"node:{node}"], [f"pci:{address}" for address in pcie[-1:]]
-    part_of += [f"aux:{above.name}" for above in chain[1:] if above.subsystem == "auxiliary"]
+    claims, part_of = [claim.node(node)], [claim.pci(address) for address in pcie[-1:]]
+    part_of += [claim.auxiliary(above.name) for above in chain[1:] if above.subsystem == "auxiliary"]
     if device.subsystem == "block":
-        number = f"{disk.properties.get('MAJOR', '')}:{disk.properties.get('MINOR', '')}"
-        (part_of if device is not disk else claims).append(f"block:{number}")
+        major, minor = disk.properties.get("MAJOR", ""), disk.properties.get("MINOR", "")
+        if major and minor:  # both are missing from the uevent file of a disk that is just being removed
+            (part_of if device is not disk else claims).append(claim.block(f"{major}:{minor}"))
     if usb is not None:
-        (claims if device.dev_type == "usb_device" else part_of).append(f"usb:{usb.port}")
+        (claims if device.dev_type == "usb_device" else part_of).append(claim.usb(usb.port))
     return frozenset(claims), frozenset(part_of)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, claim, unhealthy
 from devhost.backend.model import MAX_DEVICE_ID
 
 from . import templates
@@ -249,7 +249,7 @@ class Groups:
         for part in row.parts:
             for node, _ in part.target.nodes:
                 record = self._scan.by_node.get(node)
-                own = record.device.claims if record else {f"node:{node}"}
+                own = record.device.claims if record else {claim.node(node)}
                 (part_of if part.shared or uses[group.name, node] > 1 else claims).update(own)
                 if record is not None:
                     part_of |= record.device.part_of

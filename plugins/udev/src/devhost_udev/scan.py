@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devhost.backend import AttributeValue, Device, Event, unhealthy
+from devhost.backend import AttributeValue, Device, Event, claim, unhealthy
 
 from .facts import Facts, Reader, system_disks
 from .ids import Name, Namer, apart, is_misc, undeclared
@@ -176,7 +176,7 @@ class Scan:
             if is_misc(number):
                 attributes["subsystem"] = "misc"
             name = undeclared(node, number)
-            device = Device(name.id, attributes, frozenset((f"node:{node}",)), former_ids=name.former)
+            device = Device(name.id, attributes, frozenset((claim.node(node),)), former_ids=name.former)
             self._put(node, Record("", node, name, device, device))
 
     def _put(self, key: str, record: Record) -> None:

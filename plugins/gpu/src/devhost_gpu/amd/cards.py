@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from devhost.backend import HEALTHY, AttributeValue, Context, Edits, Event, Health, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Context, Edits, Event, Health, claim, unhealthy
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import AMD, Adapter
 from devhost_gpu.drm import DriverState, driver_state, drm_nodes
@@ -165,8 +165,8 @@ class Amd:
         shown = replace(whole, id=adapter.id)
         claims, part_of = frozenset[str](), frozenset[str]()
         if is_part:
-            claims = frozenset({f"partition:{adapter.id}", *(f"node:{path}" for path in adapter.nodes)})
-            part_of = parents(whole) | {f"pci:{whole.address}"}
+            claims = frozenset({claim.partition(adapter.id), *(claim.node(path) for path in adapter.nodes)})
+            part_of = parents(whole) | {claim.pci(whole.address)}
         made = device(
             shown, attributes, state.health, withheld=state.withheld, claims=claims, part_of=part_of
         )

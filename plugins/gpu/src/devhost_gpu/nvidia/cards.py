@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from devhost.backend import HEALTHY, AttributeValue, Device, Health, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import NVIDIA, Adapter
 from devhost_gpu.nvml.reports import Gpu, Instance, Shape
@@ -214,7 +214,7 @@ def gpu_card(state: GpuState) -> Card:
                 "cardNode": adapter.card_node,
             }
         ),
-        claims=own_claims(adapter) | {f"node:{node}" for node in facts.nodes},
+        claims=own_claims(adapter) | {claim.node(node) for node in facts.nodes},
         part_of=parents(adapter),
         numa_nodes=_numa(adapter),
         pcie_path=adapter.pcie_path,
@@ -247,7 +247,7 @@ def mig_card(
         capabilities=capabilities(instance.gi, instance.ci),
         shape=instance.shape,
     )
-    own = {f"node:{node}" for node in facts.nodes[-1:]} if facts.capabilities else set()
+    own = {claim.node(node) for node in facts.nodes[-1:]} if facts.capabilities else set()
     device = Device(
         id=instance.uuid,
         attributes=_present(
@@ -261,8 +261,8 @@ def mig_card(
                 "parent": state.uuid,
             }
         ),
-        claims=frozenset({f"mig:{instance.uuid}", *own}),
-        part_of=frozenset({f"pci:{adapter.address}"}),
+        claims=frozenset({claim.mig(instance.uuid), *own}),
+        part_of=frozenset({claim.pci(adapter.address)}),
         numa_nodes=_numa(adapter),
         pcie_path=adapter.pcie_path,
         health=_health(reason),
