@@ -97,6 +97,11 @@ def test_what_a_token_is_named_after() -> None:
     assert [stands_for_all(name) for name in ("all::0", "all", "a::0")] == [True, False, False]
 
 
+def test_a_device_called_all_is_no_token_for_all_devices() -> None:
+    assert not stands_for_all("all")
+    assert stands_for_all("all::0")
+
+
 def test_after_a_start_tokens_are_read_among_the_devices_of_the_resources_backend() -> None:
     rig = Rig()
     rig.plug("a", "b")
