@@ -2,8 +2,8 @@
 
 Two sources tell of routes and addresses. rtnetlink knows all of it, in this process's network namespace.
 Where sysfs shows another namespace, plain files tell the most (:class:`~.in_use.NetFiles`). Where
-neither does, or sysfs does not show the node's interfaces at all, **unknown is not free**: a function whose driver makes
-interfaces that cannot be seen counts as in use.
+neither does, or sysfs does not show the node's interfaces at all, **unknown is not free**: a function
+whose driver makes interfaces that cannot be seen counts as in use.
 
 Nothing here fails: what cannot be asked is absent, with one line in the log when that begins and one after.
 """
