@@ -247,7 +247,7 @@ def test_explain_counts_what_a_running_host_says_is_held(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
     found = asyncio.run(scan_once(loaded, toys.root, listing=answer(told()).listing))
     one, two = (
-        explain(found.plan, found.settings, "toy", found.discoveries["toy"].devices[name])[0]
+        explain(found.plan, found.settings, "toy", found.scanners["toy"].devices[name])[0]
         for name in ("one", "two")
     )
     assert one.reason == "a pod holds it through example.com/old; it is free when that pod ends"
@@ -263,7 +263,7 @@ def test_what_is_not_held_is_explained_as_ever(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
     heard = answer(told(allocated=False, holder=None)).listing
     found = asyncio.run(scan_once(loaded, toys.root, listing=heard))
-    (verdict,) = explain(found.plan, found.settings, "toy", found.discoveries["toy"].devices["one"])
+    (verdict,) = explain(found.plan, found.settings, "toy", found.scanners["toy"].devices["one"])
     assert verdict.taken
 
 

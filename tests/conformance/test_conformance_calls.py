@@ -132,7 +132,7 @@ async def test_a_missing_path_fails_the_pod_by_its_name_and_makes_only_its_devic
         await served(kubelet, toy=1)
         assert kubelet.healthy(TOY) == {"d0"}
         nodes["d1"].touch()
-        host.discoveries["toy"].request_scan()
+        host.scanners["toy"].request_scan()
         await served(kubelet, toy=2)
 
 

@@ -72,7 +72,7 @@ async def test_the_options_are_answered_while_register_is_pending(rig, kubelet, 
         async with dial(host, TOY) as stub:
             options = await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
         assert options.get_preferred_allocation_available
-        assert host.services[TOY].registration.standing.state == registration.State.REGISTERING
+        assert host.services[TOY].registration.condition.state == registration.State.REGISTERING
         go_on.set()
         await served(kubelet, toy=2)
 
@@ -121,11 +121,13 @@ async def test_a_kubelet_socket_on_which_nobody_listens_is_tried_again(rig, kube
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services, WAIT)
-        standing = host.services[TOY].registration.standing
-        await rig.until(lambda: standing.error == f"no process listens on {kubelet.socket}", WAIT)
+        condition = host.services[TOY].registration.condition
+        await rig.until(lambda: condition.error == f"no process listens on {kubelet.socket}", WAIT)
         await kubelet.start()
         await served(kubelet, toy=2)
-        await rig.until(lambda: standing.error == "", WAIT)  # the list may come before the answer to Register
+        await rig.until(
+            lambda: condition.error == "", WAIT
+        )  # the list may come before the answer to Register
 
 
 @pytest.mark.conformance(7)
@@ -137,10 +139,12 @@ async def test_a_register_without_an_answer_ends_at_a_deadline_and_leaks_no_task
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services, WAIT)
-        standing = host.services[TOY].registration.standing
-        await rig.until(lambda: "has not answered Register within 1 s" in standing.error, WAIT)
+        condition = host.services[TOY].registration.condition
+        await rig.until(lambda: "has not answered Register within 1 s" in condition.error, WAIT)
         await served(kubelet, toy=2)
-        await rig.until(lambda: standing.error == "", WAIT)  # the list may come before the answer to Register
+        await rig.until(
+            lambda: condition.error == "", WAIT
+        )  # the list may come before the answer to Register
     await kubelet.stop()
     await rig.until(lambda: not asyncio.all_tasks() - before)
 

@@ -76,7 +76,7 @@ async def test_a_registration_that_held_makes_the_next_loss_start_from_the_short
         kubelet.faults.clear()
         await served(kubelet, toy=2)
         registration = host.services[TOY].registration
-        await rig.until(lambda: registration.streams and time.time() > registration.standing.last + 2, WAIT)
+        await rig.until(lambda: registration.streams and time.time() > registration.condition.last + 2, WAIT)
         before = len(losses.delays)
         kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
         kubelet.kill_stream(TOY)
@@ -368,12 +368,14 @@ async def test_instances_that_come_and_go_all_the_time_do_slow_registration_down
     async with rig.running() as host:
         await served(kubelet, toy=2)
         for _ in range(registration.AT_ONCE):
-            before = host.services[TOY].registration.standing.registrations
+            before = host.services[TOY].registration.condition.registrations
             await comes_and_goes(rig, kubelet, host)
-            await rig.until(lambda n=before: host.services[TOY].registration.standing.registrations > n, WAIT)
+            await rig.until(
+                lambda n=before: host.services[TOY].registration.condition.registrations > n, WAIT
+            )
             await rig.until(lambda: host.services[TOY].registration.streams, WAIT)
         await comes_and_goes(rig, kubelet, host)
-        await rig.until(lambda: host.services[TOY].registration.standing.state == "lost", WAIT)
+        await rig.until(lambda: host.services[TOY].registration.condition.state == "lost", WAIT)
 
 
 @pytest.mark.conformance(59)

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from devhost.backend.model import Device
 from devhost.planning.affinity import Request, prefer
 from devhost.planning.affinity.solver import NOTHING, Outside
-from devhost.planning.affinity.topology import Links, Lot, Terrain
+from devhost.planning.affinity.topology import Candidate, Links, Topology
 from devhost.planning.settings import Prefer
 
 
-def terrain(devices: Mapping[str, Device]) -> Terrain:
+def topology(devices: Mapping[str, Device]) -> Topology:
     totals = Counter(device.id for device in devices.values())
-    return Terrain({d.id: Lot(d.id, d, totals[d.id]) for d in devices.values()})
+    return Topology({d.id: Candidate(d.id, d, totals[d.id]) for d in devices.values()})
 
 
 def answer(
@@ -33,11 +33,11 @@ def answer(
 ) -> list[str]:
     """What devhost prefers, in sorted order behind what must be in it."""
 
-    def lot(token: str) -> str | None:
+    def candidate(token: str) -> str | None:
         return devices[token].id if token in devices else None
 
-    request = Request(lot, available, must, size)
-    return list(prefer(policy, terrain(devices), request, outside, links, limit=limit).tokens)
+    request = Request(candidate, available, must, size)
+    return list(prefer(policy, topology(devices), request, outside, links, limit=limit).tokens)
 
 
 class Place(NamedTuple):

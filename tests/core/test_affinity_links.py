@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
-from affinity_brute import Scene, answer, terrain
+from affinity_brute import Scene, answer, topology
 
 from devhost.backend.model import Device
 from devhost.planning.affinity import Request, prefer
@@ -91,7 +91,7 @@ def test_a_choice_counts_as_the_best_only_where_every_set_was_weighed(count: int
     devices = gpus(count)
     request = Request(lambda token: token, list(devices), (), 4)
     links = {frozenset(("g1", "g2")): 4}
-    assert prefer(Prefer.TOPOLOGY, terrain(devices), request, links=links).exact is exact
+    assert prefer(Prefer.TOPOLOGY, topology(devices), request, links=links).exact is exact
 
 
 def test_links_between_too_many_devices_are_left_aside() -> None:

@@ -11,7 +11,7 @@ from devhost.backend import MissingDriver
 from devhost.backend.model import AttributeValue, Device
 from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
 from devhost.discovery.scanner import Condition, State
-from devhost.host.entries import UNKNOWN, Standings, nearest, wanted
+from devhost.host.entries import UNKNOWN, EntryOutcomes, nearest, wanted
 from devhost.planning.plan import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
 
@@ -169,10 +169,10 @@ def test_reasons_of_one_plan_look_at_a_bounded_number_of_devices() -> None:
     settings = Settings(tuple(ResourceSettings(n, f"a/{n}", "toy", where) for n in range(3)))
     backends: Any = {"toy": Listed(ADAPTERS)}
     plan = make_plan({"toy": ADAPTERS}, settings)
-    reasons = [one.reason for one in Standings(settings, plan, backends, looks=2 * len(ADAPTERS)).all()]
+    reasons = [one.reason for one in EntryOutcomes(settings, plan, backends, looks=2 * len(ADAPTERS)).all()]
     miss = '0 devices; 2 match all but subsystem ("tty", not "TTY")'
     assert reasons == [miss, miss, f"0 devices; {UNKNOWN}"]
-    assert [one.reason for one in Standings(settings, plan, backends).all()] == [miss] * 3
+    assert [one.reason for one in EntryOutcomes(settings, plan, backends).all()] == [miss] * 3
 
 
 @pytest.mark.parametrize(

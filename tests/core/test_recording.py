@@ -56,7 +56,7 @@ def loaded(*backends: type[Backend]) -> Loaded:
 
 def found(made: Recording, name: str = "asker") -> object:
     """What the backend found on the machine."""
-    return json.loads(str(made.machine.discoveries[name].devices["it"].attributes["found"]))
+    return json.loads(str(made.machine.scanners[name].devices["it"].attributes["found"]))
 
 
 def why(made: Recording) -> dict[str, str]:
@@ -152,7 +152,7 @@ def test_every_way_to_look_gives_the_same_in_the_tree(root: Path, end: Path, way
     made = record(loaded(backend(WAYS[way])), end, root)
     assert made.differences == ()
     assert WAYS[way](end) == WAYS[way](root)
-    assert made.machine.discoveries["asker"].condition.reason == ""
+    assert made.machine.scanners["asker"].condition.reason == ""
 
 
 def test_only_what_was_looked_at_and_the_way_there_is_recorded(root: Path, end: Path) -> None:
@@ -355,7 +355,7 @@ def test_a_file_at_which_a_backend_hung_is_not_read_again(root: Path, end: Path)
     assert (end / CARD / "serial").read_text() == "A1\n"
     assert not (end / CARD / "uevent").exists()
     assert why(made) == {f"/{CARD}/uevent": "backend slow hung at it"}
-    assert "did not answer within" in made.machine.discoveries["slow"].condition.reason
+    assert "did not answer within" in made.machine.scanners["slow"].condition.reason
 
 
 def test_what_a_probe_reads_is_recorded_but_for_the_file_at_which_it_hung(root: Path, end: Path) -> None:

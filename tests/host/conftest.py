@@ -110,7 +110,7 @@ class Rig:
     def change(self, backend: str, changed: list[Device]) -> None:
         """Plugs and unplugs: the backend sees other devices, and an event says so."""
         self.scripts[backend].devices = changed
-        self.host.discoveries[backend].request_scan()
+        self.host.scanners[backend].request_scan()
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Waits for something inside the host, which no kubelet event tells of."""

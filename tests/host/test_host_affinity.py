@@ -92,7 +92,7 @@ async def test_links_that_a_backend_tells_of_decide_between_equal_switches(machi
     machine.write(f"name: {GPU}, backend: toy")
     async with machine.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8})
-        await machine.until(lambda: host.discoveries["toy"].runner.links)
+        await machine.until(lambda: host.scanners["toy"].runner.links)
         got = (await kubelet.admit("pod", "main", GPU, 4)).device_ids
         indices = [int(name[1:]) % 2 for name in got]
         assert all(a == b for a, b in combinations(indices, 2))
@@ -106,4 +106,4 @@ async def test_links_that_fail_cost_no_device(machine, kubelet):
     async with machine.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
         assert len((await kubelet.admit("pod", "main", GPU, 2)).device_ids) == 2
-        assert host.discoveries["toy"].condition.state == "ok"
+        assert host.scanners["toy"].condition.state == "ok"

@@ -303,7 +303,7 @@ async def test_a_new_backend_object_is_asked_anew_and_nothing_flickers_meanwhile
         rig.scripts["toy"].nodes["d0"] = "/dev/random"
         rig.classes["toy"] = type("Edited", (class_,), {})
         rig.write(TOY_LINE + ", prefer: pack")
-        await rig.until(lambda: host.discoveries["toy"].runner.kind is rig.classes["toy"])
+        await rig.until(lambda: host.scanners["toy"].runner.kind is rig.classes["toy"])
         await rig.until(lambda: specs.devices()["d0"]["deviceNodes"][0]["path"] == "/dev/random")
         assert not kubelet.events.of(ev.Registered, TOY, since=before)
         assert kubelet.allocatable() == {TOY: 2}
@@ -323,7 +323,7 @@ async def test_a_first_list_waits_for_a_backend_that_starts_anew(rig, kubelet, s
         rig.classes["toy"] = type("Edited", (rig.classes["toy"],), {})
         rig.write(TOY_LINE)
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0})
-        await rig.until(lambda: rig.host.discoveries["toy"].runner.kind is rig.classes["toy"])
+        await rig.until(lambda: rig.host.scanners["toy"].runner.kind is rig.classes["toy"])
         go.set()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         assert [healthy for registrations, healthy in lists if registrations == 2] == [{"d0", "d1"}]

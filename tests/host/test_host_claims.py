@@ -115,7 +115,7 @@ async def test_a_whole_that_appears_while_a_part_is_held_is_refused_in_every_res
         )
         assert named(host)["card"] == (POD,)
         rig.change("toy", [Device("a-pf", claims=card)])  # the part vanishes; the pod still has it
-        await rig.until(lambda: "vf" not in host.discoveries["toy"].devices)
+        await rig.until(lambda: "vf" not in host.scanners["toy"].devices)
         assert refused(host).keys() == {"a-pf", "card"}
         kubelet.release("pod")
         await kubelet.wait_for(lambda: kubelet.healthy(OTHER) == {"card"})
@@ -126,7 +126,7 @@ async def test_a_backend_that_leaves_the_file_and_comes_back_finds_its_pods_serv
     async with rig.running() as host:
         token = await held(rig, kubelet)
         rig.write(OTHER_LINE)
-        await rig.until(lambda: "toy" not in host.discoveries)
+        await rig.until(lambda: "toy" not in host.scanners)
         rig.write(NARROW_LINE, LINE)
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {token})
@@ -137,7 +137,7 @@ async def test_backends_are_told_what_is_in_use_once_that_is_known(rig, kubelet)
     rig.write(LINE)
     async with rig.running() as host:
         await held(rig, kubelet)
-        held_now = host.discoveries["toy"].runner.context.held
+        held_now = host.scanners["toy"].runner.context.held
         await rig.until(lambda: held_now() == {"pci:x", "pci:y", "device:toy/d0"})
         kubelet.release("pod")
         await rig.until(lambda: held_now() == frozenset())

@@ -94,12 +94,12 @@ async def test_the_log_has_each_change_once(rig, kubelet, records):
         assert entry(host)["resources"] == [TOY]
         assert records.of("entry has no devices") == []
         found, rig.scripts["toy"].devices = rig.scripts["toy"].devices, []
-        host.discoveries["toy"].request_scan()
+        host.scanners["toy"].request_scan()
         await rig.until(lambda: wrong(host))
         # at once, while the device list still has the vanished devices
         assert wrong(host)[0] == ("entry", TOY, "0 devices; the backend sees no devices")
         rig.scripts["toy"].devices = found
-        host.discoveries["toy"].request_scan()
+        host.scanners["toy"].request_scan()
         await rig.until(lambda: entry(host)["devices"] == 2)
         assert not any(kind == "entry" for kind, *_ in wrong(host))
         assert len(records.of("entry has no devices")) == 1
@@ -114,7 +114,7 @@ async def test_the_log_has_the_new_reason_when_something_else_comes_nearest(rig,
     async with rig.running() as host:
         await rig.until(lambda: wrong(host))
         rig.scripts["toy"].devices = [Device("d0", {"model": "x100", "index": 1})]
-        host.discoveries["toy"].request_scan()
+        host.scanners["toy"].request_scan()
         await rig.until(lambda: len(records.of("entry has no devices")) == 2)
         told = [fields["reason"] for _, fields in records.of("entry has no devices")]
         assert told == [
@@ -196,7 +196,7 @@ async def test_a_template_without_its_attribute_is_a_problem_until_it_is_there(r
         await rig.until(lambda: ("plan", "toy d1", reason) in wrong(host))
         assert entry(host)["resources"] == ["example.com/x100"]
         rig.scripts["toy"].devices = [complete, lacking]
-        host.discoveries["toy"].request_scan()
+        host.scanners["toy"].request_scan()
         await rig.until(lambda: not any(kind == "plan" for kind, *_ in wrong(host)))
         assert len(records.of("device refused by the plan")) == 1
         assert len(records.of("device no longer refused by the plan")) == 1
@@ -233,7 +233,7 @@ async def test_hardware_without_its_driver_is_a_problem_until_the_driver_is_ther
         await rig.until(lambda: wrong(host))
         assert wrong(host) == [("driver", f"toy {LACK.subject}", LACK.reason)]
         lacking.clear()
-        host.discoveries["toy"].request_scan()
+        host.scanners["toy"].request_scan()
         await rig.until(lambda: not wrong(host))
         assert records.of("hardware lacks its driver") == [
             ("WARNING", {"backend": "toy", "hardware": LACK.subject, "reason": LACK.reason})
@@ -276,6 +276,6 @@ async def test_what_is_no_missing_driver_degrades_the_backend(rig, kubelet, lack
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: any(kind == "backend" for kind, *_ in wrong(host)))
-        assert "missing_drivers()" in host.discoveries["toy"].condition.reason
+        assert "missing_drivers()" in host.scanners["toy"].condition.reason
         assert entry(host)["state"] == "waiting"
         assert entry(host)["reason"].startswith("0 devices; the backend is degraded: ")

@@ -43,10 +43,10 @@ async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, ku
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         rig.classes["toy"].discover_deadline = 0.2
         rig.scripts["toy"].on_discover = over.wait
-        host.discoveries["toy"].request_scan()
+        host.scanners["toy"].request_scan()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
         assert kubelet.capacity()[TOY] == 2
-        reason = host.discoveries["toy"].condition.reason
+        reason = host.scanners["toy"].condition.reason
         assert reason in (
             "backend toy did not answer within 0.2 s when looking for devices",
             "backend toy does not answer when looking for devices: 4 earlier calls still hang",
@@ -70,7 +70,7 @@ async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kube
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
         assert kubelet.capacity()[TOY] == 2
-        rig.host.discoveries["toy"].recheck()
+        rig.host.scanners["toy"].recheck()
         await rig.until(lambda: len(probed) == 2)
         rig.change("toy", [*rig.scripts["toy"].devices, Device("d2", {"model": "x100", "index": 2})])
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
@@ -123,7 +123,7 @@ async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang, monkeypa
                 break
         assert number >= worker.MAX_ABANDONED
         assert "4 earlier calls still hang" in refusal
-        assert host.discoveries["toy"].runner.hung == worker.MAX_ABANDONED
+        assert host.scanners["toy"].runner.hung == worker.MAX_ABANDONED
 
 
 async def test_an_exception_in_allocate_is_one_line_with_the_backend_named(rig, kubelet):
@@ -158,7 +158,7 @@ async def test_an_unusable_device_is_refused_alone_with_the_reason(rig, kubelet,
     rig.write(BOTH[0])
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        (refused,) = host.discoveries["toy"].condition.refused
+        (refused,) = host.scanners["toy"].condition.refused
         assert reason in refused.reason
 
 

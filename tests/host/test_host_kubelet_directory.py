@@ -31,7 +31,7 @@ def hurried(rig):
 
 
 def standing(host):
-    return host.services[TOY].registration.standing
+    return host.services[TOY].registration.condition
 
 
 def own_sockets(directory):
@@ -79,7 +79,7 @@ async def test_a_file_in_place_of_the_directory_is_said_to_be_one_and_the_host_r
         aside = rig.kubelet_dir.with_name("aside")
         rig.kubelet_dir.rename(aside)
         rig.kubelet_dir.touch()
-        await rig.until(lambda: host.kubelet.trouble == NOT_A_DIRECTORY)
+        await rig.until(lambda: host.kubelet.failure == NOT_A_DIRECTORY)
         await rig.until(lambda: standing(host).state is State.WAITING)
         rig.kubelet_dir.unlink()
         await kubelet.start()

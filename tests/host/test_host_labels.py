@@ -158,7 +158,7 @@ async def test_a_failing_backend_keeps_its_file_and_disturbs_no_other(rig, featu
         rig.change("toy", [Device("d0")])
         await rig.until(lambda: "no labels today" in standing(rig)["reason"])
         assert features() == before
-        assert rig.host.discoveries["toy"].condition.reason == ""  # its devices are well
+        assert rig.host.scanners["toy"].condition.reason == ""  # its devices are well
         rig.classes["toy"].labels = labels
         rig.host.node_labels.wake()
         await rig.until(lambda: features()[0] == "example.com/toy.count=1")

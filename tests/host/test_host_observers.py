@@ -183,7 +183,7 @@ async def test_a_backend_that_fails_and_is_back_is_news_once_each(rig, kubelet, 
     async with rig.running() as host:
         await rig.until(lambda: ear.of(Appeared))
         rig.scripts["toy"].on_discover = fail
-        host.discoveries["toy"].request_scan()
+        host.scanners["toy"].request_scan()
         await rig.until(lambda: ear.of(BackendChanged))
         rig.scripts["toy"].on_discover = lambda: None
         await rig.until(lambda: len(ear.of(BackendChanged)) == 2)

@@ -42,7 +42,7 @@ async def host(rig, kubelet):
 
 def standing(host):
     return {
-        name: (service.registration.streams, service.registration.standing.registrations)
+        name: (service.registration.streams, service.registration.condition.registrations)
         for name, service in host.services.items()
     }
 
@@ -154,13 +154,13 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_ask(
             return "no process listens on it" if len(asked) <= 20 else ""
 
     again = Timing(verdict_holds=0.0, self_check_again=0.2)
-    own = Mended(lambda: {TOY: Path("a.sock")}, lambda: said.append(own.trouble), timing=again)
+    own = Mended(lambda: {TOY: Path("a.sock")}, lambda: said.append(own.failure), timing=again)
     for _ in range(10):
         assert not (await own.answer())[0]
     assert len(asked) == 10
     await own.answer()
     async with asyncio.timeout(60):
-        while own.trouble:
+        while own.failure:
             await asyncio.sleep(0.01)
     assert len(asked) == 21
     await asyncio.sleep(0.2)

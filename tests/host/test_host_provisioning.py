@@ -78,7 +78,7 @@ async def test_a_backend_that_is_not_needed_any_more_is_not_asked(rig, kubelet):
     async with rig.running() as host:
         await rig.until(lambda: len(calls) > 1)
         rig.write("name: example.com/other, backend: other")
-        await rig.until(lambda: list(host.discoveries) == ["other"])
+        await rig.until(lambda: list(host.scanners) == ["other"])
         before = len(calls)
         host.reload()
         await rig.until(lambda: host.generation == 3)

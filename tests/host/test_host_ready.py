@@ -35,14 +35,14 @@ async def test_a_backend_that_fails_from_the_start_is_the_reason_and_one_that_fa
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: host.planned)
-        reason = host.discoveries["toy"].condition.reason
+        reason = host.scanners["toy"].condition.reason
         assert "no firmware" in reason
         assert host.ready() == (False, f"no devices listed yet: toy ({reason})")
         rig.scripts["toy"].on_discover = lambda: None
         await rig.until(lambda: host.ready() == (True, ""))
         rig.scripts["toy"].on_discover = fail
-        host.discoveries["toy"].request_scan()
-        await rig.until(lambda: host.discoveries["toy"].condition.reason)
+        host.scanners["toy"].request_scan()
+        await rig.until(lambda: host.scanners["toy"].condition.reason)
         assert host.ready() == (True, "")
 
 

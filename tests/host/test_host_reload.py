@@ -139,7 +139,7 @@ async def test_a_name_taken_over_by_another_backend_is_registered_anew(rig, kube
         rig.write("name: example.com/toy, backend: other")
         await kubelet.wait_for(lambda: registrations(kubelet, TOY) == 2)
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
-        assert list(host.discoveries) == ["other"]
+        assert list(host.scanners) == ["other"]
 
 
 async def test_the_streams_of_a_name_that_is_taken_over_are_counted_right(rig, kubelet):
@@ -230,12 +230,12 @@ async def test_a_device_that_failed_again_and_again_and_is_offered_no_more_costs
     ill = [replace(well[0], health=unhealthy("port 1 is down")), well[1]]
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        ward = host.discoveries["toy"].health
+        ward = host.scanners["toy"].health
         for _ in range(PATIENCE + 1):
             rig.change("toy", ill)
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 1)
             rig.change("toy", well)
-            await rig.until(lambda: host.discoveries["toy"].devices["d0"].health.healthy)
+            await rig.until(lambda: host.scanners["toy"].devices["d0"].health.healthy)
             if not ward.verdict(well[0], time.monotonic()):
                 break
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 2)
@@ -294,14 +294,14 @@ async def test_pods_are_served_until_a_backend_that_is_exchanged_has_looked(rig,
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.classes["toy"] = Slow
         host.reload()
-        await rig.until(lambda: host.discoveries["toy"].runner.kind is Slow and host.generation == 2)
+        await rig.until(lambda: host.scanners["toy"].runner.kind is Slow and host.generation == 2)
         try:
             await kubelet.admit("early", "main", TOY, 1)
         finally:
             gate.set()
-        await host.discoveries["toy"].answered.wait()
+        await host.scanners["toy"].answered.wait()
         await kubelet.admit("late", "main", TOY, 1)
-        assert isinstance(host.discoveries["toy"].runner.serving, Slow)
+        assert isinstance(host.scanners["toy"].runner.serving, Slow)
 
 
 async def test_a_complaint_is_about_what_there_is_now(rig, kubelet):

@@ -169,8 +169,8 @@ async def test_a_failing_backend_keeps_its_list_and_touches_nobody_else(rig, kub
 
         rig.scripts["toy"].on_discover = fail
         rig.change("toy", [])
-        await rig.until(lambda: host.discoveries["toy"].condition.state == "degraded")
-        assert host.discoveries["toy"].condition.reason == "backend toy failed: OSError: the driver is busy"
+        await rig.until(lambda: host.scanners["toy"].condition.state == "degraded")
+        assert host.scanners["toy"].condition.reason == "backend toy failed: OSError: the driver is busy"
         rig.change("other", [*rig.scripts["other"].devices, replace(rig.scripts["other"].devices[0], id="n")])
         await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/other") == 2)
         assert kubelet.allocatable()[TOY] == 2
@@ -188,7 +188,7 @@ async def test_an_allocation_names_the_missing_node_and_the_device_recovers(rig,
             await kubelet.admit("pod", "main", TOY, 1)
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
         node.touch()
-        rig.host.discoveries["toy"].request_scan()
+        rig.host.scanners["toy"].request_scan()
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
 
 

@@ -33,7 +33,7 @@ async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -
 async def settled(rig, host, condition) -> None:
     """Waits for a condition, and until every backend has looked."""
     await rig.until(lambda: host.planned and host.allocations.known and condition())
-    await rig.until(lambda: all(one.listed for one in host.discoveries.values()))
+    await rig.until(lambda: all(one.listed for one in host.scanners.values()))
 
 
 async def test_a_device_that_went_while_devhost_was_away_is_a_problem_until_it_is_back(rig, kubelet):
@@ -73,7 +73,7 @@ async def test_a_resource_that_has_another_backend_now_has_lost_nothing(rig, kub
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(host.allocations.held)
         rig.write(f"name: {TOY}, backend: other", "name: example.com/still, backend: toy")
-        await settled(rig, host, lambda: host.discoveries.keys() == {"other", "toy"} and reasons(host))
+        await settled(rig, host, lambda: host.scanners.keys() == {"other", "toy"} and reasons(host))
         await rig.until(lambda: list(reasons(host).values()) == [OTHER_BACKEND])
         assert ill(host) == []
 

@@ -88,7 +88,7 @@ async def test_sharing_together_or_one_by_one_can_be_changed_while_pods_run(rig,
         await rig.until(lambda: host.allocations.of(TOY).holder("all::0"))
         kubelet.release("new")
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"d0", "d1"})
-        assert host.services[TOY].registration.standing.registrations == 1
+        assert host.services[TOY].registration.condition.registrations == 1
 
 
 @pytest.mark.parametrize("alike", [True, False])

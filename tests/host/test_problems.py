@@ -85,14 +85,14 @@ async def test_what_is_left_out_of_very_many_problems_of_any_kind_is_counted(rig
             return getattr(host, name)
 
         @property
-        def discoveries(self):
-            return {f"toy{n}": host.discoveries["toy"] for n in range(6)}
+        def scanners(self):
+            return {f"toy{n}": host.scanners["toy"] for n in range(6)}
 
     rig.scripts["toy"].devices = ill(1000)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: problems(host).counts["device"] == 1000)
-        host.discoveries["toy"].condition.refused = tuple(RefusedDevice(f"x{n}", "no") for n in range(1000))
+        host.scanners["toy"].condition.refused = tuple(RefusedDevice(f"x{n}", "no") for n in range(1000))
         found = problems(Six())
         assert len(found.shown) == MOST
         assert found.counts["refused"] == 6000

@@ -34,14 +34,14 @@ def mount(directory: Path) -> Iterator[Path]:
 def test_a_directory_without_a_socket_is_waited_for(directory: Path) -> None:
     kubelet = KubeletSocket(directory)
     kubelet.look()
-    assert (kubelet.trouble, kubelet.usable()) == (ABSENT, (True, ""))
+    assert (kubelet.failure, kubelet.usable()) == (ABSENT, (True, ""))
 
 
 def test_a_directory_that_is_not_there_is_waited_for(directory: Path) -> None:
     directory.rmdir()
     kubelet = KubeletSocket(directory)
     kubelet.look()
-    assert (kubelet.trouble, kubelet.usable()) == (NO_DIRECTORY, (True, ""))
+    assert (kubelet.failure, kubelet.usable()) == (NO_DIRECTORY, (True, ""))
 
 
 def test_a_directory_that_was_removed_where_it_is_mounted_is_not_waited_for(
@@ -53,7 +53,7 @@ def test_a_directory_that_was_removed_where_it_is_mounted_is_not_waited_for(
     directory.rmdir()
     directory.mkdir()
     kubelet.look()
-    assert (kubelet.trouble, kubelet.usable()) == (REMOVED, (False, REMOVED))
+    assert (kubelet.failure, kubelet.usable()) == (REMOVED, (False, REMOVED))
 
 
 def test_a_file_in_its_place_is_said_to_be_one(directory: Path) -> None:
@@ -62,13 +62,13 @@ def test_a_file_in_its_place_is_said_to_be_one(directory: Path) -> None:
     directory.rmdir()
     directory.touch()
     kubelet.look()
-    assert (kubelet.trouble, kubelet.usable()) == (NOT_A_DIRECTORY, (True, ""))
+    assert (kubelet.failure, kubelet.usable()) == (NOT_A_DIRECTORY, (True, ""))
     with pytest.raises(EnvironmentFailure, match="is not a directory"):
         check_directory(directory)
     directory.unlink()
     directory.mkdir()
     kubelet.look()
-    assert kubelet.trouble == ABSENT
+    assert kubelet.failure == ABSENT
 
 
 def test_a_directory_that_may_not_be_looked_into_is_said_to_be_one(
@@ -84,7 +84,7 @@ def test_a_directory_that_may_not_be_looked_into_is_said_to_be_one(
     monkeypatch.setattr(os, "stat", refuse)
     kubelet = KubeletSocket(directory)
     kubelet.look()
-    assert kubelet.trouble == "the kubelet's directory cannot be looked into: Permission denied"
+    assert kubelet.failure == "the kubelet's directory cannot be looked into: Permission denied"
 
 
 @pytest.mark.usefixtures("ordinary_rights")

@@ -163,13 +163,13 @@ class Node:
 
     def look(self, name: str) -> None:
         """An event of this backend."""
-        if self.host is not None and name in self.host.discoveries:
-            self.host.discoveries[name].request_scan()
+        if self.host is not None and name in self.host.scanners:
+            self.host.scanners[name].request_scan()
 
     def doubt(self, name: str) -> None:
         """Reason to probe what this backend has: no event tells of what only a probe finds."""
-        if self.host is not None and name in self.host.discoveries:
-            self.host.discoveries[name].recheck()
+        if self.host is not None and name in self.host.scanners:
+            self.host.scanners[name].recheck()
 
     @property
     def pod_resources(self) -> Path:

@@ -112,12 +112,12 @@ def _configured(node: Node, host: Host) -> Iterator[str]:
         yield "settings that no file ever had are in force"
     if (valid is None) is not bool(host.last_reload.complaints):
         yield f"the file is {'wrong' if valid is None else 'right'}: {host.last_reload.complaints}"
-    if sorted(host.discoveries) != sorted(host.settings.backend_names()):
-        yield f"backends {sorted(host.discoveries)} run"
+    if sorted(host.scanners) != sorted(host.settings.backend_names()):
+        yield f"backends {sorted(host.scanners)} run"
 
 
 def _devices(node: Node, host: Host) -> Iterator[tuple[str, tuple[Device, ...]]]:
-    for name, discovery in host.discoveries.items():
+    for name, discovery in host.scanners.items():
         toy = node.toys[name]
         yield name, tuple((discovery.devices if toy.broken else toy.devices).values())
 
@@ -186,7 +186,7 @@ def _others(node: Node, host: Host, plan: Plan) -> Iterator[str]:
         server = service.registration.server
         streams = node.kubelet.endpoints(name)
         if server is None or streams != (server.path.name,):
-            yield f"{name}: streams {streams}, {service.registration.standing}"
+            yield f"{name}: streams {streams}, {service.registration.condition}"
         if name not in plan.resources:
             if (service.entry.backend, service.entry.name) not in entries:
                 yield f"{name} is served, and no entry is for it"
@@ -206,7 +206,7 @@ def _others(node: Node, host: Host, plan: Plan) -> Iterator[str]:
 
 
 def _backends(node: Node, host: Host) -> Iterator[str]:
-    for name, discovery in host.discoveries.items():
+    for name, discovery in host.scanners.items():
         wanted = State.DEGRADED if node.toys[name].broken else State.OK
         if discovery.condition.state is not wanted:
             yield f"backend {name} is {discovery.condition}"
@@ -218,7 +218,7 @@ def _tasks(node: Node, host: Host) -> Iterator[str]:
     wanted = {"kubelet", "config", "holders", "clear", "config copy", "device-info", "labels", "rivals"} | {
         f"resource {name}" for name in host.services
     }
-    for name in host.discoveries:
+    for name in host.scanners:
         wanted |= {f"scan {name}"} | EXTRA_TASKS.get(name, set())
     if odd := host.tasks.named().keys() ^ wanted:
         yield f"tasks {sorted(odd)} too many or too few"

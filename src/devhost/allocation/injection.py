@@ -45,7 +45,7 @@ class Injection(Protocol):
     """Set once there may be a list at all."""
 
     @property
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Why something cannot be made ready, in the words of the log; empty while all can."""
 
     def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
@@ -88,7 +88,7 @@ class DirectInjection:
         self.ready.set()
 
     @property
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Nothing can be wrong."""
         return ""
 

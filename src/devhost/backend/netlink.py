@@ -278,7 +278,7 @@ class _Subscription:
     retry: Backoff
     listener: Listener | None = None
     not_before: float = float("-inf")
-    trouble: Incident = field(default_factory=Incident)
+    incident: Incident = field(default_factory=Incident)
 
 
 class NetlinkWatcher:
@@ -379,7 +379,7 @@ class NetlinkWatcher:
                 link = self._subscribe(one.source.protocol, groups.mask, groups.members)
             except OSError as error:
                 one.not_before = now + one.retry.delay()
-                if one.trouble.news(f"open: {error}"):
+                if one.incident.news(f"open: {error}"):
                     self._log.warning(
                         "cannot listen to %s (%s): changes are seen at the resync",
                         one.source.name,
@@ -390,7 +390,7 @@ class NetlinkWatcher:
 
     def _take(self, one: _Subscription, datagram: bytes) -> None:
         one.retry.reset()
-        if one.trouble.over():
+        if one.incident.over():
             self._log.info("listening to %s again", one.source.name)
         for event in one.source.events(datagram):
             self._changed(event)
@@ -402,5 +402,5 @@ class NetlinkWatcher:
             return
         one.listener = None
         one.not_before = asyncio.get_running_loop().time() + one.retry.delay()
-        if one.trouble.news(f"read: {error}"):
+        if one.incident.news(f"read: {error}"):
             self._log.warning("listening to %s failed: %s", one.source.name, error.strerror or error)

@@ -61,7 +61,7 @@ def command(resource: str | None, config: Path | None, root: Path, output: str, 
         _print(seen, names, everything or not found.settings.resources, resource)
         if seen.running and found.settings.resources and not seen.same_config:
             click.echo(f"devhost: {OTHER_CONFIG}", err=True)
-    reasons = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
+    reasons = [d.condition.reason for d in found.scanners.values() if d.condition.reason]
     if output == "table" and not (reasons or found.devices()) and (nothing := hostless(root)):
         click.echo(f"devhost: {nothing}", err=True)
     for reason in reasons:
@@ -102,8 +102,8 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
         click.echo(f"refused: {refusal.device} for {entry.name}: {why}")
     if len(refusals) > SHOWN_REFUSALS and not everything:
         click.echo(f"refused: {len(refusals) - SHOWN_REFUSALS} more (--all lists them)")
-    for name, discovery in found.discoveries.items():
-        for flawed in sorted(discovery.condition.refused, key=lambda flawed: natural(flawed.device)):
+    for name, scanner in found.scanners.items():
+        for flawed in sorted(scanner.condition.refused, key=lambda flawed: natural(flawed.device)):
             click.echo(f"refused: {flawed.device} of backend {name}: {flawed.reason}")
     left = _unmatched(found)
     if everything:
@@ -122,15 +122,15 @@ def _print(seen: View, names: list[str], everything: bool, resource: str | None)
 
 def _print_empty(found: ScanResult, resource: str | None) -> None:
     """The entries without devices, with what comes nearest; only that of ``resource`` if it is given."""
-    for standing in found.entries():
-        if standing.devices or (resource is not None and standing.entry.name != resource):
+    for outcome in found.entries():
+        if outcome.devices or (resource is not None and outcome.entry.name != resource):
             continue
-        absent = " (optional: not on this node)" if standing.state is State.ABSENT else ""
-        why = with_holders(standing.reason, standing.held_by)
-        click.echo(f"{standing.entry.name}: {why}{absent}")
-    for name, discovery in found.discoveries.items() if resource is None else ():
+        absent = " (optional: not on this node)" if outcome.state is State.ABSENT else ""
+        why = with_holders(outcome.reason, outcome.held_by)
+        click.echo(f"{outcome.entry.name}: {why}{absent}")
+    for name, scanner in found.scanners.items() if resource is None else ():
         entries = [entry for entry in found.settings.resources if entry.backend == name]
-        for lacking in discovery.condition.missing_drivers:
+        for lacking in scanner.condition.missing_drivers:
             if found.settings.resources and not wanted(lacking, entries):
                 continue
             click.echo(f"without driver: {lacking.subject} of backend {name}: {lacking.reason}")
@@ -161,7 +161,7 @@ def _shown(seen: View, resource: PlannedResource, offer: Offer) -> tuple[str, ..
     together = ", all together" if entry.share.of is Of.ALL else ""
     most = entry.share.max_per_container
     limit = "" if most is None else f", at most {most} per container"
-    health = standing(device, *_verdict(seen, resource, device))
+    health = health_text(device, *_verdict(seen, resource, device))
     cells = health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
     return (*cells, *_held_by(seen, entry.backend, device))
 
@@ -179,7 +179,7 @@ def _verdict(seen: View, resource: PlannedResource, device: Device) -> Verdict:
 
 def _unclaimed(seen: View, backend: str, device: Device) -> tuple[str, ...]:
     """Health, NUMA nodes, holders and attributes of a device that no resource has."""
-    health = standing(device, seen.found.health(backend, device))
+    health = health_text(device, seen.found.health(backend, device))
     return health, _numa(device), *_held_by(seen, backend, device), _attributes(device)
 
 
@@ -191,7 +191,7 @@ def _numa(device: Device) -> str:
     return ",".join(map(str, device.numa_nodes))
 
 
-def standing(device: Device, health: Health, remark: str = "") -> str:
+def health_text(device: Device, health: Health, remark: str = "") -> str:
     """Whether a device can be had, in a few words: its health, or why its backend withholds it."""
     if device.withheld:
         return f"Withheld: {device.withheld}"
@@ -208,7 +208,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
     found = seen.found
     resources = [found.plan.resources[name] for name in names]
     return {
-        "entries": [described(standing) for standing in found.entries()],
+        "entries": [described(outcome) for outcome in found.entries()],
         "resources": [
             {
                 "name": resource.name,
@@ -251,19 +251,18 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
         "backends": [
             {
                 "name": name,
-                "state": discovery.condition.state.value,
-                "reason": discovery.condition.reason,
-                "devices": len(discovery.devices),
+                "state": scanner.condition.state.value,
+                "reason": scanner.condition.reason,
+                "devices": len(scanner.devices),
                 "missingDrivers": [
                     {"hardware": lacking.subject, "reason": lacking.reason}
-                    for lacking in discovery.condition.missing_drivers
+                    for lacking in scanner.condition.missing_drivers
                 ],
                 "refusedDevices": [
-                    {"device": flawed.device, "reason": flawed.reason}
-                    for flawed in discovery.condition.refused
+                    {"device": flawed.device, "reason": flawed.reason} for flawed in scanner.condition.refused
                 ],
             }
-            for name, discovery in found.discoveries.items()
+            for name, scanner in found.scanners.items()
         ],
     }
 

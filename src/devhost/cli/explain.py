@@ -23,7 +23,7 @@ from devhost.telemetry.document import held_by
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
-from .discover import as_json, standing
+from .discover import as_json, health_text
 from .running_host import View, view
 
 
@@ -80,11 +80,11 @@ def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:
         return alike
     if named := [(name, device) for name, device in devices if _has_hex(found, name, device, folded)]:
         return named
-    for name, discovery in found.discoveries.items():
-        for flawed in discovery.condition.refused:
+    for name, scanner in found.scanners.items():
+        for flawed in scanner.condition.refused:
             if flawed.device.lower() == folded:
                 raise UsageError(f"{flawed.device} of backend {name} cannot be used: {flawed.reason}")
-    failed = [d.condition.reason for d in found.discoveries.values() if d.condition.reason]
+    failed = [d.condition.reason for d in found.scanners.values() if d.condition.reason]
     twins = [device.id for _, device in alike[:3]]
     close = twins or difflib.get_close_matches(text, [device.id for _, device in devices], n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "`devhost discover --all` lists all devices"
@@ -98,7 +98,7 @@ def _is_named(text: str, device: Device) -> bool:
 
 def _has_hex(found: ScanResult, backend: str, device: Device, folded: str) -> bool:
     """Whether an attribute whose case means nothing has this value, which is in lower case."""
-    known = found.discoveries[backend].runner.kind.attributes
+    known = found.scanners[backend].runner.kind.attributes
     for key, value in device.attributes.items():
         attribute = declared(known, key)
         if attribute is not None and attribute.hex:
@@ -114,7 +114,7 @@ def _names(text: str, value: object) -> bool:
 
 def _print(seen: View, backend: str, device: Device) -> None:
     found = seen.found
-    click.echo(f"{device.id} of backend {backend}: {standing(device, found.health(backend, device))}")
+    click.echo(f"{device.id} of backend {backend}: {health_text(device, found.health(backend, device))}")
     for key, value in sorted(device.attributes.items()):
         click.echo(f"  {key}: {show(value)}")
     for title, claims in (("uses up", device.claims), ("part of", device.part_of)):
@@ -124,7 +124,7 @@ def _print(seen: View, backend: str, device: Device) -> None:
         click.echo(f"  held by: {container} through {resource}")
     for resource, verdict in seen.verdicts(backend, device).items():
         if verdict.remark or verdict.health != _own(found, resource, backend, device):
-            click.echo(f"  running devhost: {standing(device, *verdict)} in {resource}")
+            click.echo(f"  running devhost: {health_text(device, *verdict)} in {resource}")
     verdicts = explain(found.plan, found.settings, backend, device)
     if not verdicts:
         click.echo("No resource is configured.")

@@ -59,15 +59,15 @@ def _leave_nothing_behind() -> None:
 
 
 def _lines(made: Recording, config: Path | None) -> Iterator[str]:
-    backends = made.machine.discoveries
+    backends = made.machine.scanners
     counts = (_of(made.files, "file"), _of(made.links, "link"), f"{-(-made.bytes // 1024)} KiB")
     found = _of(len(made.machine.devices()), "device")
     yield printable(
         f"{made.directory}: {', '.join(counts)}; {found} of {', '.join(backends) or 'no backend'}"
     )
-    for name, discovery in backends.items():
-        if discovery.condition.reason:
-            yield printable(f"backend {name} is {discovery.condition.state}: {discovery.condition.reason}")
+    for name, scanner in backends.items():
+        if scanner.condition.reason:
+            yield printable(f"backend {name} is {scanner.condition.state}: {scanner.condition.reason}")
     if made.full:
         yield f"incomplete: {made.full}"
     yield from _some("not recorded", [f"{one.path}: {one.reason}" for one in made.omissions])

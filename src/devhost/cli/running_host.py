@@ -109,8 +109,8 @@ async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
         running = answer(await _document(root))
     except DevhostError as error:
         unheard = error.message
-    heard = running.listing if running else None
-    found = await scan_once(loaded, root, everything=everything, listing=heard)
+    listing = running.listing if running else None
+    found = await scan_once(loaded, root, everything=everything, listing=listing)
     same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
     return View(found, running, unheard, same)
 
@@ -161,10 +161,12 @@ def answer(document: StatusDocument) -> Running:
 
 def _all(shares: list[DeviceStatus]) -> Verdict:
     """The health of a device by that of its shares: it is unhealthy if all of them are."""
-    ill = [_health(share) for share in shares if share["health"] != "Healthy"]
-    if len(ill) == len(shares):
-        return Verdict(worst(*ill))
-    remark = f"{len(ill)} of {len(shares)} shares Unhealthy: {worst(*ill).reason}" if ill else ""
+    unhealthy = [_health(share) for share in shares if share["health"] != "Healthy"]
+    if len(unhealthy) == len(shares):
+        return Verdict(worst(*unhealthy))
+    remark = (
+        f"{len(unhealthy)} of {len(shares)} shares Unhealthy: {worst(*unhealthy).reason}" if unhealthy else ""
+    )
     return Verdict(HEALTHY, remark)
 
 

@@ -143,14 +143,14 @@ def _devices(document: StatusDocument, now: datetime, everything: bool, screen: 
         return _with_remarks(headers, [_device(name, one, now, known) for name, one in every])
     candidates = [(name, one) for name, devices in found for one in alike(devices)]
     held = [row for row in candidates if _is_held(row[1].first)]
-    ill = [row for row in candidates if _is_ill(row[1].first) and not _is_held(row[1].first)]
-    well = [row for row in candidates if not (_is_ill(row[1].first) or _is_held(row[1].first))]
+    unhealthy = [row for row in candidates if _is_unhealthy(row[1].first) and not _is_held(row[1].first)]
+    healthy = [row for row in candidates if not (_is_unhealthy(row[1].first) or _is_held(row[1].first))]
     origins = (lambda row: (row[0], row[1].first["device"]), lambda row: row[0])
-    some_ill = fair(ill, MOST, *origins)
-    some_well = fair(well, max(0, screen - len(held) - len(some_ill)), *origins)
-    shown = {(name, one.first["id"]) for name, one in (*held, *some_ill, *some_well)}
+    some_unhealthy = fair(unhealthy, MOST, *origins)
+    some_healthy = fair(healthy, max(0, screen - len(held) - len(some_unhealthy)), *origins)
+    shown = {(name, one.first["id"]) for name, one in (*held, *some_unhealthy, *some_healthy)}
     rows = [_device(name, one, now, known) for name, one in candidates if (name, one.first["id"]) in shown]
-    hidden = _size(ill) - _size(some_ill), _size(well) - _size(some_well)
+    hidden = _size(unhealthy) - _size(some_unhealthy), _size(healthy) - _size(some_healthy)
     left_out = [_left_out(hidden[0], 0, "devices"), _more(hidden[1])]
     return _shortened(headers, rows, "\n".join(filter(None, left_out)))
 
@@ -159,22 +159,24 @@ def _is_held(device: DeviceStatus) -> bool:
     return device["allocated"] or device["holder"] is not None
 
 
-def _is_ill(device: DeviceStatus) -> bool:
+def _is_unhealthy(device: DeviceStatus) -> bool:
     return device["health"] != "Healthy"
 
 
-def _more(well: int) -> str:
+def _more(healthy: int) -> str:
     """How many healthy devices are not in the table, in words."""
-    return f"... and {well} more healthy {'device' if well == 1 else 'devices'} (--all)" if well else ""
+    return (
+        f"... and {healthy} more healthy {'device' if healthy == 1 else 'devices'} (--all)" if healthy else ""
+    )
 
 
 def _size(rows: Iterable[tuple[str, Alike]]) -> int:
     return sum(1 + one.more for _, one in rows)
 
 
-def _left_out(ill: int, well: int, what: str) -> str:
+def _left_out(unhealthy: int, healthy: int, what: str) -> str:
     """How many devices are not in a table, in words."""
-    counts = [(ill, "unhealthy"), (well, "healthy")]
+    counts = [(unhealthy, "unhealthy"), (healthy, "healthy")]
     found = " and ".join(f"{count} {health}" for count, health in counts if count)
     return f"{found} {what} not shown (--all shows them)" if found else ""
 
@@ -208,10 +210,10 @@ def _together(document: StatusDocument, everything: bool, screen: int) -> str:
     ]
     shown, left_out = found, ""
     if not everything and len(found) > screen:
-        ill = [(name, member) for name, member in found if member["health"] != "Healthy"]
-        shown = fair(ill, MOST, lambda row: row[0])
-        hidden, well = len(ill) - len(shown), len(found) - len(ill)
-        left_out = _left_out(hidden, well, "devices handed out together")
+        unhealthy = [(name, member) for name, member in found if member["health"] != "Healthy"]
+        shown = fair(unhealthy, MOST, lambda row: row[0])
+        hidden, healthy = len(unhealthy) - len(shown), len(found) - len(unhealthy)
+        left_out = _left_out(hidden, healthy, "devices handed out together")
     rows: list[_Row] = [
         (name, member["device"], member["health"], ",".join(map(str, member["numaNodes"])), member["reason"])
         for name, member in shown

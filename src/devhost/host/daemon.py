@@ -184,16 +184,16 @@ def _left(host: Host) -> Iterator[Left]:
 
 
 def _entries(host: Host) -> Iterator[Entry]:
-    standings = host.shortages.standings
+    outcomes = host.shortages.outcomes
     for entry in host.settings.resources:
-        yield place(entry), entry.name, entry.backend, entry.optional, standings.count(entry)
+        yield place(entry), entry.name, entry.backend, entry.optional, outcomes.count(entry)
 
 
 def _line(host: Host) -> str:
     found = problems(host)
     first = next((f"{problem.subject}: {problem.reason}" for problem in found.shown), "")
-    standings = host.shortages.standings
-    waiting = (one.backend for one in host.settings.resources if not one.optional and standings.waits(one))
+    outcomes = host.shortages.outcomes
+    waiting = (one.backend for one in host.settings.resources if not one.optional and outcomes.waits(one))
     return line(len(host.services), sum(found.counts.values()), first, sorted(set(waiting)))
 
 

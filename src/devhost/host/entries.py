@@ -49,7 +49,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EntryOutcome:
     """One entry: the number of its devices, the names of resources made by it, and why it has no device.
 
     ``held_by`` are the containers that the reason means.
@@ -63,13 +63,13 @@ class Standing:
     held_by: tuple[Holder, ...] = ()
 
 
-class Standings:
+class EntryOutcomes:
     """The entries of one plan. Reasons are worked out once, when they are first asked for.
 
     Args:
         settings: the configuration.
         plan: what was made of it; ``None`` while there is none.
-        discoveries: the backends, by name.
+        scanners: the backends, by name.
         looks: devices to look at for all reasons together; ``None`` for no limit.
         before: those of the plan before; what it knows of unchanged entries and devices is taken over.
     """
@@ -78,33 +78,33 @@ class Standings:
         self,
         settings: Settings,
         plan: Plan | None,
-        discoveries: Mapping[str, Scanner],
+        scanners: Mapping[str, Scanner],
         *,
         looks: int | None = None,
-        before: Standings | None = None,
+        before: EntryOutcomes | None = None,
     ) -> None:
         self._settings = settings
         self._plan = plan
-        self._discoveries = discoveries
+        self._scanners = scanners
         self._looks = looks
         self._served = plan.served() if plan else {}
         self._missed: dict[int, tuple[ResourceSettings, Mapping[str, Device], str]] = {}
         self._known = before._missed if before else {}
-        self._all: Sequence[Standing] | None = None
+        self._all: Sequence[EntryOutcome] | None = None
 
     def waits(self, entry: ResourceSettings) -> bool:
         """Whether the entry's backend has not listed its devices yet."""
-        discovery = self._discoveries.get(entry.backend)
-        return self._plan is None or discovery is None or not discovery.listed
+        scanner = self._scanners.get(entry.backend)
+        return self._plan is None or scanner is None or not scanner.listed
 
-    def all(self) -> Sequence[Standing]:
+    def all(self) -> Sequence[EntryOutcome]:
         """Every entry, in the order of the file."""
         if self._all is None or self._plan is None:  # until there is a plan, backends change without another
             refused: dict[int, list[Refusal]] = {}
             for refusal in self._plan.refusals if self._plan else ():
                 refused.setdefault(refusal.entry, []).append(refusal)
             self._all = [
-                self._standing(entry, refused.get(entry.index, ())) for entry in self._settings.resources
+                self._outcome(entry, refused.get(entry.index, ())) for entry in self._settings.resources
             ]
         return self._all
 
@@ -112,23 +112,23 @@ class Standings:
         """How many devices the entry serves."""
         return sum(len(resource.offers) for resource in self._served.get(entry.index, ()))
 
-    def _standing(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> Standing:
+    def _outcome(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> EntryOutcome:
         if count := self.count(entry):
             names = tuple(resource.name for resource in self._served[entry.index])
-            return Standing(entry, count, tuple(sorted(names)), State.SERVED)
+            return EntryOutcome(entry, count, tuple(sorted(names)), State.SERVED)
         state, reason = self._why(entry, refused)
-        return Standing(entry, 0, (), state, f"0 devices; {reason.text}", reason.held_by)
+        return EntryOutcome(entry, 0, (), state, f"0 devices; {reason.text}", reason.held_by)
 
     def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[State, Reason]:
-        discovery = self._discoveries.get(entry.backend)
-        degraded = discovery is not None and discovery.condition.state is BackendState.DEGRADED
+        scanner = self._scanners.get(entry.backend)
+        degraded = scanner is not None and scanner.condition.state is BackendState.DEGRADED
         waits = self.waits(entry)
-        if discovery is None or (waits and not degraded):
+        if scanner is None or (waits and not degraded):
             return State.WAITING, Reason("the backend has not answered yet")
         if degraded:
             state = State.WAITING if waits else State.NONE
-            return state, Reason(f"the backend is degraded: {discovery.condition.reason}")
-        lacking = [one for one in discovery.condition.missing_drivers if wanted(one, [entry])]
+            return state, Reason(f"the backend is degraded: {scanner.condition.reason}")
+        lacking = [one for one in scanner.condition.missing_drivers if wanted(one, [entry])]
         # hardware without its driver may also be a device that its backend withholds: this reason has the fix
         if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
@@ -136,7 +136,7 @@ class Standings:
         if refused:
             return State.NONE, _refused(refused, self._settings)
         state = State.ABSENT if entry.optional else State.NONE
-        return state, Reason(self._nearest(entry, discovery.devices))
+        return state, Reason(self._nearest(entry, scanner.devices))
 
     def _nearest(self, entry: ResourceSettings, devices: Mapping[str, Device]) -> str:
         known = self._known.get(entry.index)
@@ -157,18 +157,18 @@ def place(entry: ResourceSettings) -> str:
     return f"resources[{entry.index}]"
 
 
-def described(standing: Standing) -> EntryStatus:
+def described(outcome: EntryOutcome) -> EntryStatus:
     """What became of one entry, as the status document has it."""
     return {
-        "entry": place(standing.entry),
-        "name": standing.entry.name,
-        "backend": standing.entry.backend,
-        "optional": standing.entry.optional,
-        "devices": standing.devices,
-        "resources": list(standing.resources),
-        "state": standing.state.value,
-        "reason": standing.reason,
-        **held_by(standing.held_by),
+        "entry": place(outcome.entry),
+        "name": outcome.entry.name,
+        "backend": outcome.entry.backend,
+        "optional": outcome.entry.optional,
+        "devices": outcome.devices,
+        "resources": list(outcome.resources),
+        "state": outcome.state.value,
+        "reason": outcome.reason,
+        **held_by(outcome.held_by),
     }
 
 
@@ -238,12 +238,12 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
     if best[0] and all(isinstance(one, Term) for group in groups.values() for one in group.unmet):
         return _nothing(where, groups.values(), len(devices))
     ordered = sorted(groups.values(), key=lambda group: (-len(group.devices), group.block))
-    told = [_told(group, where) for group in ordered[:NAMED]]
+    described_groups = [_described_group(group, where) for group in ordered[:NAMED]]
     rest = sum(len(group.devices) for group in ordered[NAMED:])
-    return "; ".join((*told, *_rest(rest, "more device")))
+    return "; ".join((*described_groups, *_rest(rest, "more device")))
 
 
-def _told(group: _Group, where: Where) -> str:
+def _described_group(group: _Group, where: Where) -> str:
     count = len(group.devices)
     of = f"all of block {group.block + 1} but" if len(where) > 1 else "all but"
     lacks = [_lack(one, group, where[group.block]) for one in group.unmet]

@@ -117,8 +117,8 @@ class Host:
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
         self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
         self.publisher = EventPublisher(self.observers, self.allocations, self.configuration, self.services)
-        self.shortages = Shortages(settings, self.discoveries)
-        self.orphans = Orphans(self.allocations, self.services, self.discoveries)
+        self.shortages = Shortages(settings, self.scanners)
+        self.orphans = Orphans(self.allocations, self.services, self.scanners)
         preferred = PreferredAllocation(self.services.inventories, metrics)
 
         # the files that devhost writes
@@ -129,7 +129,7 @@ class Host:
         self.node_labels = NodeLabels(
             settings.label_directory,
             settings.write_labels,
-            lambda: self.discoveries,
+            lambda: self.scanners,
             lambda: self.plan,
             changed,
             tag,
@@ -266,7 +266,7 @@ class Host:
         return readiness(self.configuration, self.backends, self.replanner, self.services)
 
     @property
-    def discoveries(self) -> Mapping[str, Scanner]:
+    def scanners(self) -> Mapping[str, Scanner]:
         """The backends that run, by name."""
         return self.backends.scanners
 

@@ -145,7 +145,7 @@ _Basis = tuple[FeatureDirectory, list[Device], Offered, Collection[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LabelFile:
     """The labels of one backend: the file, how many are in it, and what is wrong; empty if nothing is."""
 
     file: Path
@@ -159,9 +159,9 @@ class NodeLabels:
     Args:
         directory: where the files go.
         write: whether any are wanted; without, only those written before are removed.
-        discoveries: the backends that run, by name.
+        scanners: the backends that run, by name.
         plan: the present one.
-        changed: called when :attr:`standing` has changed.
+        changed: called when :attr:`files` has changed.
         tag: see :func:`devhost.allocation.owned_files.owner`.
         metrics: counts what was written.
         settle: seconds between a change and what is made of it.
@@ -174,7 +174,7 @@ class NodeLabels:
         self,
         directory: Path,
         write: bool,
-        discoveries: Callable[[], Mapping[str, Scanner]],
+        scanners: Callable[[], Mapping[str, Scanner]],
         plan: Callable[[], Plan],
         changed: Callable[[], None] = lambda: None,
         tag: str = "",
@@ -185,9 +185,9 @@ class NodeLabels:
         backoff: Backoff | None = None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        self.standing: dict[str, Standing] = {}
+        self.files: dict[str, LabelFile] = {}
         """By backend; only of those that have labels, and while files are wanted."""
-        self._discoveries = discoveries
+        self._scanners = scanners
         self._plan = plan
         self._changed = changed
         self._metrics = metrics or Metrics()
@@ -236,28 +236,28 @@ class NodeLabels:
             self._resync_at = now + RESYNC
             self._written.clear()
         named = {
-            name: discovery
-            for name, discovery in self._discoveries().items()
-            if self._write and discovery.runner.labels
+            name: scanner
+            for name, scanner in self._scanners().items()
+            if self._write and scanner.runner.labels
         }
         for name in self._wanted - named.keys():
             self._metrics.labels_unwanted(name)
         for name in named.keys() - self._wanted:
             self._metrics.labels_wanted(name)
         self._wanted = frozenset(named)
-        for name in [name for name in self.standing if name not in named]:
-            del self.standing[name]
+        for name in [name for name in self.files if name not in named]:
+            del self.files[name]
             self._written.pop(name, None)
             self._missing.pop(name, None)
             self._changed()
         succeeded = await self._sweep(frozenset(named))
         offered = _offered(self._plan()) if named else {}  # it counts every device
         settled = True
-        for name, discovery in named.items():
-            if discovery.condition.last_scan is None:
+        for name, scanner in named.items():
+            if scanner.condition.last_scan is None:
                 settled = False  # what it had before devhost started, or had other options, stays
             else:
-                succeeded &= await self._label(name, discovery, offered.get(name, {}))
+                succeeded &= await self._label(name, scanner, offered.get(name, {}))
         if not succeeded:
             raise Retry
         return RESYNC if settled else self._pending
@@ -266,41 +266,41 @@ class NodeLabels:
         """Lets the thread end; waits for nothing, and removes nothing."""
         self._files.close()
 
-    async def _label(self, name: str, discovery: Scanner, offered: Offered) -> bool:
+    async def _label(self, name: str, scanner: Scanner, offered: Offered) -> bool:
         """Writes the labels of one backend; false if that failed."""
-        place, devices = self._place, list(discovery.devices.values())
-        basis = (place, devices, offered, discovery.runner.context.entries)
+        place, devices = self._place, list(scanner.devices.values())
+        basis = (place, devices, offered, scanner.runner.context.entries)
         if self._written.get(name) == basis:
             return True
         try:
-            labels, wrong = sorted_out((await discovery.runner.label(devices, offered)).items())
+            labels, wrong = sorted_out((await scanner.runner.label(devices, offered)).items())
             changed = await self._files.run(f"write {place.path(name)}", place.write, name, labels)
         except (BackendError, EnvironmentFailure, ValueError) as error:
             self._metrics.labels_failed(name)
-            self._show(name, Standing(place.path(name), self._count(name), str(error)))
+            self._show(name, LabelFile(place.path(name), self._count(name), str(error)))
             return False
         self._metrics.labels_written(name, len(labels), changed)
         self._written[name] = basis
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         reason = f"no label: {'; '.join(wrong[:3])}{more}" if wrong else ""
-        self._show(name, Standing(place.path(name), len(labels), reason))
+        self._show(name, LabelFile(place.path(name), len(labels), reason))
         return True
 
     def _count(self, name: str) -> int:
-        return self.standing[name].count if name in self.standing else 0
+        return self.files[name].count if name in self.files else 0
 
-    def _show(self, name: str, standing: Standing) -> None:
-        before = self.standing.get(name)
-        if standing == before:
+    def _show(self, name: str, file: LabelFile) -> None:
+        before = self.files.get(name)
+        if file == before:
             return
-        self.standing[name] = standing
+        self.files[name] = file
         missing = self._missing.setdefault(name, Incident())
-        if standing.reason:
-            if missing.news(standing.reason):
-                log.warning("labels are missing", backend=name, reason=standing.reason)
+        if file.reason:
+            if missing.news(file.reason):
+                log.warning("labels are missing", backend=name, reason=file.reason)
         else:
             missing.over()
-            log.info("labels written", backend=name, file=str(standing.file), labels=standing.count)
+            log.info("labels written", backend=name, file=str(file.file), labels=file.count)
         self._changed()
 
     async def _sweep(self, keep: frozenset[str]) -> bool:

@@ -47,18 +47,18 @@ class Orphans:
     Args:
         allocations: who holds what.
         services: the resources that are served, by name.
-        discoveries: the backends that run, by name.
+        scanners: the backends that run, by name.
     """
 
     def __init__(
         self,
         allocations: Allocations,
         services: Mapping[str, ResourceService],
-        discoveries: Mapping[str, Scanner],
+        scanners: Mapping[str, Scanner],
     ) -> None:
         self._allocations = allocations
         self._services = services
-        self._discoveries = discoveries
+        self._scanners = scanners
         self._reported: frozenset[tuple[str, str]] = frozenset()
         self._forgotten: Mapping[tuple[str, str], Holder] = {}
 
@@ -140,7 +140,7 @@ class Orphans:
         where an entry of the configuration has exactly this name: one that begins as a template does may be
         another plugin's. For an id that had to be cut every device would have to be compared.
         """
-        found = {name: _Present(one) for name, one in self._discoveries.items() if one.listed}
+        found = {name: _Present(one) for name, one in self._scanners.items() if one.listed}
         entries = [entry for entry in self._allocations.entries(resource) if entry.name == resource]
         own = [found.get(entry.backend) for entry in entries]
 
@@ -166,7 +166,7 @@ class Orphans:
             own = [device for name, device in keys if name == service.entry.backend]
             if keys and not own:
                 return Reason(OTHER_BACKEND)
-            devices = self._discoveries[service.entry.backend].devices
+            devices = self._scanners[service.entry.backend].devices
             if any(device in devices and is_former(token, devices[device]) for device in own):
                 return Reason(FORMER_ID)
             return next(
@@ -179,10 +179,10 @@ class Orphans:
 class _Present:
     """The devices that a backend reports now, also unusable ones."""
 
-    def __init__(self, discovery: Scanner) -> None:
-        self.devices = discovery.devices
+    def __init__(self, scanner: Scanner) -> None:
+        self.devices = scanner.devices
         self.known = Known(self.devices)
-        self._refused = {one.device for one in discovery.condition.refused}
+        self._refused = {one.device for one in scanner.condition.refused}
 
     def has(self, device: str) -> bool:
         return device in self.devices or device in self._refused

@@ -108,20 +108,20 @@ def _config(host: Host) -> list[Problem]:
 
 
 def _kubelet(host: Host) -> Iterator[Problem]:
-    if host.kubelet.trouble:
-        yield Problem("kubelet", str(host.kubelet.directory), host.kubelet.trouble, host.kubelet.since)
-    elif host.self_check.trouble:
+    if host.kubelet.failure:
+        yield Problem("kubelet", str(host.kubelet.directory), host.kubelet.failure, host.kubelet.since)
+    elif host.self_check.failure:
         own = host.self_check
-        yield Problem("kubelet", str(host.kubelet.directory), own.trouble, own.since)
+        yield Problem("kubelet", str(host.kubelet.directory), own.failure, own.since)
 
 
 def _resources(host: Host) -> list[Problem]:
     found = []
     for name, service in _sorted(host.services):
-        if trouble := service.trouble:
-            standing = service.registration.standing
-            since = standing.since if trouble == standing.error else None
-            found.append(Problem("resource", name, trouble, since))
+        if failure := service.failure:
+            condition = service.registration.condition
+            since = condition.since if failure == condition.error else None
+            found.append(Problem("resource", name, failure, since))
     return _first(found, NAMED, "", "more resources are not served")
 
 
@@ -181,8 +181,8 @@ def unhealthy_devices(snapshot: Snapshot) -> dict[str, Unhealthy]:
 
 
 def _backends(host: Host) -> Iterator[Problem]:
-    for name, discovery in _sorted(host.discoveries):
-        condition = discovery.condition
+    for name, scanner in _sorted(host.scanners):
+        condition = scanner.condition
         if condition.state is BackendState.DEGRADED:
             yield Problem("backend", name, condition.reason, condition.since)
 
@@ -202,13 +202,13 @@ def _entries(host: Host) -> list[Problem]:
     found = [
         Problem(
             "entry",
-            standing.entry.name,
-            standing.reason,
-            since.get(standing.entry.index),
-            held_by=standing.held_by,
+            outcome.entry.name,
+            outcome.reason,
+            since.get(outcome.entry.index),
+            held_by=outcome.held_by,
         )
-        for standing in host.shortages.standings.all()
-        if standing.state is EntryState.NONE and not standing.entry.optional
+        for outcome in host.shortages.outcomes.all()
+        if outcome.state is EntryState.NONE and not outcome.entry.optional
     ]
     return _first(found, NAMED, "", "more entries have no devices")
 
@@ -233,14 +233,14 @@ def _events(host: Host) -> Iterator[Problem]:
     for path, reason in _sorted(host.monitors.polled):
         if reason:
             yield Problem("events", path, reason)
-    for name, discovery in _sorted(host.discoveries):
-        if discovery.event_source_error:
-            yield Problem("events", name, discovery.event_source_error)
+    for name, scanner in _sorted(host.scanners):
+        if scanner.event_source_error:
+            yield Problem("events", name, scanner.event_source_error)
 
 
 def _refused(host: Host) -> Iterator[Problem]:
-    for name, discovery in _sorted(host.discoveries):
-        refused = discovery.condition.refused
+    for name, scanner in _sorted(host.scanners):
+        refused = scanner.condition.refused
         found = [Problem("refused", f"{name} {one.device}", one.reason) for one in refused]
         yield from _first(found, NAMED, name, "more devices are refused")
 
@@ -248,21 +248,21 @@ def _refused(host: Host) -> Iterator[Problem]:
 def _provisioning(host: Host) -> Iterator[Problem]:
     for name, provisioning in _sorted(host.provisioning):
         condition = provisioning.condition
-        if name in host.discoveries and condition.state is ProvisioningState.FAILED:
+        if name in host.scanners and condition.state is ProvisioningState.FAILED:
             yield Problem("provisioning", name, condition.reason, condition.since)
 
 
 def _labels(host: Host) -> Iterator[Problem]:
-    for name, standing in _sorted(host.node_labels.standing):
-        if standing.reason:
-            yield Problem("labels", name, standing.reason)
+    for name, file in _sorted(host.node_labels.files):
+        if file.reason:
+            yield Problem("labels", name, file.reason)
 
 
 def _observers(host: Host) -> Iterator[Problem]:
     for observer in host.observers:
-        standing = observer.condition
-        if standing.state is ObserverState.PAUSED:
-            yield Problem("observer", observer.plugin.name, standing.reason, standing.since)
+        condition = observer.condition
+        if condition.state is ObserverState.PAUSED:
+            yield Problem("observer", observer.plugin.name, condition.reason, condition.since)
 
 
 def _pods(host: Host) -> Iterator[Problem]:

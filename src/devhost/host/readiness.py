@@ -21,9 +21,9 @@ def readiness(
         return False, "looking for devices"
     wanted = configuration.settings.backend_names()
     unknown = sorted(
-        f"{name} ({discovery.condition.reason or discovery.condition.state})"
-        for name, discovery in backends.scanners.items()
-        if name in wanted and not discovery.listed
+        f"{name} ({scanner.condition.reason or scanner.condition.state})"
+        for name, scanner in backends.scanners.items()
+        if name in wanted and not scanner.listed
     )
     missing = ((name, service.missing()) for name, service in sorted(services.items()))
     waiting = [f"{name} ({reason})" for name, reason in missing if reason]

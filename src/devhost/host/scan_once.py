@@ -20,7 +20,7 @@ from devhost.planning.plan import Plan, plan_devices
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
-from .entries import Standing, Standings
+from .entries import EntryOutcome, EntryOutcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +29,25 @@ class ScanResult:
 
     settings: Settings
     plan: Plan
-    discoveries: Mapping[str, Scanner]
+    scanners: Mapping[str, Scanner]
     holders: Mapping[Key, Sequence[tuple[str, Holder | None]]] = field(default_factory=dict)
     """The resources and containers that hold a device, as far as the plan knows of it."""
 
-    def entries(self) -> Sequence[Standing]:
+    def entries(self) -> Sequence[EntryOutcome]:
         """What became of each entry of the file, in its order."""
-        return Standings(self.settings, self.plan, self.discoveries).all()
+        return EntryOutcomes(self.settings, self.plan, self.scanners).all()
 
     def devices(self) -> list[tuple[str, Device]]:
         """Every device with the name of its backend, in an order that depends only on their ids."""
         return [
             (name, device)
-            for name, discovery in self.discoveries.items()
-            for device in sorted(discovery.devices.values(), key=lambda device: natural(device.id))
+            for name, scanner in self.scanners.items()
+            for device in sorted(scanner.devices.values(), key=lambda device: natural(device.id))
         ]
 
     def health(self, backend: str, device: Device) -> Health:
         """What the backend's look and its probe say of a device."""
-        return self.discoveries[backend].health.verdict(device, time.monotonic())
+        return self.scanners[backend].health.verdict(device, time.monotonic())
 
     def health_in(self, entry: ResourceSettings, device: Device) -> Health:
         """The health that a device has in the resources of an entry."""
@@ -66,18 +66,18 @@ async def scan_once(
         everything: ask for all attributes, not only those the configuration looks at.
         listing: what containers hold, which the plan then leaves to them.
     """
-    discoveries: dict[str, Scanner] = {}
+    scanners: dict[str, Scanner] = {}
     settings = loaded.settings
     for name in settings.backend_names() or loaded.catalog.installed:
         if backend := loaded.catalog.get(name):
             wanted = settings.wanted(name) | ({"*"} if everything else set())
             entries = settings.said_to(name)
             source = BackendRunner(backend, settings.backends.get(name), root, wanted, entries=entries)
-            discoveries[name] = Scanner(source, Metrics(), lambda caused_at: None)
-    await asyncio.gather(*map(_ask, discoveries.values()))
-    found = {name: discovery.devices for name, discovery in discoveries.items()}
-    for discovery in discoveries.values():
-        discovery.runner.close()
+            scanners[name] = Scanner(source, Metrics(), lambda caused_at: None)
+    await asyncio.gather(*map(_ask, scanners.values()))
+    found = {name: scanner.devices for name, scanner in scanners.items()}
+    for scanner in scanners.values():
+        scanner.runner.close()
     allocations = Allocations(time.monotonic)
     if listing is not None:
         allocations.apply(listing)
@@ -85,9 +85,9 @@ async def scan_once(
     holders: dict[Key, dict[tuple[str, Holder | None], None]] = {}
     for held in allocations.held():
         holders.setdefault(held.key, {})[held.resource, held.holder] = None
-    return ScanResult(settings, plan, discoveries, {key: tuple(found) for key, found in holders.items()})
+    return ScanResult(settings, plan, scanners, {key: tuple(found) for key, found in holders.items()})
 
 
-async def _ask(discovery: Scanner) -> None:
-    await discovery.scan_once()
-    await discovery.probe_once()
+async def _ask(scanner: Scanner) -> None:
+    await scanner.scan_once()
+    await scanner.probe_once()

@@ -62,11 +62,11 @@ class ServiceParts:
 
 
 class ResourceService:
-    """Serves one resource name from the devices of one discovery.
+    """Serves one resource name from the devices of one scanner.
 
     Args:
         planned: the resource as the plan has it.
-        discovery: the backend that finds its devices; :meth:`update` may exchange it.
+        scanner: the backend that finds its devices; :meth:`update` may exchange it.
         allocations: what containers hold of it, also since before it was served.
         parts: what it works with.
     """
@@ -74,13 +74,13 @@ class ResourceService:
     def __init__(
         self,
         planned: PlannedResource,
-        discovery: Scanner,
+        scanner: Scanner,
         allocations: ResourceAllocations,
         parts: ServiceParts,
     ) -> None:
         self.name = planned.name
         self.entry = planned.entry
-        self.discovery = discovery
+        self.scanner = scanner
         self.removals = RecentRemovals(time.time)
         self._kubelet = parts.kubelet
         self._publisher = parts.publisher
@@ -94,7 +94,7 @@ class ResourceService:
             planned.entry.backend,
             self._allocated,
         )
-        backend = ResourceBackend(planned.name, discovery, planned.entry)
+        backend = ResourceBackend(planned.name, scanner, planned.entry)
         self._injection = make_injection(
             planned.entry.inject, backend, self.inventory, parts.cdi_files, self._publish
         )
@@ -124,24 +124,24 @@ class ResourceService:
         )
         parts.metrics.resource_added(self.name, planned.entry.backend, self.allocator.prepares)
 
-    def fits(self, planned: PlannedResource, discovery: Scanner) -> bool:
+    def fits(self, planned: PlannedResource, scanner: Scanner) -> bool:
         """Whether this service can go on as ``planned``, without the kubelet noticing a change of kind."""
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
-        prepares = discovery.runner.prepares(planned.entry.options)
+        prepares = scanner.runner.prepares(planned.entry.options)
         return same_backend and same_inject and self.allocator.prepares == prepares
 
     def update(
         self,
         planned: PlannedResource,
-        discovery: Scanner,
+        scanner: Scanner,
         caused_at: float | None,
         refused: Mapping[str, Reason] = NONE_REFUSED,
     ) -> None:
         """Takes what the plan gives this resource now, and why it refuses others, by their ids."""
         self._follow(planned.entry, refused)
-        self.discovery = discovery
-        self.allocator.follow(discovery, planned.entry)
+        self.scanner = scanner
+        self.allocator.follow(scanner, planned.entry)
         self._show(planned.offers, caused_at)
 
     def empty(self, entry: ResourceSettings, refused: Mapping[str, Reason], caused_at: float | None) -> None:
@@ -176,14 +176,14 @@ class ResourceService:
         return min((wait for wait in waits if wait is not None), default=None)
 
     @property
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Why it is not served as it should be, in the words of the log; empty while nothing is wrong.
 
-        That there is no kubelet is not the resource's trouble.
+        That there is no kubelet is no failure of the resource.
         """
-        standing = self.registration.standing
-        failed = standing.error if standing.state is not State.REGISTERED else ""
-        return failed or self._injection.trouble
+        condition = self.registration.condition
+        failed = condition.error if condition.state is not State.REGISTERED else ""
+        return failed or self._injection.failure
 
     def missing(self) -> str:
         """Why the kubelet has no list stream open for it; empty if it has one.
@@ -193,8 +193,8 @@ class ResourceService:
         """
         if self.registration.streams or self.registration.yields:
             return ""
-        state = self.registration.standing.state
-        reason = self.trouble or (self._kubelet.trouble if state is State.WAITING else "")
+        state = self.registration.condition.state
+        reason = self.failure or (self._kubelet.failure if state is State.WAITING else "")
         return f"{state}: {reason}" if reason else str(state)
 
     def gone(self) -> None:
@@ -220,17 +220,17 @@ class ResourceService:
 
     def _verdict(self) -> Callable[[Device], Health]:
         """The health of a device in this resource: what is known of the device and asked for by the entry."""
-        ward, now = self.discovery.health, time.monotonic()
+        known, now = self.scanner.health, time.monotonic()
         entry, recovery = self.entry, self._recovery
 
         def usable(device: Device) -> Health:
-            return in_resource(device, ward.verdict(device, now), entry.uses)
+            return in_resource(device, known.verdict(device, now), entry.uses)
 
-        if not entry.healthy_while or not entry.watched() <= self.discovery.requested:
+        if not entry.healthy_while or not entry.watched() <= self.scanner.requested:
             # after an edit the backend may not have read an attribute yet, which says nothing of the device
             return usable
         self._judged_at = now
-        recovery.forget(self.discovery.devices)
+        recovery.forget(self.scanner.devices)
 
         def verdict(device: Device) -> Health:
             return worst(usable(device), recovery.settle(device.id, entry.condition(device), now))
@@ -256,7 +256,7 @@ class ResourceService:
 
     def why_not(self, device: str) -> Reason:
         """Why a device is not among them."""
-        if device not in self.discovery.devices:
+        if device not in self.scanner.devices:
             return Reason(GONE)
         return self._refused.get(device) or NOT_GIVEN
 

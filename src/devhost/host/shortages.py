@@ -20,7 +20,7 @@ from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.log import get
 
-from .entries import LOOKS, Standings, State, place, wanted
+from .entries import LOOKS, EntryOutcomes, State, place, wanted
 
 log = get(__name__)
 
@@ -43,7 +43,7 @@ class _Empty:
 
     entry: ResourceSettings
     since: float
-    told: Incident = field(default_factory=Incident)
+    logged: Incident = field(default_factory=Incident)
 
 
 class Shortages:
@@ -51,13 +51,13 @@ class Shortages:
 
     Args:
         settings: the configuration until there is a plan.
-        discoveries: the backends that run, by name.
+        scanners: the backends that run, by name.
     """
 
-    def __init__(self, settings: Settings, discoveries: Mapping[str, Scanner]) -> None:
-        self._discoveries = discoveries
+    def __init__(self, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
+        self._scanners = scanners
         self._settings = settings
-        self.standings = Standings(settings, None, discoveries)
+        self.outcomes = EntryOutcomes(settings, None, scanners)
         """Every entry of the file."""
         self.missing_drivers: Sequence[tuple[str, MissingDriver]] = ()
         """Hardware without its driver that some entry could want, each with the name of its backend."""
@@ -70,7 +70,7 @@ class Shortages:
     def follow(self, settings: Settings, plan: Plan) -> None:
         """There is another plan."""
         self._settings = settings
-        self.standings = Standings(settings, plan, self._discoveries, looks=LOOKS, before=self.standings)
+        self.outcomes = EntryOutcomes(settings, plan, self._scanners, looks=LOOKS, before=self.outcomes)
         self._follow_entries()
         self._follow_drivers()
         self._follow_refusals(plan)
@@ -92,7 +92,7 @@ class Shortages:
         began = []
         for identity, entry in _identified(self._settings):
             empty = before.get(identity)
-            if count := self.standings.count(entry):
+            if count := self.outcomes.count(entry):
                 if empty is not None:
                     log.info(
                         "entry has devices",
@@ -104,7 +104,7 @@ class Shortages:
             elif empty is not None and _alike(empty.entry, entry):
                 empty.entry = entry
                 self._empty[identity] = empty
-            elif not self.standings.waits(entry):
+            elif not self.outcomes.waits(entry):
                 self._empty[identity] = _Empty(entry, empty.since if empty else time.time())
                 began.append(self._empty[identity])
         if began:
@@ -115,10 +115,10 @@ class Shortages:
         self._tell([*self._empty.values()])
 
     def _tell(self, empty: Sequence[_Empty]) -> None:
-        standings = self.standings.all()
+        outcomes = self.outcomes.all()
         for one in empty:
-            standing = standings[one.entry.index]
-            if standing.state is State.WAITING or not one.told.news(standing.reason):
+            outcome = outcomes[one.entry.index]
+            if outcome.state is State.WAITING or not one.logged.news(outcome.reason):
                 continue
             where, name, backend = place(one.entry), one.entry.name, one.entry.backend
             if one.entry.optional:
@@ -127,8 +127,8 @@ class Shortages:
                     entry=where,
                     resource=name,
                     backend=backend,
-                    reason=standing.reason,
-                    **holder_field(standing.held_by),
+                    reason=outcome.reason,
+                    **holder_field(outcome.held_by),
                 )
             else:
                 log.warning(
@@ -136,16 +136,16 @@ class Shortages:
                     entry=where,
                     resource=name,
                     backend=backend,
-                    reason=standing.reason,
-                    **holder_field(standing.held_by),
+                    reason=outcome.reason,
+                    **holder_field(outcome.held_by),
                 )
 
     def _follow_drivers(self) -> None:
         before = dict(_by_hardware(self.missing_drivers))
         self.missing_drivers = [
             (name, one)
-            for name, discovery in sorted(self._discoveries.items())
-            for one in discovery.condition.missing_drivers
+            for name, scanner in sorted(self._scanners.items())
+            for one in scanner.condition.missing_drivers
             if wanted(one, [entry for entry in self._settings.resources if entry.backend == name])
         ]
         now = dict(_by_hardware(self.missing_drivers))
@@ -178,7 +178,7 @@ class Shortages:
         identities = {entry.index: (identity, entry) for identity, entry in _identified(self._settings)}
         for (index, taker), count in taken.items():
             identity, entry = identities[index]
-            if taker is None or not self.standings.count(entry):
+            if taker is None or not self.outcomes.count(entry):
                 continue
             self._takers.add((identity, taker))
             if (identity, taker) not in before:

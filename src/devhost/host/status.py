@@ -39,7 +39,7 @@ from devhost.telemetry.document import (
 
 from .entries import described
 from .host import Host
-from .node_labels import Standing
+from .node_labels import LabelFile
 from .orphans import Orphan
 from .problems import problems
 from .service import ResourceService
@@ -74,12 +74,12 @@ def status(host: Host) -> StatusDocument:
             "socket": "present" if host.kubelet.identity else "absent",
             "podResources": _pod_resources(host.pod_resources),
         },
-        "entries": [described(standing) for standing in host.shortages.standings.all()],
+        "entries": [described(outcome) for outcome in host.shortages.outcomes.all()],
         "resources": [_resource(service) for _, service in sorted(host.services.items())],
         "held": [_orphan(one) for one in host.orphans.found()],
         "backends": [
-            _backend(name, d, host.provisioning.get(name), host.node_labels.standing.get(name))
-            for name, d in sorted(host.discoveries.items())
+            _backend(name, d, host.provisioning.get(name), host.node_labels.files.get(name))
+            for name, d in sorted(host.scanners.items())
         ]
         + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
         "observers": [_observer(observer) for observer in host.observers],
@@ -150,7 +150,7 @@ def _pod_resources(poller: PodResourcesPoller) -> PodResourcesStatus:
 
 def _resource(service: ResourceService) -> ResourceStatus:
     snapshot = service.inventory.snapshot
-    standing = service.registration.standing
+    condition = service.registration.condition
     server = service.registration.server
     return {
         "name": service.name,
@@ -160,11 +160,11 @@ def _resource(service: ResourceService) -> ResourceStatus:
         "allocatable": snapshot.healthy,
         "revision": snapshot.revision,
         "socket": server.path.name if server else None,
-        "state": standing.state.value,
+        "state": condition.state.value,
         "streams": service.registration.streams,
-        "registrations": standing.registrations,
-        "lastRegistration": _iso(standing.last) if standing.last else None,
-        "lastError": standing.error,
+        "registrations": condition.registrations,
+        "lastRegistration": _iso(condition.last) if condition.last else None,
+        "lastError": condition.error,
         "devices": [
             DeviceStatus(
                 id=entry.token,
@@ -203,15 +203,15 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
 
 
 def _backend(
-    name: str, discovery: Scanner, provisioning: Provisioning | None, labels: Standing | None
+    name: str, scanner: Scanner, provisioning: Provisioning | None, labels: LabelFile | None
 ) -> BackendStatus:
-    condition = discovery.condition
+    condition = scanner.condition
     return {
         "name": name,
         "state": condition.state.value,
         "reason": condition.reason,
         "since": _iso(condition.since),
-        "devices": len(discovery.devices),
+        "devices": len(scanner.devices),
         "lastDiscovery": _iso(condition.last_scan) if condition.last_scan else None,
         "lastDiscoverySeconds": condition.duration,
         "refusedDevices": [RefusedDevice(device=r.device, reason=r.reason) for r in condition.refused],
@@ -235,7 +235,7 @@ def _not_installed(name: str, hint: str, since: float) -> BackendStatus:
     }
 
 
-def _labels(labels: Standing) -> LabelsStatus:
+def _labels(labels: LabelFile) -> LabelsStatus:
     return {"file": str(labels.file), "count": labels.count, "reason": labels.reason}
 
 
@@ -249,19 +249,19 @@ def _provisioning(provisioning: Provisioning) -> ProvisioningStatus:
 
 
 def _observer(observer: Observer) -> ObserverStatus:
-    plugin, standing = observer.plugin, observer.condition
+    plugin, condition = observer.plugin, observer.condition
     return {
         "name": plugin.name,
         "origin": plugin.origin,
         "version": plugin.version,
         "hooks": list(plugin.hooks),
-        "state": standing.state.value,
-        "reason": standing.reason,
-        "since": _iso(standing.since),
-        "calls": standing.calls,
-        "failures": standing.failures,
+        "state": condition.state.value,
+        "reason": condition.reason,
+        "since": _iso(condition.since),
+        "calls": condition.calls,
+        "failures": condition.failures,
         "waiting": observer.waiting,
-        "dropped": standing.dropped,
+        "dropped": condition.dropped,
     }
 
 

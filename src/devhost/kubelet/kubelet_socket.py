@@ -64,7 +64,7 @@ class KubeletSocket:
         self._poll = poll
         self.path = directory / KUBELET_SOCKET
         self.identity: Identity | None = None
-        self.trouble = ""
+        self.failure = ""
         """Why there is no kubelet, in the words of the log; empty while its socket is there."""
         self.since = time.time()
         """Wall-clock seconds at which it went or came."""
@@ -77,7 +77,7 @@ class KubeletSocket:
 
     def usable(self) -> tuple[bool, str]:
         """Whether a kubelet is or may still appear in this directory; if not, why."""
-        return (False, REMOVED) if self.trouble == REMOVED else (True, "")
+        return (False, REMOVED) if self.failure == REMOVED else (True, "")
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Calls ``changed`` when anything in the directory did; returns what ends that."""
@@ -99,17 +99,17 @@ class KubeletSocket:
 
     def _tell(self, before: Identity | None) -> None:
         """Logs that the kubelet went or came, once each."""
-        known = self.trouble
+        known = self.failure
         if self.identity is None:
-            self.trouble = _absence(self.directory)
-            if self.trouble != known:
-                log.warning("no kubelet", dir=str(self.directory), reason=self.trouble)
+            self.failure = _absence(self.directory)
+            if self.failure != known:
+                log.warning("no kubelet", dir=str(self.directory), reason=self.failure)
         else:
-            self.trouble = ""
+            self.failure = ""
             # the kubelet also sets its mode: a new time of change alone is not a new socket worth a line
             if known or before is None or self.identity[:2] != before[:2]:
                 log.info("kubelet socket found", path=str(self.path))
-        if bool(known) != bool(self.trouble):
+        if bool(known) != bool(self.failure):
             self.since = time.time()
 
     def _list(self) -> dict[str, frozenset[str]]:

@@ -72,7 +72,7 @@ class State(StrEnum):
 
 
 @dataclass(slots=True)
-class Standing:
+class Condition:
     """The state of one resource's registration; ``last`` and ``since`` are wall-clock seconds.
 
     ``error`` is why it is not registered, since ``since``; empty if nothing went wrong.
@@ -93,7 +93,7 @@ class Registration:
         kubelet: the directory in which the kubelet's socket is.
         rivals: what the kubelet reports of other plugins.
         metrics: counts registrations, failures and streams.
-        changed: called when the standing or the number of streams has changed.
+        changed: called when the condition or the number of streams has changed.
         take_over: whether the resource may be taken from another plugin.
         timing: deadlines and delays.
     """
@@ -109,7 +109,7 @@ class Registration:
         take_over: bool = False,
         timing: Timing = NODE,
     ) -> None:
-        self.standing = Standing()
+        self.condition = Condition()
         self.server: PluginServer | None = None
         self._resource = resource
         self._kubelet = kubelet
@@ -131,7 +131,7 @@ class Registration:
         self._take_over = take_over
         self._ours = False
         """Whether this process may register the resource: no other plugin serves it, or it was taken over."""
-        self._rival = ""
+        self._displacer = ""
         """The plugin that has the resource instead, as a message; empty where none is known."""
         self._rival_at: Identity | None = None
         self._wanted_back = False
@@ -146,18 +146,18 @@ class Registration:
     @property
     def serving(self) -> Path | None:
         """The socket on which the kubelet knows it; ``None`` while it is not registered."""
-        registered = self.standing.state in (State.REGISTERED, State.DISPLACED)
+        registered = self.condition.state in (State.REGISTERED, State.DISPLACED)
         return self.server.path if self.server and registered else None
 
     @property
     def yields(self) -> bool:
         """Whether another plugin has the resource, so that this one rightly has no list stream."""
-        return bool(self._rival) and self._kubelet.identity is not None
+        return bool(self._displacer) and self._kubelet.identity is not None
 
     def follow(self, take_over: bool) -> None:
         """The entry's ``takeOver`` has changed. If it is true now, the resource is also taken back."""
         self._take_over = take_over
-        self._wanted_back = take_over and bool(self._rival)
+        self._wanted_back = take_over and bool(self._displacer)
         self._wake.set()
 
     async def run(self) -> None:
@@ -243,22 +243,22 @@ class Registration:
             return True
         loop = asyncio.get_running_loop()
         start = self._timing.kubelet_start
-        heard = loop.time()
-        returning = heard + start if self._rival and self._rival_at != identity else heard
-        suspected = bool(self._rival)
+        checked = loop.time()
+        returning = checked + start if self._displacer and self._rival_at != identity else checked
+        suspected = bool(self._displacer)
         while not self._stopping and self._kubelet.identity == identity:
-            rival, known = await self._rival_now()
-            if rival and self._take_over:
-                log.info("taking the resource over", resource=self._resource.name, reason=rival)
+            displacer, known = await self._rival_now()
+            if displacer and self._take_over:
+                log.info("taking the resource over", resource=self._resource.name, reason=displacer)
                 return self._claim()
-            if rival:
-                heard = loop.time()
-            elif not self._rival or loop.time() > max(returning, heard if known else heard + start):
+            if displacer:
+                checked = loop.time()
+            elif not self._displacer or loop.time() > max(returning, checked if known else checked + start):
                 self._uncontested = known
                 return self._claim()
-            if rival and suspected:
-                self._rival, self._rival_at = rival, identity
-                self._report_error(rival)
+            if displacer and suspected:
+                self._displacer, self._rival_at = displacer, identity
+                self._report_error(displacer)
                 self._set(State.WAITING)
             suspected = True  # what is listed may be a plugin's that has just ended: it is asked twice
             again = loop.time() + self._timing.ask * (1 + random.random() / 2)
@@ -270,7 +270,7 @@ class Registration:
         return False
 
     def _claim(self) -> bool:
-        self._ours, self._rival, self._wanted_back = True, "", False
+        self._ours, self._displacer, self._wanted_back = True, "", False
         return True
 
     async def _rival_now(self) -> tuple[str, bool]:
@@ -279,7 +279,7 @@ class Registration:
         Second, whether the kubelet said it. Where it does not answer, and no socket tells, nothing is known.
         """
         if live := self._instances.live():
-            return (self._instances.displaced_by(live[0]) if self._rival else ""), True
+            return (self._instances.displaced_by(live[0]) if self._displacer else ""), True
         now = asyncio.get_running_loop().time()
         self._rivals.ask()
         while self._rivals.asked < now and not self._stopping:
@@ -291,7 +291,7 @@ class Registration:
             return "", True
         self._kubelet.look()  # a devhost may have come in between
         if live := self._instances.live():
-            return (self._instances.displaced_by(live[0]) if self._rival else ""), True
+            return (self._instances.displaced_by(live[0]) if self._displacer else ""), True
         others = self._rivals.named()
         if not others and self._instances.stem in self._kubelet.left_behind:
             return "", True  # a kubelet that missed the end of a killed devhost lists its devices for good
@@ -318,9 +318,9 @@ class Registration:
             raise DevhostError(self._refusal(error)) from error
         finally:
             late.cancel()
-        self.standing.registrations += 1
-        self.standing.last = time.time()
-        self.standing.error = ""
+        self.condition.registrations += 1
+        self.condition.last = time.time()
+        self.condition.error = ""
         self._loss.over()
         self._metrics.registered(self._resource.name)
         self._set(State.REGISTERED)
@@ -351,8 +351,8 @@ class Registration:
                     f"another plugin registered this resource, then exited ({min(left_again)})"
                 )
             instances.sort(settled=time.monotonic() - registered > self._timing.race)
-            if self._rival and self._wanted_back:
-                log.info("taking the resource over", resource=self._resource.name, reason=self._rival)
+            if self._displacer and self._wanted_back:
+                log.info("taking the resource over", resource=self._resource.name, reason=self._displacer)
                 self._claim()
                 raise DevhostError("it is taken back: its entry says takeOver: true now")
             if server.lost:
@@ -367,10 +367,10 @@ class Registration:
             if answers.pending() and not instances.live():
                 answers.apply()
             if instances.newer:
-                if not self._rival:
+                if not self._displacer:
                     newest = max(instances.newer, key=instances.born)
                     self._displaced(server, instances.displaced_by(newest), identity)
-            elif self._rival:
+            elif self._displacer:
                 if dead(taker) if taker else not answers.foreign:
                     self._claim()
                     raise DevhostError("the plugin that had taken it over is gone")
@@ -386,15 +386,15 @@ class Registration:
                     server.resend()
             elif answers.dropped:
                 raise DevhostError("the kubelet dropped it without closing the list stream")
-            if answers.doubtful or (self._rival and not instances.newer):
+            if answers.doubtful or (self._displacer and not instances.newer):
                 self._rivals.ask(self._timing.ask * (1 + random.random() / 2))
             await self._sleep((self._timing.poll if instances.newer else None) if server.opened else left)
 
-    def _displaced(self, server: PluginServer, rival: str, identity: Identity) -> None:
+    def _displaced(self, server: PluginServer, displacer: str, identity: Identity) -> None:
         """The kubelet asks another plugin from now on; both lists would count, so this side sends no more."""
         server.hold()
-        self._ours, self._rival, self._rival_at = False, rival, identity
-        self._report_error(rival, taken=True)
+        self._ours, self._displacer, self._rival_at = False, displacer, identity
+        self._report_error(displacer, taken=True)
         self._set(State.DISPLACED)
 
     async def _pause(self, identity: Identity, held: float) -> None:
@@ -446,7 +446,7 @@ class Registration:
         if self._stopping:
             return
         if not self._loss:
-            self.standing.since = time.time()
+            self.condition.since = time.time()
         if self._loss.news(message):
             if taken:
                 log.warning(
@@ -454,14 +454,14 @@ class Registration:
                 )
             else:
                 log.warning("not registered", resource=self._resource.name, reason=message)
-        if self.standing.error != message:
-            self.standing.error = message
+        if self.condition.error != message:
+            self.condition.error = message
             self._changed()
 
     def _set(self, state: State) -> None:
-        if self.standing.state is State.DRAINING or self.standing.state is state:
+        if self.condition.state is State.DRAINING or self.condition.state is state:
             return
-        self.standing.state = state
+        self.condition.state = state
         self._changed()
 
     def _unanswered(self) -> str:

@@ -37,7 +37,7 @@ class SelfCheck:
 
     Args:
         serving: the sockets by resource, of those that are registered.
-        changed: called when :attr:`trouble` is another than before.
+        changed: called when :attr:`failure` is another than before.
         clock: monotonic seconds.
     """
 
@@ -49,7 +49,7 @@ class SelfCheck:
         timing: Timing = NODE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.trouble = ""
+        self.failure = ""
         """Which sockets did not answer when they were last asked, and what came instead; empty if all did."""
         self.since = 0.0
         """Wall-clock seconds at which that began."""
@@ -88,24 +88,24 @@ class SelfCheck:
         self._until = self._clock() + self._timing.verdict_holds
         said = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
         self._note(f"own socket does not answer: {said}" if wrong else "")
-        return not wrong, self.trouble
+        return not wrong, self.failure
 
-    def _note(self, trouble: str) -> None:
+    def _note(self, failure: str) -> None:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if trouble:
+        if failure:
             loop = asyncio.get_running_loop()
             self._again = loop.call_later(
                 self._timing.self_check_again, lambda: asyncio.ensure_future(self.answer())
             )
             if not self._silence:
                 self.since = time.time()
-            if self._silence.news(trouble):
-                log.error("own sockets do not answer", reason=trouble)
+            if self._silence.news(failure):
+                log.error("own sockets do not answer", reason=failure)
         elif self._silence.over():
             log.info("own sockets answer again")
-        changed, self.trouble = trouble != self.trouble, trouble
+        changed, self.failure = failure != self.failure, failure
         if changed:
             self._changed()
 

@@ -190,12 +190,12 @@ class Node:
 
     def devices(self, backend: str) -> Mapping[str, Device]:
         """What a backend has found, by id; nothing before it has looked."""
-        discovery = self.host.discoveries.get(backend)
+        discovery = self.host.scanners.get(backend)
         return discovery.devices if discovery else {}
 
     def look(self, *backends: str) -> None:
         """Has these backends look and probe again, as after an event; all of them if none is named."""
-        for name, discovery in self.host.discoveries.items():
+        for name, discovery in self.host.scanners.items():
             if name in backends or not backends:
                 discovery.recheck()
 

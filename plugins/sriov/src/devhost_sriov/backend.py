@@ -1,8 +1,8 @@
 """The backend: joins what the scan and netlink tell, and answers the core.
 
-Who makes what of a :class:`~.function.Function` and its :class:`~.facts.Facts`: :mod:`.attributes` what
-``where`` can say, ``health`` the verdict, ``allocation`` what a container gets, ``deviceinfo`` what CNI
-plugins read, ``provision`` the virtual functions themselves. Each is one call below.
+Who makes what of a :class:`~.model.Function` and its :class:`~.model.Facts`: :mod:`.attributes` what
+``where`` can say, :mod:`.health` the verdict, :mod:`.allocation` what a container gets and what CNI
+plugins read, :mod:`.provisioning` the virtual functions themselves. Each is one call below.
 """
 
 from __future__ import annotations

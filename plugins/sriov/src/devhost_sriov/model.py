@@ -1,6 +1,6 @@
 """Functions, their network interfaces and how they belong together, as values.
 
-The seams of this package: :mod:`.scan` gives a :class:`~.look.Look` (functions by id), :mod:`.facts` adds
+The seams of this package: :mod:`.scan` gives a :class:`Snapshot` (functions by id), :mod:`.netlink` adds
 what netlink tells, and everything else (attributes, health, allocation, device-info, provisioning) is made
 from these values.
 """
@@ -183,7 +183,7 @@ class Snapshot:
 
 
 _Port = tuple[str, int]
-"""A word of :class:`~.function.Kind` and a number: what the name of a port says."""
+"""A word of :class:`Kind` and a number: what the name of a port says."""
 
 
 def representors(functions: Mapping[str, Function], strays: Iterable[Interface]) -> dict[str, Interface]:

@@ -1,9 +1,9 @@
 """What the node's network makes of each function: asked again only where something happened.
 
 Two sources tell of routes and addresses. rtnetlink knows all of it, in this process's network namespace.
-Where sysfs shows another namespace, plain files tell the most (:mod:`.netfiles`). Where neither does, or
-sysfs does not show the node's interfaces at all, **unknown is not free**: a function whose driver makes
-interfaces that cannot be seen counts as in use.
+Where sysfs shows another namespace, plain files tell the most (:class:`~.in_use.NetFiles`). Where
+neither does, or sysfs does not show the node's interfaces at all, **unknown is not free**: a function
+whose driver makes interfaces that cannot be seen counts as in use.
 
 Nothing here fails: what cannot be asked is absent, with one line in the log when that begins and one after.
 """

@@ -218,7 +218,7 @@ class CdiInjection:
         return self._check
 
     @property
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Why the specification could not be written; empty while it is as it should be."""
         return self._unwritten
 

@@ -19,7 +19,7 @@ from devhost.allocation.inventory import Entry, Inventory
 from devhost.planning.affinity import Choice, Request, prefer
 from devhost.planning.affinity.policies import SCALES
 from devhost.planning.affinity.solver import Outside
-from devhost.planning.affinity.topology import Level, Links, Lot, Place, Terrain
+from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology
 from devhost.planning.settings import Prefer
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Guess, Metrics
@@ -85,14 +85,14 @@ class PreferredAllocation:
         places = self._places_of(resource, inventory)
         entries = inventory.snapshot.entries
 
-        def lot(token: str) -> str | None:
+        def candidate(token: str) -> str | None:
             entry = entries.get(token)
             return None if entry is None or entry.stands_in else entry.unit
 
-        request = Request(lot, available, must_include, size)
+        request = Request(candidate, available, must_include, size)
         choice = prefer(
             policy,
-            places.terrain,
+            places.topology,
             _unheld_first(request, inventory.allocations),
             self._outside(
                 resource,
@@ -160,7 +160,7 @@ class PreferredAllocation:
         got = {call.resource: _counts(call) for call in admission.same}
         together: list[Mapping[Place, int]] = []
         others: list[Mapping[Place, int]] = []
-        kinds = min(KINDS, max(1, LOOKUPS // max(1, len(places.terrain.lots))))
+        kinds = min(KINDS, max(1, LOOKUPS // max(1, len(places.topology.candidates))))
         for name, inventory, other in self._others(resource, places) if companions else ():
             if len(together) + len(others) == kinds:
                 break
@@ -192,7 +192,7 @@ class _ResourcePlaces:
     """Where the devices of one resource are, kept from request to request."""
 
     def __init__(self) -> None:
-        self.terrain = Terrain({})
+        self.topology = Topology({})
         self._entries: Mapping[str, Entry] | None = None
         self._healthy: list[int] = []
         self._by_place: Counter[Place] = Counter()
@@ -201,7 +201,7 @@ class _ResourcePlaces:
         self._devices: frozenset[int] = frozenset()
         self._outer: list[tuple[Place, ...]] = []
         self._outers: dict[Level, frozenset[Place]] = {level: frozenset() for level in _OUTER}
-        self._same_hardware: dict[int, tuple[Terrain, frozenset[int]]] = {}
+        self._same_hardware: dict[int, tuple[Topology, frozenset[int]]] = {}
 
     def knows(self, inventory: Inventory) -> bool:
         """Whether the newest snapshot is the one known."""
@@ -215,16 +215,18 @@ class _ResourcePlaces:
         own = [entry for entry in entries.values() if not entry.stands_in]
         totals = Counter(map(attrgetter("unit"), own))
         firsts = {entry.unit: entry for entry in own}
-        lots = {unit: Lot(unit, first.members[0].device, totals[unit]) for unit, first in firsts.items()}
-        is_new = not self.terrain.same(lots)  # also when the last device has gone, which costs nothing
+        candidates = {
+            unit: Candidate(unit, first.members[0].device, totals[unit]) for unit, first in firsts.items()
+        }
+        is_new = not self.topology.same(candidates)  # also when the last device has gone, which costs nothing
         if is_new:
-            self.terrain = Terrain(lots, self.terrain)
-            devices = [lot.device for lot in self.terrain.lots]
+            self.topology = Topology(candidates, self.topology)
+            devices = [candidate.device for candidate in self.topology.candidates]
             self._claims = frozenset().union(*(device.claims for device in devices))
             self._parts = frozenset().union(*(device.part_of for device in devices))
             self._devices = frozenset(map(id, devices))
             self._outer = [
-                tuple([place for place in some if place[0] in _OUTER]) for some in self.terrain.places
+                tuple([place for place in some if place[0] in _OUTER]) for some in self.topology.places
             ]
             everywhere = frozenset(chain.from_iterable(self._outer))
             self._outers = {
@@ -232,15 +234,17 @@ class _ResourcePlaces:
             }
             self._same_hardware.clear()
         self._healthy = [
-            lot.total if firsts[lot.name].health.healthy and _in_one_place(firsts[lot.name]) else 0
-            for lot in self.terrain.lots
+            candidate.total
+            if firsts[candidate.name].health.healthy and _in_one_place(firsts[candidate.name])
+            else 0
+            for candidate in self.topology.candidates
         ]
         self._by_place = Counter()
         for number, count in enumerate(self._healthy):
             if count:
                 for place in self._outer[number]:
                     self._by_place[place] += count
-        return len(lots) if is_new else 0
+        return len(candidates) if is_new else 0
 
     def shared(self, other: _ResourcePlaces) -> Level | None:
         """The closest kind of place in which both have devices, and the other a healthy one."""
@@ -254,9 +258,9 @@ class _ResourcePlaces:
         found = []
         for token in tokens:
             entry = (self._entries or {}).get(token)
-            number = None if entry is None else self.terrain.number.get(entry.unit)
+            number = None if entry is None else self.topology.number.get(entry.unit)
             alone = entry is not None and _in_one_place(entry)
-            found.append(self.terrain.places[number] if number is not None and alone else ())
+            found.append(self.topology.places[number] if number is not None and alone else ())
         return found
 
     def free(
@@ -276,25 +280,25 @@ class _ResourcePlaces:
             if ended and _pod(allocations, token) in ended:
                 continue
             entry = (self._entries or {}).get(token)
-            lot = None if entry is None else self.terrain.number.get(entry.unit)
-            if lot is not None and lot not in same_hardware and self._healthy[lot]:
-                taken.update(self._outer[lot])
+            candidate = None if entry is None else self.topology.number.get(entry.unit)
+            if candidate is not None and candidate not in same_hardware and self._healthy[candidate]:
+                taken.update(self._outer[candidate])
         if not taken:
             return self._by_place
         return {place: left for place, count in self._by_place.items() if (left := count - taken[place]) > 0}
 
     def _same_hardware_in(self, other: _ResourcePlaces) -> frozenset[int]:
         known = self._same_hardware.get(id(other))
-        if known is None or known[0] is not other.terrain:
+        if known is None or known[0] is not other.topology:
             claimed = other._claims | other._parts
             found = frozenset(
                 number
-                for number, lot in enumerate(self.terrain.lots)
-                if id(lot.device) in other._devices
-                or not lot.device.claims.isdisjoint(claimed)
-                or not lot.device.part_of.isdisjoint(other._claims)
+                for number, candidate in enumerate(self.topology.candidates)
+                if id(candidate.device) in other._devices
+                or not candidate.device.claims.isdisjoint(claimed)
+                or not candidate.device.part_of.isdisjoint(other._claims)
             )
-            known = self._same_hardware[id(other)] = (other.terrain, found)
+            known = self._same_hardware[id(other)] = (other.topology, found)
         return known[1]
 
 
@@ -309,7 +313,7 @@ def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request
     if not held:
         return request
     others = [token for token in request.available if token not in held]
-    usable = [token for token in others if request.lot(token) is not None]
+    usable = [token for token in others if request.candidate(token) is not None]
     if len(usable) >= request.size:
         return replace(request, available=others)
     return replace(request, must_include=dict.fromkeys((*request.must_include, *usable)))

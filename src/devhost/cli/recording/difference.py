@@ -13,8 +13,8 @@ from devhost.host.scan_once import ScanResult
 
 def differences(machine: ScanResult, tree: ScanResult) -> Iterator[str]:
     """Each difference in one clause; none where ``discover`` shows the same of both."""
-    for name, discovery in machine.discoveries.items():
-        here, there = discovery.condition, tree.discoveries[name].condition
+    for name, scanner in machine.scanners.items():
+        here, there = scanner.condition, tree.scanners[name].condition
         if (here.state, here.reason) != (there.state, there.reason):
             yield f"backend {name} is {_state(here)}, with the tree {_state(there)}"
     real = {(name, device.id): device for name, device in machine.devices()}

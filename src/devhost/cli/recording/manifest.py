@@ -61,7 +61,7 @@ class Recording:
             "root": str(self.root),
             "configuration": str(self.configuration) if self.configuration else None,
             "system": _system(self.root),
-            "backends": [self._backend(name) for name in self.machine.discoveries],
+            "backends": [self._backend(name) for name in self.machine.scanners],
             "refusedPlugins": [
                 {"origin": one.origin, "version": one.version, "reason": one.reason}
                 for one in self.loaded.catalog.refused
@@ -81,16 +81,16 @@ class Recording:
 
     def _backend(self, name: str) -> dict[str, object]:
         installed = self.loaded.catalog.installed[name]
-        discovery = self.machine.discoveries[name]
+        scanner = self.machine.scanners[name]
         return {
             "name": name,
             "origin": installed.origin,
             "version": installed.version,
-            "state": discovery.condition.state.value,
-            "reason": discovery.condition.reason,
-            "devices": len(discovery.devices),
+            "state": scanner.condition.state.value,
+            "reason": scanner.condition.reason,
+            "devices": len(scanner.devices),
             "refusedDevices": [
-                {"device": flawed.device, "reason": flawed.reason} for flawed in discovery.condition.refused
+                {"device": flawed.device, "reason": flawed.reason} for flawed in scanner.condition.refused
             ],
         }
 

@@ -95,12 +95,12 @@ def _look(loaded: Loaded, root: Path, capture: Capture, beside: str) -> ScanResu
     """
     with tracing() as trace:
         found = asyncio.run(scan_once(loaded, root, everything=True))
-    backends = {f"{name}-{call}": name for name in found.discoveries for call in ("discover", "probe")}
+    backends = {f"{name}-{call}": name for name in found.scanners for call in ("discover", "probe")}
     # as backends may spell it: with its links resolved, and as it was given
     prefixes = [os.path.realpath(root), str(root if root.is_absolute() else Path.cwd() / root)]
     for thread, backend in backends.items():
         last = trace.last.get(thread)
-        hung = thread in found.discoveries[backend].runner.hung_threads
+        hung = thread in found.scanners[backend].runner.hung_threads
         stuck = _below(prefixes, last) if last and hung else None
         if stuck is not None:
             capture.avoid(stuck, backend)

@@ -18,20 +18,20 @@ from devhost.planning.settings import Prefer
 
 from .links import choose
 from .policies import SCALES
-from .solver import LIMIT, NOTHING, Outside, Stand, TooMuch, best, descend, even, totals
-from .topology import Links, Terrain, card
+from .solver import LIMIT, NOTHING, Availability, Outside, TooMuch, best, descend, even, totals
+from .topology import Links, Topology, card
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a container asks for.
 
-    ``lot`` tells the lot of each token that can be handed out, ``available`` are tokens the kubelet could
-    give, in any order, ``must_include`` those that must be in the answer (of them, those not available are
-    ignored), ``size`` how many tokens the container asks for in all.
+    ``candidate`` names the device of each token that can be handed out, ``available`` are tokens that the
+    kubelet could give, in any order, ``must_include`` those that must be in the answer (of them, those not
+    available are ignored), ``size`` how many tokens the container asks for in all.
     """
 
-    lot: Callable[[str], str | None]
+    candidate: Callable[[str], str | None]
     available: Sequence[str]
     must_include: Collection[str]
     size: int
@@ -51,7 +51,7 @@ class Choice:
 
 def prefer(
     policy: Prefer,
-    terrain: Terrain,
+    topology: Topology,
     request: Request,
     outside: Outside = NOTHING,
     links: Links | None = None,
@@ -63,7 +63,7 @@ def prefer(
 
     Args:
         policy: the resource's ``prefer``.
-        terrain: where its devices are.
+        topology: where its devices are.
         outside: what of other resources is near them.
         links: how closely its devices are joined.
         explain: whether :attr:`Choice.worths` is wanted.
@@ -75,30 +75,33 @@ def prefer(
         del offered[token]
     free: dict[str, list[str]] = defaultdict(list)
     for token in offered:
-        name = request.lot(token)
-        if name is not None and name in terrain.number:
+        name = request.candidate(token)
+        if name is not None and name in topology.number:
             free[name].append(token)
     need = min(request.size - len(must), sum(map(len, free.values())))
     if need <= 0:
         return Choice(tuple(must))
-    base = [0] * len(terrain.lots)
+    base = [0] * len(topology.candidates)
     for token in must:
-        if (number := terrain.number.get(request.lot(token) or "")) is not None:
+        if (number := topology.number.get(request.candidate(token) or "")) is not None:
             base[number] += 1
     if len(free) == 1:
         # Nothing to choose between, among perhaps 100 000: they differ in their numbers only.
         return Choice((*must, *_first(next(iter(free.values())), need)))
-    counts = [len(free.get(lot.name, ())) for lot in terrain.lots]
-    chosen, exact, worths = _weighed(policy, terrain, counts, base, need, outside, links, explain, limit)
+    counts = [len(free.get(candidate.name, ())) for candidate in topology.candidates]
+    chosen, exact, worths = _weighed(policy, topology, counts, base, need, outside, links, explain, limit)
     tokens = [
-        token for lot, n in zip(terrain.lots, chosen, strict=True) if n for token in _first(free[lot.name], n)
+        token
+        for candidate, n in zip(topology.candidates, chosen, strict=True)
+        if n
+        for token in _first(free[candidate.name], n)
     ]
     return Choice((*must, *tokens), exact, worths)
 
 
 def _weighed(
     policy: Prefer,
-    terrain: Terrain,
+    topology: Topology,
     counts: list[int],
     base: list[int],
     need: int,
@@ -110,7 +113,7 @@ def _weighed(
     if need == sum(counts):
         return counts, True, {}
     scale = SCALES[policy]
-    stand = Stand(terrain, counts, base, outside)
+    stand = Availability(topology, counts, base, outside)
     if linked := choose(stand, need, scale, links or {}):
         chosen, exact = linked
     else:
@@ -121,24 +124,24 @@ def _weighed(
     return chosen, exact, totals(stand, chosen, scale) if explain else {}
 
 
-def _quick(policy: Prefer, stand: Stand, need: int, outside: Outside) -> list[int]:
+def _quick(policy: Prefer, stand: Availability, need: int, outside: Outside) -> list[int]:
     """A choice in the spirit of the policy, where the exact one would take too long."""
-    lots = stand.terrain.lots
+    candidates = stand.topology.candidates
     if policy is Prefer.SPREAD:
-        return even(stand, need, lambda number: lots[number].total - stand.free[number])
+        return even(stand, need, lambda number: candidates[number].total - stand.free[number])
     if policy is Prefer.PACK:
         return descend(stand, need, SCALES[policy])
     single = [min(1, free) for free in stand.free]
     if policy is Prefer.DISTINCT:
         seen: set[str] = set()
         for number, free in enumerate(single):
-            name = card(lots[number].device)
+            name = card(candidates[number].device)
             single[number] = int(bool(free) and name not in seen)
             seen |= {name} if free else set()
     if sum(single) < need:
         return even(stand, need, lambda number: stand.base[number])
     if single != list(stand.free):
-        stand = Stand(stand.terrain, single, stand.base, outside)
+        stand = Availability(stand.topology, single, stand.base, outside)
     return descend(stand, need, SCALES[policy])
 
 

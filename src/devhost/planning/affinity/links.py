@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .policies import Here, Scale
-from .solver import Stand
+from .policies import PlaceUsage, Scale
+from .solver import Availability
 from .topology import Links, Vertex
 
 EXACT = 16
@@ -26,8 +26,8 @@ STRONGEST = 1 << 20
 """The highest closeness that is told from a higher one."""
 
 
-def choose(stand: Stand, need: int, scale: Scale, links: Links) -> tuple[list[int], bool] | None:
-    """How many tokens (0 or 1) to take from each lot, ``need`` in all; and whether no choice is better.
+def choose(stand: Availability, need: int, scale: Scale, links: Links) -> tuple[list[int], bool] | None:
+    """How many tokens (0 or 1) to take from each candidate, ``need`` in all; and whether no choice is better.
 
     ``None`` where links say nothing: all are alike, more tokens are wanted than there are devices, or there
     are too many devices.
@@ -35,7 +35,7 @@ def choose(stand: Stand, need: int, scale: Scale, links: Links) -> tuple[list[in
     candidates = [number for number, free in enumerate(stand.free) if free]
     if not links or not scale.links or not 0 < need < len(candidates) <= GROWING:
         return None
-    names = [lot.device.id for lot in stand.terrain.lots]
+    names = [candidate.device.id for candidate in stand.topology.candidates]
 
     def joined(a: int, b: int) -> int:
         return max(-STRONGEST, min(STRONGEST, links.get(frozenset((names[a], names[b])), 0)))
@@ -66,10 +66,10 @@ class _Crossing:
     """A vertex of the tree: which candidates are below it, as bits, and what n of them are worth."""
 
     members: int
-    heres: tuple[Here, ...]
+    usages: tuple[PlaceUsage, ...]
 
-    def worth(self, n: int, worth: Callable[[Here, int], int]) -> int:
-        return sum(worth(here, here.base + n) for here in self.heres)
+    def worth(self, n: int, worth: Callable[[PlaceUsage, int], int]) -> int:
+        return sum(worth(here, here.base + n) for here in self.usages)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _Problem:
     between: Sequence[Sequence[int]]
     towards: Sequence[int]
     crossings: Sequence[_Crossing]
-    worth: Callable[[Here, int], int]
+    worth: Callable[[PlaceUsage, int], int]
     _known: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
@@ -92,20 +92,20 @@ class _Problem:
         return self._known[at, n]
 
 
-def _crossings(stand: Stand, candidates: Sequence[int]) -> list[_Crossing]:
+def _crossings(stand: Availability, candidates: Sequence[int]) -> list[_Crossing]:
     bits = {number: 1 << index for index, number in enumerate(candidates)}
     found: list[_Crossing] = []
 
     def walk(vertex: Vertex) -> int:
-        members = bits.get(vertex.lot, 0)
+        members = bits.get(vertex.candidate, 0)
         for child in vertex.children:
             members |= walk(child)
-        heres = stand.kind(vertex).heres
-        if members and heres:
-            found.append(_Crossing(members, heres))
+        usages = stand.kind(vertex).usages
+        if members and usages:
+            found.append(_Crossing(members, usages))
         return members
 
-    walk(stand.terrain.root)
+    walk(stand.topology.root)
     return found
 
 

@@ -17,7 +17,7 @@ from .topology import Level
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class PlaceUsage:
     """What is known of one place, all counted in tokens.
 
     ``total`` is what the resource has here, ``free`` what can be chosen, ``base`` what is chosen in any
@@ -51,7 +51,7 @@ class Criterion:
 
     name: str
     levels: frozenset[Level]
-    worth: Callable[[Here, int], int]
+    worth: Callable[[PlaceUsage, int], int]
 
 
 NODE, BRIDGE, PORT, SWITCH, CARD, DEVICE = (frozenset({level}) for level in Level)
@@ -59,55 +59,55 @@ PCIE = BRIDGE | PORT | SWITCH
 ABOVE = NODE | PCIE
 
 
-def _matched(here: Here, n: int) -> int:
+def _matched(here: PlaceUsage, n: int) -> int:
     return sum(min(n, count) for count in here.got)
 
 
-def _covered(here: Here, n: int) -> int:
+def _covered(here: PlaceUsage, n: int) -> int:
     return sum(here.got) if n else 0
 
 
-def _kin(here: Here, n: int) -> int:
+def _kin(here: PlaceUsage, n: int) -> int:
     return sum(min(n, count) for count in here.kin)
 
 
-def _others(here: Here, n: int) -> int:
+def _others(here: PlaceUsage, n: int) -> int:
     return sum(min(n, count) for count in here.others)
 
 
-def _touched(here: Here, n: int) -> int:
+def _touched(here: PlaceUsage, n: int) -> int:
     return int(n > 0)
 
 
-def _untouched(here: Here, n: int) -> int:
+def _untouched(here: PlaceUsage, n: int) -> int:
     return -int(n > 0)
 
 
-def _pairs(here: Here, n: int) -> int:
+def _pairs(here: PlaceUsage, n: int) -> int:
     return comb(n, 2)
 
 
-def _repeats(here: Here, n: int) -> int:
+def _repeats(here: PlaceUsage, n: int) -> int:
     return -comb(n, 2)
 
 
-def _broken(here: Here, n: int) -> int:
+def _broken(here: PlaceUsage, n: int) -> int:
     return -int(0 < n < here.total and not here.used)
 
 
-def _fresh(here: Here, n: int) -> int:
+def _fresh(here: PlaceUsage, n: int) -> int:
     return -int(n > 0 and not here.used)
 
 
-def _blocks(here: Here, n: int) -> int:
+def _blocks(here: PlaceUsage, n: int) -> int:
     return here.left(n) ** 2
 
 
-def _near(here: Here, n: int) -> int:
+def _near(here: PlaceUsage, n: int) -> int:
     return n if here.near else 0
 
 
-def _load(here: Here, n: int) -> int:
+def _load(here: PlaceUsage, n: int) -> int:
     return -((here.used + n) ** 2)
 
 
@@ -192,11 +192,11 @@ class Scale:
             for level in Level
         }
 
-    def worth(self, here: Here, n: int) -> int:
+    def worth(self, here: PlaceUsage, n: int) -> int:
         """What n tokens in all are worth at one place."""
         return sum(worth(here, n) * weight for worth, weight in self._at[here.level])
 
-    def parts(self, here: Here, n: int) -> dict[str, int]:
+    def parts(self, here: PlaceUsage, n: int) -> dict[str, int]:
         """The same by criterion, for people."""
         return {c.name: c.worth(here, n) for c in self.criteria if here.level in c.levels}
 

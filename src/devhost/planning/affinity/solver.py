@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from .policies import Here, Scale
-from .topology import Place, Terrain, Vertex
+from .policies import PlaceUsage, Scale
+from .topology import Place, Topology, Vertex
 
 LIMIT = 150_000
 """Steps, each some 0.2 µs: about 30 ms in all."""
@@ -70,25 +70,25 @@ class Kind:
     free: int
     total: int
     base: int
-    heres: tuple[Here, ...]
+    usages: tuple[PlaceUsage, ...]
     children: tuple[Kind, ...] = ()
     values: list[int] | None = None
     kept: list[int] = field(default_factory=list)
     picks: list[list[int]] = field(default_factory=list)
 
 
-class Stand:
-    """A terrain with what of it is free, for one request.
+class Availability:
+    """A topology with what of it is free, for one request.
 
     Args:
-        free: tokens that can be chosen, by number of the lot.
-        base: tokens chosen in any case, by number of the lot.
+        free: tokens that can be chosen, by number of the candidate.
+        base: tokens chosen in any case, by number of the candidate.
     """
 
     def __init__(
-        self, terrain: Terrain, free: Sequence[int], base: Sequence[int], outside: Outside = NOTHING
+        self, topology: Topology, free: Sequence[int], base: Sequence[int], outside: Outside = NOTHING
     ) -> None:
-        self.terrain = terrain
+        self.topology = topology
         self.free = free
         self.base = base
         self._outside = outside
@@ -96,17 +96,17 @@ class Stand:
         self._seen: dict[object, Kind] = {}
         self._leaves: dict[int, Kind] = {}
         self._kinds: dict[int, Kind] = {}
-        self.root = self._survey(terrain.root)
+        self.root = self._survey(topology.root)
 
     def kind(self, vertex: Vertex) -> Kind:
-        """What a vertex of the terrain is like."""
-        return self._leaves[vertex.lot] if vertex.lot >= 0 else self._kinds[id(vertex)]
+        """What a vertex of the topology is like."""
+        return self._leaves[vertex.candidate] if vertex.candidate >= 0 else self._kinds[id(vertex)]
 
     def _survey(self, vertex: Vertex) -> Kind:
-        if vertex.lot >= 0:
+        if vertex.candidate >= 0:
             return self._leaf(vertex)
         children = tuple(
-            [self._leaf(child) if child.lot >= 0 else self._survey(child) for child in vertex.children]
+            [self._leaf(child) if child.candidate >= 0 else self._survey(child) for child in vertex.children]
         )
         free = total = base = 0
         for child in children:
@@ -122,8 +122,8 @@ class Stand:
         return kind
 
     def _leaf(self, vertex: Vertex) -> Kind:
-        number = vertex.lot
-        free, base, total = self.free[number], self.base[number], self.terrain.lots[number].total
+        number = vertex.candidate
+        free, base, total = self.free[number], self.base[number], self.topology.candidates[number].total
         outside = self._seen_from(vertex)
         mark = (vertex.levels, free, total, base, outside)
         kind = self._seen.get(mark)
@@ -147,14 +147,15 @@ class Stand:
         children: tuple[Kind, ...] = (),
     ) -> Kind:
         beside = outside or (_ALONE,) * len(vertex.levels)
-        heres = tuple(
-            Here(level, total, free, base, *what) for level, what in zip(vertex.levels, beside, strict=True)
+        usages = tuple(
+            PlaceUsage(level, total, free, base, *what)
+            for level, what in zip(vertex.levels, beside, strict=True)
         )
-        return Kind(free, total, base, heres, children)
+        return Kind(free, total, base, usages, children)
 
 
-def best(stand: Stand, need: int, scale: Scale, limit: int = LIMIT) -> list[int]:
-    """How many tokens to take from each lot, ``need`` in all, which must be free.
+def best(stand: Availability, need: int, scale: Scale, limit: int = LIMIT) -> list[int]:
+    """How many tokens to take from each candidate, ``need`` in all, which must be free.
 
     Raises:
         TooMuch: it would take too long.
@@ -163,13 +164,13 @@ def best(stand: Stand, need: int, scale: Scale, limit: int = LIMIT) -> list[int]
     table.plan(stand.root)
     table.fill(stand.root)
     chosen = [0] * len(stand.free)
-    _read(stand, stand.terrain.root, need, chosen)
+    _read(stand, stand.topology.root, need, chosen)
     return chosen
 
 
-def _read(stand: Stand, vertex: Vertex, n: int, chosen: list[int]) -> None:
-    if vertex.lot >= 0:
-        chosen[vertex.lot] = n
+def _read(stand: Availability, vertex: Vertex, n: int, chosen: list[int]) -> None:
+    if vertex.candidate >= 0:
+        chosen[vertex.candidate] = n
         return
     kind = stand.kind(vertex)
     for position, pick in zip(kind.kept, kind.picks, strict=True):
@@ -204,7 +205,7 @@ class _Table:
                 some = min(size, child.free)
                 reach = min(size, reach + some)
                 self._left -= (some + 1) * (reach + 1)
-        self._left -= size * len(kind.heres) * STEPS_OF_A_WORTH
+        self._left -= size * len(kind.usages) * STEPS_OF_A_WORTH
         if self._left < 0:
             raise TooMuch
         for child in seen:
@@ -216,7 +217,7 @@ class _Table:
             return kind.values
         size = min(self._need, kind.free)
         values = self._shared(kind, size) if kind.children else [0] * (size + 1)
-        for here in kind.heres:
+        for here in kind.usages:
             zero = self._scale.worth(here, here.base)
             for n in range(1, size + 1):
                 values[n] += self._scale.worth(here, here.base + n) - zero
@@ -247,19 +248,19 @@ def _merged(one: list[int], rest: list[int], size: int) -> tuple[list[int], list
     return values, picks
 
 
-def descend(stand: Stand, need: int, scale: Scale) -> list[int]:
+def descend(stand: Availability, need: int, scale: Scale) -> list[int]:
     """A good choice in little time: at each place all to the child that is worth most and can give it all.
 
     Where none can, the child that can give most gives all it has, and so on with the rest.
     """
     chosen = [0] * len(stand.free)
-    _descend(stand, stand.terrain.root, need, scale, chosen)
+    _descend(stand, stand.topology.root, need, scale, chosen)
     return chosen
 
 
-def _descend(stand: Stand, vertex: Vertex, need: int, scale: Scale, chosen: list[int]) -> None:
-    if vertex.lot >= 0:
-        chosen[vertex.lot] = need
+def _descend(stand: Availability, vertex: Vertex, need: int, scale: Scale, chosen: list[int]) -> None:
+    if vertex.candidate >= 0:
+        chosen[vertex.candidate] = need
         return
     ranks: dict[tuple[Kind, int], tuple[int, int]] = {}
 
@@ -268,7 +269,7 @@ def _descend(stand: Stand, vertex: Vertex, need: int, scale: Scale, chosen: list
         n = min(kind.free, need)
         if (kind, n) not in ranks:
             worth = sum(
-                scale.worth(here, here.base + n) - scale.worth(here, here.base) for here in kind.heres
+                scale.worth(here, here.base + n) - scale.worth(here, here.base) for here in kind.usages
             )
             ranks[kind, n] = (-n, -worth)
         return ranks[kind, n]
@@ -284,15 +285,15 @@ def _descend(stand: Stand, vertex: Vertex, need: int, scale: Scale, chosen: list
         need -= n
 
 
-def even(stand: Stand, need: int, loads: Callable[[int], int]) -> list[int]:
-    """Fills the least loaded lots first, as water does; the quick way for ``spread``.
+def even(stand: Availability, need: int, loads: Callable[[int], int]) -> list[int]:
+    """Fills the least loaded candidates first, as water does; the quick way for ``spread``.
 
     Args:
-        loads: how loaded a lot is already.
+        loads: how loaded a candidate is already.
     """
-    lots = [number for number, free in enumerate(stand.free) if free]
-    load = {number: loads(number) for number in lots}
-    alike = Counter((load[number], stand.free[number]) for number in lots)
+    candidates = [number for number, free in enumerate(stand.free) if free]
+    load = {number: loads(number) for number in candidates}
+    alike = Counter((load[number], stand.free[number]) for number in candidates)
 
     def filled(level: int) -> int:
         return sum(max(0, min(free, level - height)) * times for (height, free), times in alike.items())
@@ -303,7 +304,7 @@ def even(stand: Stand, need: int, loads: Callable[[int], int]) -> list[int]:
         low, high = (level, high) if filled(level) <= need else (low, level - 1)
     chosen = [0] * len(stand.free)
     rest = need - filled(low)
-    for number in lots:
+    for number in candidates:
         chosen[number] = max(0, min(stand.free[number], low - load[number]))
         if rest and low - load[number] == chosen[number] < stand.free[number]:
             chosen[number] += 1
@@ -311,17 +312,17 @@ def even(stand: Stand, need: int, loads: Callable[[int], int]) -> list[int]:
     return chosen
 
 
-def totals(stand: Stand, chosen: Iterable[int], scale: Scale) -> dict[str, int]:
+def totals(stand: Availability, chosen: Iterable[int], scale: Scale) -> dict[str, int]:
     """What a choice is worth by each criterion, for people; links are not among them."""
     counts = list(chosen)
     found: Counter[str] = Counter()
 
     def walk(vertex: Vertex) -> int:
         kind = stand.kind(vertex)
-        n = counts[vertex.lot] if vertex.lot >= 0 else sum(map(walk, vertex.children))
-        for here in kind.heres:
+        n = counts[vertex.candidate] if vertex.candidate >= 0 else sum(map(walk, vertex.children))
+        for here in kind.usages:
             found.update(scale.parts(here, here.base + n))
         return n
 
-    walk(stand.terrain.root)
+    walk(stand.topology.root)
     return {name: value for name, value in found.items() if value}

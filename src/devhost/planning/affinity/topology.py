@@ -84,7 +84,7 @@ def _wholeness(claim: str) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class Candidate:
     """A device, ``name`` being what its tokens are called after, and how many tokens it has in all."""
 
     name: str
@@ -96,44 +96,44 @@ class Lot:
 class Vertex:
     """Places with the same devices below them, the widest first.
 
-    ``lot`` is the number of the device of a vertex without children, ``outside`` whether any of the
+    ``candidate`` is the number of the device of a vertex without children, ``outside`` whether any of the
     places is one that other resources can have devices in.
     """
 
     places: tuple[Place, ...]
     children: list[Vertex] = field(default_factory=list)
-    lot: int = -1
+    candidate: int = -1
     levels: tuple[Level, ...] = ()
     outside: bool = False
 
-    def told(self) -> Vertex:
+    def labelled(self) -> Vertex:
         """The same vertex, which has its places by now, with what follows from them."""
         self.levels = tuple([level for level, _ in self.places])
         self.outside = bool(self.levels) and self.levels[0] <= Level.SWITCH
         return self
 
 
-class Terrain:
+class Topology:
     """The devices of one resource in their places.
 
     Args:
-        lots: the devices by name.
+        candidates: the devices by name.
         before: what was known of this resource earlier: makes it quicker where most is the same.
     """
 
-    def __init__(self, lots: Mapping[str, Lot], before: Terrain | None = None) -> None:
-        self.lots = tuple(lots[name] for name in _in_order(lots, before))
-        self.number = {lot.name: number for number, lot in enumerate(self.lots)}
+    def __init__(self, candidates: Mapping[str, Candidate], before: Topology | None = None) -> None:
+        self.candidates = tuple(candidates[name] for name in _in_order(candidates, before))
+        self.number = {candidate.name: number for number, candidate in enumerate(self.candidates)}
         homes = self._homes()
-        self.places = tuple([places(lot.device, homes) for lot in self.lots])
+        self.places = tuple([places(candidate.device, homes) for candidate in self.candidates])
         self.root = self._grown()
 
-    def same(self, lots: Mapping[str, Lot]) -> bool:
+    def same(self, candidates: Mapping[str, Candidate]) -> bool:
         """Whether these are the same devices with as many tokens each."""
-        if len(lots) != len(self.lots):
+        if len(candidates) != len(self.candidates):
             return False
-        for mine in self.lots:
-            other = lots.get(mine.name)
+        for mine in self.candidates:
+            other = candidates.get(mine.name)
             if other is None or other.device is not mine.device or other.total != mine.total:
                 return False
         return True
@@ -141,9 +141,9 @@ class Terrain:
     def _homes(self) -> dict[str, str]:
         """The NUMA node of each root port, from those devices below it that tell."""
         homes: dict[str, str] = {}
-        for lot in self.lots:
-            if lot.device.pcie_path and (near := node_name(lot.device)):
-                port = lot.device.pcie_path[0]
+        for candidate in self.candidates:
+            if candidate.device.pcie_path and (near := node_name(candidate.device)):
+                port = candidate.device.pcie_path[0]
                 homes[port] = min(near, homes.get(port, near))
         return homes
 
@@ -151,8 +151,8 @@ class Terrain:
         root = Vertex(())
         known: dict[Place, Vertex] = {}
         paths = [
-            (*above, (Level.CARD, card(lot.device)), (Level.DEVICE, lot.name))
-            for above, lot in zip(self.places, self.lots, strict=True)
+            (*above, (Level.CARD, card(candidate.device)), (Level.DEVICE, candidate.name))
+            for above, candidate in zip(self.places, self.candidates, strict=True)
         ]
         times = Counter(chain.from_iterable(paths))
         for number, path in enumerate(paths):
@@ -168,7 +168,7 @@ class Terrain:
                 below = known[place] = Vertex((place,))
                 at.children.append(below)
                 at = below
-            at.children.append(Vertex(path[own:], lot=number).told())
+            at.children.append(Vertex(path[own:], candidate=number).labelled())
         return _compressed(root)
 
 
@@ -179,16 +179,18 @@ def _compressed(vertex: Vertex) -> Vertex:
         vertex = vertex.children[0]
         joined += vertex.places
     vertex.places = joined
-    vertex.children = [child if child.lot >= 0 else _compressed(child) for child in vertex.children]
-    return vertex.told()
+    vertex.children = [child if child.candidate >= 0 else _compressed(child) for child in vertex.children]
+    return vertex.labelled()
 
 
-def _in_order(lots: Mapping[str, Lot], before: Terrain | None) -> list[str]:
+def _in_order(candidates: Mapping[str, Candidate], before: Topology | None) -> list[str]:
     """The names in natural order; those known before need no comparing."""
-    known = [lot.name for lot in before.lots if lot.name in lots] if before else []
-    fresh = [name for name in lots if before is None or name not in before.number]
+    known = (
+        [candidate.name for candidate in before.candidates if candidate.name in candidates] if before else []
+    )
+    fresh = [name for name in candidates if before is None or name not in before.number]
     if len(fresh) * 4 > len(known):
-        return sorted(lots, key=natural)
+        return sorted(candidates, key=natural)
     for name in fresh:
         insort(known, name, key=natural)
     return known

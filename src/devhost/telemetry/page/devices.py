@@ -67,7 +67,7 @@ def more(count: int, what: str) -> Markup | None:
 def _resource(
     resource: ResourceStatus, now: datetime, most: int, few: bool, holder: Callable[[DeviceStatus], str]
 ) -> Markup:
-    name, ill = resource["name"], resource["allocatable"] < resource["capacity"]
+    name, unhealthy = resource["name"], resource["allocatable"] < resource["capacity"]
     used = sum(device["allocated"] for device in resource["devices"])
     count = f"{resource['allocatable']} of {resource['capacity']} healthy, {used} in use"
     summary = tag("summary", tag("h3", name), " ", tag("span", count, class_="count"))
@@ -78,7 +78,7 @@ def _resource(
         _together(resource, most),
         _departed(resource, now),
         id=anchor(name),
-        open=few or ill or bool(resource["departed"]),
+        open=few or unhealthy or bool(resource["departed"]),
     )
 
 
@@ -89,8 +89,8 @@ def _in_order(devices: Sequence[DeviceStatus], *, healthy: bool) -> list[DeviceS
 
 def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike], Markup | None]:
     """The rows to show, and how many devices are in none of them."""
-    ill = _in_order(devices, healthy=False)
-    rows = [Alike(device, 0) for device in ill] if len(devices) <= most else alike(ill)
+    unhealthy = _in_order(devices, healthy=False)
+    rows = [Alike(device, 0) for device in unhealthy] if len(devices) <= most else alike(unhealthy)
     shown = fair(rows, most, lambda row: row.first["device"])
     if room := most - len(shown):
         shown += [Alike(device, 0) for device in _in_order(devices, healthy=True)[:room]]
