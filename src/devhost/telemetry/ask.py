@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import types
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -237,7 +237,8 @@ def difference(value: object, kind: type) -> str:
 @cache
 def _check(kind: Any) -> _Check:
     if is_typeddict(kind):
-        return _keys({name: _check(of) for name, of in get_type_hints(kind).items()})
+        checks = {name: _check(of) for name, of in get_type_hints(kind).items()}
+        return _keys(checks, kind.__optional_keys__)
     arguments = get_args(kind)
     if get_origin(kind) is list:
         return _each(_check(arguments[0]))
@@ -252,12 +253,14 @@ def _check(kind: Any) -> _Check:
     return lambda value: "" if isinstance(value, kind) else " is of another kind"
 
 
-def _keys(checks: dict[str, _Check]) -> _Check:
+def _keys(checks: dict[str, _Check], optional: Collection[str]) -> _Check:
     def differs(value: object) -> str:
         if not isinstance(value, dict):
             return " is of another kind"
         for key, check in checks.items():
             if key not in value:
+                if key in optional:
+                    continue
                 return f".{key} is missing"
             if found := check(value[key]):
                 return f".{key}{found}"
