@@ -374,7 +374,7 @@ async def test_a_device_that_is_plugged_in_again_is_healthy_as_soon_as_it_is_lis
         inventory.subscribe(lambda: reasons.append(inventory.snapshot.entries["d1"].health.reason))
         rig.change("toy", [first, replace(second)])
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        assert reasons[-1] == "" and injector.WRITING not in reasons
+        assert not reasons[-1] and injector.WRITING not in reasons
 
 
 async def test_a_sick_device_is_listed_with_its_reason_though_no_file_names_it(rig, kubelet, specs):

@@ -85,7 +85,7 @@ async def test_what_is_held_through_a_resource_that_left_the_file_is_told(rig, k
     async with rig.running() as host:
         await rig.until(lambda: status(host)["held"] == [expected])
         (refusal,) = status(host)["refusals"]
-        assert "default/pod/main" in refusal["reason"]
+        assert refusal["heldBy"] == [MAIN]
         kubelet.release("pod")
         await rig.until(lambda: not status(host)["held"])
 

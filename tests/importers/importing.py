@@ -67,7 +67,7 @@ def offered(text: str, root: Path) -> dict[str, dict[str, int]]:
         name: {
             called(offer.device): offer.replicas
             for offer in resource.offers
-            if " is missing" not in offer.device.health.reason
+            if " is missing" not in (offer.device.health.reason or "")
         }
         for name, resource in plan.resources.items()
     }

@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "logs.md"
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 
 BY_NAME = {
-    "device left": ("info", "resource, device, reason"),
+    "device left": ("info", "resource, device, reason, holder"),
     "more devices left": ("info", "resource, devices"),
     "device appeared": ("info", "resource, device"),
     "more devices appeared": ("info", "resource, devices"),
@@ -28,7 +28,7 @@ BY_NAME = {
     "more devices are unhealthy for another reason": ("warning", "resource, devices"),
     "device is healthy again": ("info", "resource, device"),
     "more devices are healthy again": ("info", "resource, devices"),
-    "allocation failed": ("warning", "resource, reason, code"),
+    "allocation failed": ("warning", "resource, reason, holder, code"),
     "preparing devices failed": ("warning", "resource, reason, code"),
 }
 """Messages that the calls which write them get from elsewhere."""
@@ -73,12 +73,18 @@ def of_failure_logs() -> Iterator[Row]:
             yield recovered, "info", ", ".join(named)
 
 
+def _unpacked(value: ast.expr) -> str:
+    """The fields that ``**value`` stands for."""
+    holders = isinstance(value, ast.Call) and ast.unparse(value.func) == "holder_field"
+    return "holder" if holders else "backend, reason"
+
+
 def in_the_code() -> set[Row]:
     found = {(message, *how) for message, how in BY_NAME.items()}
     for level, call in written():
         first = call.args[0]
         if isinstance(first, ast.Constant):
-            fields = [word.arg or "backend, reason" for word in call.keywords]
+            fields = [word.arg or _unpacked(word.value) for word in call.keywords]
             found.add((first.value, level, ", ".join(fields)))
     return found.union(of_failure_logs())
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 from devhost_gpu.environment import Environment
 from devhost_gpu.nvml import client
@@ -67,8 +68,9 @@ def test_processes_that_cannot_be_ended_do_not_pile_up(nvidia: NvidiaMachine, at
         assert {process.pid for process in desk.nvidia.client.processes} == pids
         assert "still hang in the kernel" in desk.nvidia.client.problem
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        for pid in pids | {process.pid for process in desk.nvidia.client.processes}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 # Letting go
