@@ -204,9 +204,10 @@ class ReadingNode:
                 (problem["subject"], problem["reason"]) == (subject, reason)
                 for problem in self.problems(kind)
             ),
-            "the page": html.escape(reason) in self.get("/")[1],
+            "the page": reason in html.unescape(self.get("/")[1]),
             "devhost status": any(
-                line.startswith(kind) and line.endswith(f"  {reason}") and subject in line
+                # the containers that the reason means follow it in brackets
+                line.startswith(kind) and f"  {reason} (" in f"{line} (" and subject in line
                 for line in self.status().splitlines()
             ),
             "devhost status --output json": any(

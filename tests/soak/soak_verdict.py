@@ -139,7 +139,9 @@ def _resource(node: Node, host: Host, name: str, planned: PlannedResource) -> It
         for number in range(unit.replicas)
     }
     kept = {
-        token for token, entry in service.inventory.snapshot.entries.items() if KEPT in entry.health.reason
+        token
+        for token, entry in service.inventory.snapshot.entries.items()
+        if KEPT in (entry.health.reason or "")
     }
     if kept and not node.kubelet.in_use(name):
         yield f"{name}: {kept} are kept back, and no pod has anything"

@@ -226,6 +226,6 @@ class Sriov(Backend):
         if function.kind is Kind.SCALABLE:
             return frozenset((claim.auxiliary(function.id),))
         own = {claim.pci(function.address)}
-        if function.uses_vfio and (group := function.iommu_group):
+        if function.uses_vfio and (group := function.iommu_group).isdecimal():
             own |= {claim.iommu_group(group), claim.node(group_node(self._sysfs, group))}
         return frozenset(own)
