@@ -217,9 +217,16 @@ def _backends(node: Node, host: Host) -> Iterator[str]:
 
 
 def _tasks(node: Node, host: Host) -> Iterator[str]:
-    wanted = {"kubelet", "config", "holders", "clear", "config copy", "device-info", "labels", "rivals"} | {
-        f"resource {name}" for name in host.services
-    }
+    wanted = {
+        "kubelet",
+        "config",
+        "pod resources",
+        "clear",
+        "config copy",
+        "device-info",
+        "labels",
+        "rivals",
+    } | {f"resource {name}" for name in host.services}
     for name in host.scanners:
         wanted |= {f"scan {name}"} | EXTRA_TASKS.get(name, set())
     if odd := host.tasks.named().keys() ^ wanted:
