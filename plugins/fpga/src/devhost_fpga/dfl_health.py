@@ -64,7 +64,7 @@ PORT_DETAILS = ("errors/first_error", "errors/first_malformed_req")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What registers say: ``fault`` is why it cannot be used, ``warning`` what somebody should know."""
+    """What registers say: ``fault`` is why it cannot be used, ``warning`` what operators should know."""
 
     fault: str = ""
     warning: str = ""

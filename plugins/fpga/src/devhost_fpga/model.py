@@ -213,7 +213,7 @@ class Unit:
     lacks_driver: bool = False
     """No driver is bound to it; why it is unhealthy says which module to load."""
     warning: str = ""
-    """What somebody should know of it though it can be used: the log has it, each time that it changes."""
+    """What operators should know of it though it can be used: the log has it, each time that it changes."""
 
 
 class Family(Protocol):

@@ -48,7 +48,7 @@ class Engines:
 
     @contextmanager
     def alone(self, engine: str, patience: float) -> Iterator[None]:
-        """Nobody else programs through this engine meanwhile.
+        """No other thread or process programs through this engine meanwhile.
 
         Raises:
             AllocationError: somebody does, and did so for ``patience`` seconds; or a process that was killed
@@ -71,7 +71,7 @@ class Engines:
         self._engine(engine).held = held
 
     def loaded(self, engine: str, device: str) -> Loaded | None:
-        """What a device was last loaded with; ``None`` if nobody knows. For who is alone with it."""
+        """What a device was last loaded with; ``None`` if unknown. For a caller that has it exclusively."""
         return self._engine(engine).loaded.get(device)
 
     def forget(self, engine: str, device: str = "") -> None:
@@ -366,7 +366,7 @@ class Loader:
             device: the id of the device that the slot belongs to.
 
         Raises:
-            AllocationError: it is not loaded, or nobody knows.
+            AllocationError: it is not loaded, or that is unknown.
         """
         if slot.interface is Interface.FIRMWARE:
             self._load_named(device, slot, program, image, patience)

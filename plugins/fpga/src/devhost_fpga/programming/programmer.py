@@ -77,7 +77,7 @@ def check_holders(
         beside: other devices that the image concerns, whatever they claim.
 
     Raises:
-        AllocationError: somebody else does, or might.
+        AllocationError: another process does, or might.
     """
     if held is None:
         raise AllocationError("which containers use its FPGA is not yet known; it is programmed once it is")
