@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ RIGS = sorted(
     for pattern in ("tests/**/*.py", "plugins/*/tests/**/*.py", "examples/*/tests/**/*.py")
     for file in ROOT.glob(pattern)
 )
-TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in RIGS}
 TESTS = [file for file in RIGS if file.name.startswith("test_")]
 
 PRIVATE: dict[str, int] = {
@@ -24,7 +24,7 @@ PRIVATE: dict[str, int] = {
     "tests/host/test_host_last_good.py": 2,
     "tests/host/test_host_observers.py": 2,
     "tests/host/test_host_provisioning.py": 2,
-    "tests/unit/test_catalog.py": 1,
+    "tests/discovery/test_catalog.py": 1,
 }
 """Private attributes of objects of devhost that a file still reads. Only ever remove or lower."""
 
@@ -58,13 +58,19 @@ PATCHED: dict[str, int] = {
     "tests/host/test_host_reload.py": 3,
     "tests/kubelet/test_holders.py": 1,
     "tests/telemetry/test_status_kept.py": 1,
-    "tests/unit/test_catalog.py": 6,
+    "tests/discovery/test_catalog.py": 6,
 }
 """Modules and classes of devhost that a file still patches. Only ever remove or lower."""
 
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """What every module of tests contains; parsed once, and not where these tests only are collected."""
+    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in RIGS}
 
 
 def test_no_test_reads_a_private_attribute() -> None:
@@ -85,7 +91,7 @@ def test_every_test_asserts_something() -> None:
     silent = [
         f"{name(file)}:{function.lineno} {function.name}"
         for file in TESTS
-        for function in _functions(TREES[file])
+        for function in _functions(trees()[file])
         if function.name.startswith("test_") and not _asserts(function) and not _called(function) & asserting
     ]
     assert silent == []
@@ -93,7 +99,7 @@ def test_every_test_asserts_something() -> None:
 
 def _excess(find: Callable[[ast.Module], Iterator[str]], allowed: dict[str, int]) -> dict[str, list[str]]:
     """What ``find`` yields in each file, where it is more than allowed."""
-    found = {name(file): list(find(tree)) for file, tree in TREES.items()}
+    found = {name(file): list(find(tree)) for file, tree in trees().items()}
     return {path: places for path, places in found.items() if len(places) > allowed.get(path, 0)}
 
 
@@ -187,7 +193,7 @@ def _asserting() -> set[str]:
     ]
     helpers: dict[str, set[str]] = {}
     failing = {"raises", "warns", "fail", "check", "check_schema", "validate"}
-    for function in (each for tree in (*TREES.values(), *kit) for each in _functions(tree)):
+    for function in (each for tree in (*trees().values(), *kit) for each in _functions(tree)):
         helpers.setdefault(function.name, set()).update(_called(function))
         if _asserts(function):
             failing.add(function.name)

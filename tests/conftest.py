@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -55,7 +51,7 @@ def virtual() -> Virtual:
 
 @pytest.fixture
 def until() -> Until:
-    """Waits for a condition that no event tells of, at most 20 s."""
+    """Waits for a condition that no event tells of, at most a minute."""
 
     async def wait(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(60):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from discovery_scene import Scene, now
 from fake_clock import FakeClock
-from test_discovery_log import said
+from test_scanner_log import said
 
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, unhealthy
