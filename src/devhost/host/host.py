@@ -195,6 +195,7 @@ class Host:
         try:
             async with self.tasks.group:
                 self.tasks.spawn("kubelet", partial(self.kubelet.run, polled))
+                self.tasks.spawn("own sockets", self.self_check.run)
                 self.tasks.spawn("config copy", partial(self.last_good.run, self._changed))
                 self.reloader.watch()
                 self.observers.follow(self.configuration.catalog, self.publisher.everything)

@@ -129,7 +129,7 @@ class KubeletSocket:
         Args:
             blind: see :class:`.DirectoryWatch`.
         """
-        # no Reconciler: the watch already wakes, polls and backs off, and a look cannot fail
+        # no Reconciler: the watch waits, polls and retries, and a look at the directory cannot fail
         watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], self._poll, blind)
         async for _ in watch.changes():
             self.look()

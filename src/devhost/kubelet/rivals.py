@@ -11,14 +11,13 @@ ListAndWatch of another plugin is never called: many plugins lose health updates
 
 from __future__ import annotations
 
-import asyncio
 import math
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from devhost.discovery.reconciler import Reconciler
+from devhost.discovery.reconciler import LOOP_CLOCK, Clock, Reconciler
 
 from .api import KUBELET_SOCKET
 from .podresources import PodResources, Unanswered
@@ -49,16 +48,18 @@ class Rivals:
     Args:
         source: the kubelet's podresources service.
         directory: the kubelet's device-plugin directory.
+        clock: a fake one in tests.
     """
 
-    def __init__(self, source: PodResources, directory: Path) -> None:
+    def __init__(self, source: PodResources, directory: Path, clock: Clock = LOOP_CLOCK) -> None:
         self.listed: Mapping[str, frozenset[str]] | None = None
         """Healthy ids by resource in the newest answer; ``None`` where the kubelet does not answer."""
         self.asked = -math.inf
-        """When the newest question that has ended was asked, in seconds of the event loop's clock."""
+        """When the newest question that has ended was asked, in monotonic seconds."""
         self._source = source
         self._directory = directory
-        self._loop = Reconciler(self._ask, first=None, settle=LULL, gap=GAP)
+        self._clock = clock
+        self._loop = Reconciler(self._ask, first=None, settle=LULL, gap=GAP, clock=clock)
         self._subscribers: set[Callable[[], None]] = set()
         self._described: dict[tuple[str, int, int], str] = {}
 
@@ -74,14 +75,14 @@ class Rivals:
     def directory_changed(self) -> None:
         """A plugin came or left, or sent a list."""
         if self._subscribers:
-            self.ask(self.asked + NEWS - asyncio.get_running_loop().time())
+            self.ask(self.asked + NEWS - self._clock.time())
 
     async def run(self) -> None:
         """Asks whenever it is due; never ends by itself."""
         await self._loop.run()
 
     async def _ask(self) -> None:
-        began = asyncio.get_running_loop().time()
+        began = self._clock.time()
         try:
             self.listed = await self._source.allocatable()
         except Unanswered:
@@ -124,16 +125,20 @@ class Rivals:
 
 
 class Answers:
-    """What the kubelet's answers since a registration say of it; each conclusion takes more than one."""
+    """What the kubelet's answers show about a registration; each conclusion takes more than one.
 
-    def __init__(self, resource: Resource, rivals: Rivals) -> None:
+    Args:
+        since: monotonic seconds of the registration; answers to earlier questions do not count.
+    """
+
+    def __init__(self, resource: Resource, rivals: Rivals, since: float) -> None:
         self.foreign = False
         """Whether the kubelet has healthy devices of the resource that are not in its list."""
         self.dropped = False
         """Whether it had the devices of the list, and now has none, though the list has healthy ones."""
         self._resource = resource
         self._rivals = rivals
-        self._applied = asyncio.get_running_loop().time()
+        self._applied = since
         self._strange: frozenset[str] = frozenset()
         self._known = False
         self._missing = 0
