@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import pytest
 
-from devhost.allocation import allocations
 from devhost.backend import Device
 
 NET = "example.com/net"
@@ -19,10 +18,8 @@ def told(device):
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch):
+def _impatient(impatient):
     """A kubelet that is asked more often shows sooner that a pod is gone."""
-    for name, seconds in (("APART", 0.2), ("RELAXED", 0.4), ("MISSED", 0.4)):
-        monkeypatch.setattr(allocations, name, seconds)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -108,15 +109,15 @@ async def test_a_directory_that_lets_nobody_make_a_socket_is_told_until_it_does(
     def closed(self, address):
         raise RuntimeError("Failed to bind to address")
 
+    def read_only(self, address):
+        raise OSError(errno.EROFS, "Read-only file system")
+
     rig.write(LINE)
     async with rig.running() as host:
         await served(kubelet)
         with monkeypatch.context() as patched:
             patched.setattr(type(grpc.aio.server()), "add_insecure_port", closed)
-            patched.setattr(
-                "devhost.kubelet.server._obstacle",
-                lambda path: OSError(errno.EROFS, "Read-only file system"),
-            )
+            patched.setattr(socket.socket, "bind", read_only)
             kubelet.kill_stream(TOY)
             said = (
                 f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (devhost must be able to"

@@ -98,7 +98,7 @@ class Host:
         settings = self.configuration.settings
 
         # what exists, and who holds it
-        self.allocations = Allocations(time.monotonic, self.replan)
+        self.allocations = Allocations(time.monotonic, self.replan, timing.allocation)
         self.backends = BackendManager(
             root, self.tasks, metrics, self.replan, changed, self.allocations.claims_in_use, timing.discovery
         )
@@ -129,11 +129,11 @@ class Host:
         self.node_labels = NodeLabels(
             settings.label_directory,
             settings.write_labels,
-            lambda: self.scanners,
-            lambda: self.plan,
+            self.scanners,
             changed,
             tag,
             metrics,
+            timing=timing,
         )
         self.allocations.subscribe(self._released)
 
@@ -148,7 +148,7 @@ class Host:
             self.publisher,
             metrics,
             changed,
-            timing.kubelet,
+            timing,
         )
         self.replanner = Replanner(
             self.configuration,
@@ -176,7 +176,7 @@ class Host:
             metrics=metrics,
             changed=changed,
             reloading=reloading,
-            deadline=timing.reload,
+            timing=timing,
         )
 
     async def run(self) -> None:

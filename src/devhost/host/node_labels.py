@@ -29,21 +29,14 @@ from devhost.planning.plan import Plan
 from devhost.telemetry.log import get
 from devhost.telemetry.metrics import Metrics
 
+from .timing import NODE, Timing
+
 log = get(__name__)
 
 HINT = (
     "labels.directory must be a directory that devhost may write to; "
     "labels: {write: false} where no program reads it"
 )
-
-SETTLE = 1.0
-"""Seconds between a change and what is made of it: several devices often change at once."""
-
-PENDING = 2.0
-"""Seconds between checks whether a backend has listed its devices."""
-
-RESYNC = 60.0
-"""Seconds after which everything is done again: another program may have removed a file."""
 
 MAX_PART = 63
 """Characters that a label's value, and its name behind the slash, may have."""
@@ -160,12 +153,10 @@ class NodeLabels:
         directory: where the files go.
         write: whether any are wanted; without, only those written before are removed.
         scanners: the backends that run, by name.
-        plan: the present one.
         changed: called when :attr:`files` has changed.
         tag: see :func:`devhost.allocation.owned_files.owner`.
         metrics: counts what was written.
-        settle: seconds between a change and what is made of it.
-        pending: seconds between checks whether a backend has listed its devices.
+        timing: how soon labels follow a change, and how often they are checked.
         backoff: delays after a failure.
         clock: monotonic time.
     """
@@ -174,21 +165,19 @@ class NodeLabels:
         self,
         directory: Path,
         write: bool,
-        scanners: Callable[[], Mapping[str, Scanner]],
-        plan: Callable[[], Plan],
+        scanners: Mapping[str, Scanner],
         changed: Callable[[], None] = lambda: None,
         tag: str = "",
         metrics: Metrics | None = None,
         *,
-        settle: float | None = None,
-        pending: float | None = None,
+        timing: Timing = NODE,
         backoff: Backoff | None = None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.files: dict[str, LabelFile] = {}
         """By backend; only of those that have labels, and while files are wanted."""
         self._scanners = scanners
-        self._plan = plan
+        self._plan = Plan()
         self._changed = changed
         self._metrics = metrics or Metrics()
         self._wanted: frozenset[str] = frozenset()
@@ -196,7 +185,7 @@ class NodeLabels:
         self._place = self._files.of(directory)
         self._write = write
         self._clock = clock
-        self._pending = PENDING if pending is None else pending
+        self._timing = timing
         self._resync_at = 0.0
         self._written: dict[str, _Basis] = {}
         self._missing: dict[str, Incident] = {}
@@ -206,7 +195,7 @@ class NodeLabels:
         self._loop = Reconciler(
             self.refresh,
             backoff=backoff or Backoff(2.0, 60.0),
-            settle=SETTLE if settle is None else settle,
+            settle=timing.labels_settle,
             clock=clock,
         )
 
@@ -218,8 +207,13 @@ class NodeLabels:
         self._written.clear()
         self.wake()
 
+    def offer(self, plan: Plan) -> None:
+        """Devices, or the resources that have them, may have changed."""
+        self._plan = plan
+        self.wake()
+
     def wake(self) -> None:
-        """Devices, or what is offered of them, may have changed."""
+        """Has all files brought up to date soon."""
         self._loop.wake()
 
     async def run(self) -> None:
@@ -233,12 +227,10 @@ class NodeLabels:
             Retry: a file could not be written or removed, which has been reported.
         """
         if (now := self._clock.time()) >= self._resync_at:
-            self._resync_at = now + RESYNC
+            self._resync_at = now + self._timing.labels_resync
             self._written.clear()
         named = {
-            name: scanner
-            for name, scanner in self._scanners().items()
-            if self._write and scanner.runner.labels
+            name: scanner for name, scanner in self._scanners.items() if self._write and scanner.runner.labels
         }
         for name in self._wanted - named.keys():
             self._metrics.labels_unwanted(name)
@@ -251,7 +243,7 @@ class NodeLabels:
             self._missing.pop(name, None)
             self._changed()
         succeeded = await self._sweep(frozenset(named))
-        offered = _offered(self._plan()) if named else {}  # it counts every device
+        offered = _offered(self._plan) if named else {}  # it counts every device
         settled = True
         for name, scanner in named.items():
             if scanner.condition.last_scan is None:
@@ -260,7 +252,7 @@ class NodeLabels:
                 succeeded &= await self._label(name, scanner, offered.get(name, {}))
         if not succeeded:
             raise Retry
-        return RESYNC if settled else self._pending
+        return self._timing.labels_resync if settled else self._timing.labels_pending
 
     def close(self) -> None:
         """Lets the thread end; waits for nothing, and removes nothing."""

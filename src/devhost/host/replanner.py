@@ -108,7 +108,7 @@ class Replanner:
         self._publisher.held()
         self._orphans.report()
         self._publisher.backends((name, backend.condition) for name, backend in backends.items())
-        self._labels.wake()
+        self._labels.offer(self.plan)
         self._schedule()
         self._changed()
 

@@ -24,7 +24,6 @@ from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.timing import Timing
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, PlannedResource, units
 from devhost.planning.settings import ResourceSettings
@@ -33,6 +32,7 @@ from devhost.telemetry.metrics import Metrics
 from .device_log import DeviceLog
 from .publisher import EventPublisher
 from .recent_removals import RecentRemovals
+from .timing import Timing
 
 GONE = "the device is gone"
 """Why a device is listed no more that its backend does not find."""
@@ -93,10 +93,16 @@ class ResourceService:
             allocations,
             planned.entry.backend,
             self._allocated,
+            parts.timing.allocation,
         )
         backend = ResourceBackend(planned.name, scanner, planned.entry)
         self._injection = make_injection(
-            planned.entry.inject, backend, self.inventory, parts.cdi_files, self._publish
+            planned.entry.inject,
+            backend,
+            self.inventory,
+            parts.cdi_files,
+            self._publish,
+            parts.timing.allocation,
         )
         self.allocator = Allocator(
             self.inventory,
@@ -106,6 +112,7 @@ class ResourceService:
             parts.device_info,
             parts.preferred,
             parts.pod_resources,
+            parts.timing.allocation,
         )
         self._offers: Sequence[Offer] = ()
         self._refused: Mapping[str, Reason] = NONE_REFUSED
@@ -120,7 +127,7 @@ class ResourceService:
             parts.metrics,
             parts.changed,
             take_over=planned.entry.take_over,
-            timing=parts.timing,
+            timing=parts.timing.kubelet,
         )
         parts.metrics.resource_added(self.name, planned.entry.backend, self.allocator.prepares)
 
