@@ -14,6 +14,7 @@ import pluggy
 import pytest
 
 from devhost import config
+from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.base import Hooks
 from devhost.backend.files import fingerprint
@@ -21,6 +22,7 @@ from devhost.config.loader import Loaded
 from devhost.discovery.catalog import GROUP, Catalog, Installed, InstalledObserver
 from devhost.host.host import Host
 from devhost.host.timing import Timing
+from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.testing.kubelet import KubeletSimulator
 
 sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
@@ -83,6 +85,27 @@ def observer(plugin: object, name: str) -> InstalledObserver:
     return InstalledObserver(name, "tests", "1", hooks, plugin, registry.hook)
 
 
+FAST = Timing(
+    allocation=AllocationTiming(
+        grace=0.5,
+        release_gap=0.1,
+        list_allocated=0.05,
+        list_held=0.75,
+        list_vanished=0.25,
+        list_forgotten=0.1,
+    ),
+    kubelet=KubeletTiming(
+        ask=0.1,
+        rivals_gap=0.05,
+        rivals_changed=0.1,
+        question_gap=0.05,
+        question_first=0.1,
+        list_interval=0.05,
+    ),
+)
+"""A node's timing, but the kubelet is asked more often, and believed sooner."""
+
+
 class Rig:
     """The parts of one test: the file, the scripts by backend name, the kubelet's directory, the host."""
 
@@ -95,7 +118,7 @@ class Rig:
         self.classes = {name: scripted(name, script) for name, script in self.scripts.items()}
         self.host: Host
         self.observers: tuple[InstalledObserver, ...] = ()
-        self.timing = Timing()
+        self.timing = FAST
 
     def observe(self, *plugins: object) -> None:
         """Makes these objects with hooks the observers of the host, from its next load on."""
@@ -163,15 +186,6 @@ async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[Kub
     yield simulator
     if simulator.running:
         await simulator.stop()
-
-
-@pytest.fixture
-def impatient(rig: Rig) -> None:
-    """Asks who holds what twenty times as often as on a node, and believes a release twenty times as soon."""
-    rig.hurry_allocation(
-        release_gap=0.1, list_allocated=0.05, list_held=0.75, list_vanished=0.25, list_forgotten=0.1
-    )
-    rig.hurry(question_gap=0.05, question_first=0.1)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ async def cancelled(host: Host, task: asyncio.Task[None]) -> None:
 
 def started(rig) -> tuple[Host, asyncio.Task[None]]:
     rig.write("name: example.com/toy, backend: toy")
-    host = rig.host = Host(rig.config, rig.load(), rig.load, rig.kubelet_dir)
+    host = rig.host = Host(rig.config, rig.load(), rig.load, rig.kubelet_dir, timing=rig.timing)
     return host, asyncio.create_task(host.run())
 
 

@@ -17,11 +17,6 @@ def told(device):
     return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": device}}
 
 
-@pytest.fixture(autouse=True)
-def _impatient(impatient):
-    """A kubelet that is asked more often shows sooner that a pod is gone."""
-
-
 @pytest.fixture
 def files(rig, tmp_path):
     """What is in the directory, by name; hidden files aside."""

@@ -33,9 +33,6 @@ LINE = f"name: {TOY}, backend: toy"
 PAGE = Path(__file__).parents[2] / "docs" / "observers.md"
 
 
-pytestmark = pytest.mark.usefixtures("impatient")
-
-
 @dataclass
 class Ear:
     """An observer with every hook."""

@@ -97,7 +97,7 @@ async def test_hardware_is_provided_although_no_resource_has_devices_of_that_bac
         assert shown(host) is not None
 
 
-async def test_what_waits_for_a_pod_is_tried_again_as_soon_as_the_pod_is_gone(rig, kubelet, impatient):
+async def test_what_waits_for_a_pod_is_tried_again_as_soon_as_the_pod_is_gone(rig, kubelet):
     woken = []
     make_provide(rig, [])
     write(rig, 2)

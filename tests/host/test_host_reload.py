@@ -209,7 +209,7 @@ async def test_requests_to_read_again_before_the_host_runs_lead_to_one_reading(r
         reads.append(1)
         return rig.load()
 
-    host = Host(rig.config, rig.load(), read, rig.kubelet_dir)
+    host = Host(rig.config, rig.load(), read, rig.kubelet_dir, timing=rig.timing)
     host.reload()
     host.reload()
     running = asyncio.create_task(host.run())

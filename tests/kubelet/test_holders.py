@@ -16,7 +16,7 @@ from devhost.allocation.inventory import Inventory
 from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend.model import Holder
 from devhost.kubelet.podresources import PodResources, Unanswered
-from devhost.kubelet.podresources_poller import BELIEVED, PodResourcesPoller
+from devhost.kubelet.podresources_poller import FAILURES, PodResourcesPoller
 from devhost.kubelet.timing import Timing
 
 TOY = "example.com/toy"
@@ -93,7 +93,7 @@ async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:
             await until(lambda asked=asked: source.asked > asked)
         assert not holders.condition.reason
     assert said(caplog) == ["INFO"]
-    assert BELIEVED > 1
+    assert FAILURES > 1
 
 
 async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes() -> None:

@@ -110,7 +110,7 @@ class Host:
         self.pod_resources = PodResourcesPoller(
             source, self.allocations, self._allocations_changed, timing=timing.kubelet
         )
-        self.rivals = Rivals(source, kubelet_dir)
+        self.rivals = Rivals(source, kubelet_dir, timing=timing.kubelet)
 
         # what is served, and what others learn of it
         self.services = Services(self.tasks, self._retired)

@@ -4,14 +4,12 @@ The rules, each from a failure seen in the field (``docs/architecture.md`` expla
 
 * serve before Register: a kubelet since 1.25 dials back and asks for options inside the call;
 * a fresh server on a fresh path for each registration, and never two at once for one resource;
-* a list stream that ended without our doing means "not registered any longer": the kubelet never
-  dials again by itself;
-* another devhost that registered the same resource later and then left took our registration along:
-  up to 1.36 the kubelet disconnects by name, and our own stream stays open as if nothing had happened;
-* the plugin that registered last has the resource: an older one reports that, sends no more lists and waits;
-* a resource that another plugin served before devhost is not taken from it, unless the entry says so;
-* another kubelet.sock (device, inode, change time) means another kubelet; an event about the one we
-  registered with means nothing.
+* a list stream that the kubelet ended means "no longer registered": the kubelet never dials again;
+* when another devhost registers the same resource and then exits, this registration is lost too: up to 1.36
+  the kubelet disconnects by name, and the stream of this process stays open;
+* the plugin that registered last has the resource: an older one reports that, stops sending lists and waits;
+* a resource that another plugin served before devhost is not taken from it, unless its entry has ``takeOver``;
+* a kubelet.sock with a different device, inode or change time is a new kubelet; other events do not matter.
 """
 
 from __future__ import annotations
@@ -48,13 +46,13 @@ from .timing import NODE, Timing
 log = get(__name__)
 
 AT_ONCE = 3
-"""How often a registration that was lost because another instance left is made again without back-off, until
-one has held for :attr:`Timing.steady`: two instances that keep disturbing each other must slow down."""
+"""How often a registration that was lost because another instance exited is made again without back-off,
+until one has held for :attr:`Timing.steady`: two instances that keep restarting must slow down."""
 
 
 _NO_CONNECTION = "failed to connect"
 _CUT_OFF = ("Socket closed", "recvmsg:", "sendmsg:")
-"""How gRPC's own messages begin if no connection was made, or if it was cut; a kubelet's begin otherwise."""
+"""How gRPC's own messages begin if no connection was made, or if it was cut."""
 
 
 class State(StrEnum):
@@ -65,9 +63,9 @@ class State(StrEnum):
     REGISTERING = "registering"
     REGISTERED = "registered"
     DISPLACED = "displaced"
-    """Another plugin registered the resource later: the kubelet asks that one."""
+    """Another plugin registered the resource later: the kubelet uses that one."""
     LOST = "lost"
-    """The kubelet refused or dropped us; the next try is under way."""
+    """The kubelet refused or dropped the registration; it is tried again."""
     DRAINING = "draining"
 
 
@@ -75,7 +73,7 @@ class State(StrEnum):
 class Condition:
     """The state of one resource's registration; ``last`` and ``since`` are wall-clock seconds.
 
-    ``error`` is why it is not registered, since ``since``; empty if nothing went wrong.
+    ``error`` is why it has not been registered since ``since``; empty if there was no error.
     """
 
     state: State = State.WAITING
@@ -191,7 +189,7 @@ class Registration:
         self._ours = False
         """Whether this process may register the resource: no other plugin serves it, or it was taken over."""
         self._displacer = ""
-        """The plugin that has the resource instead, as a message; empty where none is known."""
+        """The message about the plugin that has the resource instead; empty if none is known."""
         self._rival_at: Identity | None = None
         self._wanted_back = False
         self._uncontested = False
@@ -199,18 +197,18 @@ class Registration:
 
     @property
     def streams(self) -> int:
-        """List streams the kubelet holds open now; readiness wants at least one."""
+        """Open list streams; readiness needs at least one."""
         return self.server.streams if self.server else 0
 
     @property
     def serving(self) -> Path | None:
-        """The socket on which the kubelet knows it; ``None`` while it is not registered."""
+        """The socket that is registered; ``None`` while none is."""
         registered = self.condition.state in (State.REGISTERED, State.DISPLACED)
         return self.server.path if self.server and registered else None
 
     @property
     def yields(self) -> bool:
-        """Whether another plugin has the resource, so that this one rightly has no list stream."""
+        """Whether another plugin has the resource, so that a missing list stream is no fault."""
         return bool(self._displacer) and self._kubelet.identity is not None
 
     def follow(self, take_over: bool) -> None:
@@ -232,12 +230,12 @@ class Registration:
                 end()
 
     def stop(self) -> None:
-        """Ends the streams and leaves, keeping the kubelet's count: this process will be back."""
+        """Ends the streams without an empty list, so that the kubelet keeps the number of devices."""
         self._stopping = True
         self._loop.stop()
 
     async def drain(self) -> None:
-        """Sends the kubelet an empty list, then leaves: the resource itself goes away."""
+        """Sends the kubelet an empty list, then stops: the resource leaves the configuration."""
         self._set(State.DRAINING)
         self._resource.inventory.clear()
         if self.server is not None:
@@ -277,8 +275,8 @@ class Registration:
     def _until_retry(self) -> float | None:
         """Seconds until the back-off ends; ``None`` if there is none or it is over.
 
-        A different kubelet ends it. So does the end of another instance: the kubelet dropped this
-        registration with that instance's, whichever of the two came first.
+        A different kubelet ends it. So does the end of another instance: the kubelet dropped both
+        registrations together.
         """
         if self._pause is None:
             return None
@@ -334,9 +332,9 @@ class Registration:
     def _until_free(self, contest: _Contest) -> float | None:
         """Seconds until another look; ``None`` once this process may register the resource.
 
-        The plugin that had it when this process began, or took it from this process, keeps it until it is
-        gone. After a restart of the kubelet it may register first. An older devhost is no such plugin: this
-        process succeeds it.
+        A plugin that had the resource when this process started, or that took it over, keeps it until it has
+        exited. After a restart of the kubelet it may register first. An older devhost is no such plugin: this
+        process replaces it.
         """
         now = self._clock.time()
         if now < contest.again and not self._wanted_back:
@@ -371,9 +369,9 @@ class Registration:
         self._ours, self._displacer, self._wanted_back = True, "", False
 
     def _rival_now(self, contest: _Contest) -> tuple[str, bool] | None:
-        """Which other plugin has the resource; empty if none. ``None`` while the kubelet is asked.
+        """The message about another plugin that has the resource, or an empty text; ``None`` while asking.
 
-        Second, whether that is known: it is not if the kubelet does not answer and no socket shows it.
+        The second value is whether that is known: the kubelet may not answer, and no socket may show it.
         """
         if live := self._instances.live():
             contest.asked = None
@@ -389,12 +387,12 @@ class Registration:
             return "", False
         if not listed.get(self._resource.name):
             return "", True
-        self._kubelet.look()  # a devhost may have come in between
+        self._kubelet.look()  # a devhost may have started in the meantime
         if live := self._instances.live():
             return (self._instances.displaced_by(live[0]) if self._displacer else ""), True
         others = self._rivals.named()
         if not others and self._instances.stem in self._kubelet.left_behind:
-            return "", True  # a kubelet that missed the end of a killed devhost lists its devices for good
+            return "", True  # a kubelet that missed the end of a killed devhost lists its devices forever
         where = f": {others}" if others else ""
         return (
             f"another device plugin serves it on this node{where}; remove that plugin, or set takeOver: true",
@@ -461,7 +459,7 @@ class Registration:
         """Seconds until the registration is looked at again, while it holds.
 
         Raises:
-            DevhostError: it does not hold any longer, and why.
+            DevhostError: the registration no longer holds, and why.
         """
         now = self._clock.time()
         server, answers, instances = served.server, served.answers, self._instances
@@ -469,14 +467,14 @@ class Registration:
         left_again = instances.gone(frozenset(instances.newer))
         instances.newer -= left_again
         if left_again and not instances.newer:
-            # A kubelet up to 1.36 disconnects by name: with them it has dropped us, and reports nothing.
+            # A kubelet up to 1.36 disconnects by name: it has dropped this registration too.
             self._claim()
             raise DevhostError(f"another plugin registered this resource, then exited ({min(left_again)})")
         instances.sort(settled=now - served.since > self._timing.race)
         if self._displacer and self._wanted_back:
             log.info("taking the resource over", resource=self._resource.name, reason=self._displacer)
             self._claim()
-            raise DevhostError("it is taken back: its entry says takeOver: true now")
+            raise DevhostError("it is taken back: its entry now has takeOver: true")
         if server.lost:
             raise DevhostError("the kubelet closed the list stream")
         if gone(server.path):
@@ -484,7 +482,7 @@ class Registration:
         if self._kubelet.identity not in (served.identity, None):
             raise DevhostError("there is a new kubelet")
         if not server.opened and now >= served.open_by:
-            raise DevhostError("the kubelet registered it but opened no list stream")
+            raise DevhostError("the kubelet accepted the registration but opened no list stream")
         if answers.pending() and not instances.live():
             answers.apply()
         if instances.newer:
@@ -494,11 +492,11 @@ class Registration:
         elif self._displacer:
             if dead(served.taker) if served.taker else not answers.foreign:
                 self._claim()
-                raise DevhostError("the plugin that had taken it over is gone")
+                raise DevhostError("the plugin that had taken it over has exited")
         elif answers.foreign:
             self._foreign(served)
         elif answers.dropped:
-            raise DevhostError("the kubelet dropped it without closing the list stream")
+            raise DevhostError("the kubelet dropped the registration without closing the list stream")
         if answers.doubtful or (self._displacer and not instances.newer):
             self._rivals.ask(self._timing.ask * (1 + random.random() / 2))
         if not server.opened:
@@ -506,7 +504,7 @@ class Registration:
         return self._timing.poll if instances.newer else math.inf
 
     def _foreign(self, served: _Served) -> None:
-        """The kubelet has devices of another plugin, which registered before this process or after it."""
+        """Handles devices of another plugin, which registered before this process or after it."""
         taker, born = self._rivals.newest(), self._instances.born
         served.taker = taker
         if served.uncontested or (taker and born(taker.name) > born(served.server.path.name)):
@@ -514,19 +512,19 @@ class Registration:
             text = f"another device plugin registered it after devhost{where}; "
             self._displaced(served, f"{text}remove that plugin, or this resource")
         else:
-            # the plugin that had it before still sends lists, and each replaces ours
+            # the plugin that had it before still sends lists, which replace those of this process
             served.answers.foreign = False
             served.server.resend()
 
     def _displaced(self, served: _Served, displacer: str) -> None:
-        """The kubelet asks another plugin from now on; both lists would count, so this side sends no more."""
+        """The kubelet uses another plugin from now on. It would take both lists, so this process sends none."""
         served.server.hold()
         self._ours, self._displacer, self._rival_at = False, displacer, served.identity
         self._report_error(displacer, taken=True)
         self._set(State.DISPLACED)
 
     def _server_changed(self) -> None:
-        if not self._over:  # else the name may be another's by now
+        if not self._over:  # else another service may have the name
             self._metrics.streams(self._resource.name, self.streams)
         self._loop.wake()
         self._changed()
@@ -538,7 +536,7 @@ class Registration:
         self._set(State.LOST)
 
     def _report_error(self, message: str, *, taken: bool = False) -> None:
-        """Reports why it is not registered, or why that has no effect."""
+        """Reports why it is not registered, or why the registration has no effect."""
         if self._stopping:
             return
         if not self._loss:
@@ -565,7 +563,7 @@ class Registration:
         return f"the kubelet has not answered Register within {within:g} s"
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
-        """Why Register failed, as one line with the kubelet's own words."""
+        """Why Register failed, as one line with the kubelet's own message."""
         code, details = error.code(), " ".join((error.details() or "").split())
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._unanswered()
@@ -574,7 +572,7 @@ class Registration:
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):
             return f"no process answers on the kubelet's socket: {details.rpartition(': ')[2]}"
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_CUT_OFF):
-            return f"the kubelet went away during Register: {details}"
+            return f"the kubelet disconnected during Register: {details}"
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return f"the kubelet does not know Register of v1beta1: {details}"
+            return f"the kubelet does not serve Register of v1beta1: {details}"
         return f"the kubelet did not register it: {details or f'it gave no reason ({code.name})'}"

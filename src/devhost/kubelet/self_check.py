@@ -1,7 +1,7 @@
-"""Whether devhost's own plugin sockets answer, asked as a kubelet would ask them.
+"""Checks that devhost's own plugin sockets answer, by calling them as a kubelet would.
 
-A kubelet that has its connection does not notice when no other could be opened: because another process owns
-the socket's file, or because no connection is accepted. So a liveness probe calls
+A kubelet that is connected does not notice that no further connection can be made: because another process
+owns the socket's file, or because no connection is accepted. So a liveness probe calls
 GetDevicePluginOptions, which changes nothing and opens no list stream, through the sockets themselves.
 """
 
@@ -30,7 +30,7 @@ from .timing import NODE, Timing
 log = get(__name__)
 
 MOST = 32
-"""Sockets that are asked at one time; if there are more, the others are asked next time."""
+"""Most sockets that are asked at a time; if there are more, the others are asked next time."""
 
 
 Ask = Callable[[Path, float], Awaitable[str]]
@@ -39,7 +39,7 @@ Ask = Callable[[Path, float], Awaitable[str]]
 class SelfCheck:
     """Asks the sockets on which resources are served now.
 
-    A pass asks them. A caller of :meth:`answer` causes one, and so does time while a socket does not answer.
+    Each pass asks them. A caller of :meth:`answer` causes a pass; while a socket is silent, so does time.
 
     Args:
         serving: the sockets by resource, of those that are registered.
@@ -57,7 +57,7 @@ class SelfCheck:
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.failure = ""
-        """Which sockets did not answer when they were last asked, and what came instead; empty if all did."""
+        """Which sockets did not answer when last asked, and why; empty if all did."""
         self.since = 0.0
         """Wall-clock seconds at which that began."""
         self._serving = serving
@@ -77,13 +77,13 @@ class SelfCheck:
         )
 
     async def run(self) -> None:
-        """Asks the sockets whenever it is due; never ends by itself."""
+        """Asks the sockets whenever it is due, until cancelled."""
         await self._loop.run()
 
     async def answer(self) -> tuple[bool, str]:
-        """Whether all that were asked have answered; else which have not, and what came instead.
+        """Whether all sockets that were asked have answered; if not, which have not, and why.
 
-        All callers meanwhile get the same verdict. Waits for :meth:`run`.
+        Callers at the same time share one verdict. It needs :meth:`run`.
         """
         if self._clock.time() >= self._until:
             if self._checked is None:
@@ -128,7 +128,7 @@ class SelfCheck:
             self._changed()
 
     def _turn(self, serving: Mapping[str, Path]) -> dict[str, Path]:
-        """Those whose turn it is: all that were silent last time, and the next ones by name."""
+        """The sockets to ask now: all that did not answer last time, and the next ones by name."""
         names = sorted(serving)
         if len(names) > MOST:
             again = [name for name in names if name in self._silent][:MOST]
@@ -155,9 +155,9 @@ async def ask_options(path: Path, deadline: float) -> str:
 
 
 def _refused(path: Path) -> str:
-    """Why a socket takes no connection; empty where this process listens and all its connections are in use.
+    """Why a socket accepts no connection; empty if this process listens and all its connections are in use.
 
-    gRPC then closes each new connection at once. The kubelet has its own connection, and nothing hangs.
+    gRPC then closes each new connection at once. The kubelet keeps its connection, and nothing hangs.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
