@@ -50,10 +50,10 @@ def features(rig, tmp_path):
     rig.write = with_labels
 
     def lines(backend="toy"):
-        file = next(directory.glob(f"devhost*_{backend}"), None)
-        if file is None:
-            return None
-        return [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        for file in directory.glob(f"devhost*_{backend}"):
+            with suppress(FileNotFoundError):  # it has just been removed
+                return [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        return None
 
     return lines
 

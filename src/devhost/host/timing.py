@@ -17,8 +17,8 @@ class Timing:
     first_plan: float = 2.0
     """The first plan waits so long for backends and for the kubelet's list of who holds what.
 
-    Without them it could give a device to one resource and take it back a moment later, or give to one
-    resource what a container holds through another."""
+    Without them it could give a device to a resource and take it back a moment later, or give away a device
+    that a container holds through another resource."""
 
     reload: float = 30.0
     """Deadline for reading the configuration; importing drop-ins is part of it."""
@@ -39,13 +39,13 @@ class Timing:
     """After which every file with labels is checked: another program may have removed one."""
 
     leave: float = 4.0
-    """For leaving the kubelet in good order; then the process ends anyway."""
+    """For stopping in good order; then the process ends anyway."""
 
     flush: float = 1.0
-    """For observers, meanwhile, to receive what is still queued for them."""
+    """For observers to receive queued events while the host stops."""
 
     allocation: AllocationTiming = field(default_factory=AllocationTiming)
-    """Of Allocate, and of what is concluded from the kubelet's lists."""
+    """Of Allocate, and of the conclusions from the kubelet's lists."""
 
     discovery: DiscoveryTiming = field(default_factory=DiscoveryTiming)
     """Of scans, probes and observers."""

@@ -4,11 +4,12 @@ The rules, each from a failure seen in the field (``docs/architecture.md`` expla
 
 * serve before Register: a kubelet since 1.25 dials back and asks for options inside the call;
 * a fresh server on a fresh path for each registration, and never two at once for one resource;
-* a list stream that the kubelet ended means "no longer registered": the kubelet never dials again;
+* a list stream that the kubelet ended means "no longer registered": no kubelet dials again;
 * when another devhost registers the same resource and then exits, this registration is lost too: up to 1.36
   the kubelet disconnects by name, and the stream of this process stays open;
 * the plugin that registered last has the resource: an older one reports that, stops sending lists and waits;
-* a resource that another plugin served before devhost is not taken from it, unless its entry has ``takeOver``;
+* a resource that another plugin served before devhost is not taken from it, unless its entry has
+``takeOver``;
 * a kubelet.sock with a different device, inode or change time is a new kubelet; other events do not matter.
 """
 
@@ -517,7 +518,7 @@ class Registration:
             served.server.resend()
 
     def _displaced(self, served: _Served, displacer: str) -> None:
-        """The kubelet uses another plugin from now on. It would take both lists, so this process sends none."""
+        """The kubelet uses another plugin now. It would take both lists, so this process stops sending."""
         served.server.hold()
         self._ours, self._displacer, self._rival_at = False, displacer, served.identity
         self._report_error(displacer, taken=True)
