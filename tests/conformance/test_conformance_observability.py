@@ -49,14 +49,14 @@ async def test_metrics_and_readiness_follow_registrations_streams_lists_and_allo
 
 
 @pytest.mark.field_failure("F23")
-def test_a_directory_we_may_not_write_to_is_refused_with_the_mend(tmp_path, monkeypatch):
+def test_a_directory_without_write_permission_is_refused_with_the_fix(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(EnvironmentFailure, match="run devhost as root"):
         check_directory(tmp_path)
 
 
 @pytest.mark.field_failure("F25")
-def test_devhost_starts_processes_in_one_place_that_forks_no_threads_or_locks():
+def test_processes_are_started_in_one_module_only():
     """gRPC's threads and locks do not survive a fork; subprocess executes a program right after it."""
     found = []
     for file in Path(devhost.__file__).parent.rglob("*.py"):

@@ -118,9 +118,7 @@ async def serves_on(kubelet) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_bytes_that_are_no_request_are_one_log_line_and_an_error_with_a_sentence(
-    rig, kubelet, caplog, method
-):
+async def test_undecodable_requests_are_logged_once_and_refused_with_a_reason(rig, kubelet, caplog, method):
     """gRPC for Python logs a traceback for each of them and answers INTERNAL."""
     rig.write(TOY_LINE)
     with caplog.at_level(logging.INFO):
@@ -141,7 +139,7 @@ async def test_bytes_that_are_no_request_are_one_log_line_and_an_error_with_a_se
     [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"\x16\x03\x01" * 100, PREFACE + b"\xff" * 400],
     ids=["http1", "zeros", "tls", "frames"],
 )
-async def test_bytes_that_are_not_http_2_end_their_connection_and_log_nothing(
+async def test_bytes_that_are_not_http_2_close_the_connection_and_log_nothing(
     rig, kubelet, caplog, capfd, says
 ):
     rig.write(TOY_LINE)
@@ -158,7 +156,7 @@ async def test_bytes_that_are_not_http_2_end_their_connection_and_log_nothing(
     assert "Traceback" not in capfd.readouterr().err
 
 
-async def test_a_thousand_connections_cost_descriptors_for_sixteen_and_leave_the_kubelet_alone(rig, kubelet):
+async def test_a_thousand_connections_use_descriptors_for_sixteen_and_do_not_affect_the_kubelet(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
@@ -175,7 +173,7 @@ async def test_a_thousand_connections_cost_descriptors_for_sixteen_and_leave_the
 
 
 @pytest.mark.parametrize("says", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
-async def test_a_silent_connection_is_closed_and_makes_room_and_the_kubelets_is_not(rig, kubelet, dial, says):
+async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, dial, says):
     rig.hurry(handshake=0.5, idle=0.5)
     rig.write(TOY_LINE)
     async with rig.running() as host:
@@ -190,9 +188,7 @@ async def test_a_silent_connection_is_closed_and_makes_room_and_the_kubelets_is_
         await serves_on(kubelet)  # though it has been silent for longer, with its stream open
 
 
-async def test_calls_without_end_on_one_connection_are_bounded_and_leave_the_kubelet_alone(
-    rig, kubelet, dial
-):
+async def test_endless_calls_on_one_connection_are_bounded_and_do_not_affect_the_kubelet(rig, kubelet, dial):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)

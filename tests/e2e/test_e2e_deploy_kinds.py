@@ -52,7 +52,7 @@ def release(cluster: Cluster, shipment: Shipped, zram: Zram, request: Any) -> It
         yield release
 
 
-def test_pods_get_devices_of_every_kind_that_the_machine_has(cluster, release, zram, pods):
+def test_pods_get_devices_of_every_kind_on_the_machine(cluster, release, zram, pods):
     """A pod for each kind, all at the same time, and others with disks and with all that a group can give."""
     for _ in range(2):
         zram.plug()

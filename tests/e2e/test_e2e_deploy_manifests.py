@@ -32,22 +32,22 @@ def namespace(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=named)
-def test_the_api_server_takes_an_overlay_from_kubectl(cluster, overlay):
+def test_the_api_server_accepts_an_overlay_from_kubectl(cluster, overlay):
     assert "daemonset.apps/devhost" in cluster.kubectl.run("apply", f"--kustomize={overlay}", *STRICTLY)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=named)
-def test_the_api_server_takes_the_chart_with_a_profile(cluster, shipment, profile):
+def test_the_api_server_accepts_the_chart_with_a_profile(cluster, shipment, profile):
     manifests = shipment.render(NAME, yaml.safe_load(profile.read_text()))
     assert "daemonset.apps/devhost" in cluster.kubectl.apply(manifests, f"--namespace={NAME}", *STRICTLY)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
-def test_the_api_server_takes_an_example(cluster, example):
+def test_the_api_server_accepts_an_example(cluster, example):
     assert cluster.kubectl.apply(example.read_text(), *STRICTLY)
 
 
-def test_the_api_server_refuses_what_is_misspelt(cluster):
+def test_the_api_server_refuses_misspelt_fields(cluster):
     """So the tests above say something."""
     document = yaml.safe_load((DEPLOY / "kustomize" / "base" / "daemonset.yaml").read_text())
     document["spec"]["template"]["spec"]["hostNetworks"] = True

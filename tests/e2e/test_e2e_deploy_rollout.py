@@ -115,9 +115,7 @@ def test_a_rollout_restart_loses_nothing(cluster, release, zram, pods):
     nothing.lost("during")
 
 
-def test_an_upgrade_with_another_image_and_other_values_loses_nothing_nor_does_its_rollback(
-    cluster, release, zram, pods
-):
+def test_an_upgrade_with_another_image_and_its_rollback_lose_nothing(cluster, release, zram, pods):
     zram.plug()
     nothing = Nothing(cluster, release, pods)
     release.request(values(SHARES + 2, AFTER) | {"logLevel": "debug", "podMetrics": True})
@@ -129,9 +127,7 @@ def test_an_upgrade_with_another_image_and_other_values_loses_nothing_nor_does_i
     assert release.image().endswith(f":{BEFORE}")
 
 
-def test_a_plugin_directory_that_is_made_anew_is_found_by_a_container_that_starts_anew(
-    cluster, release, pods
-):
+def test_a_restarted_container_finds_the_recreated_plugin_directory(cluster, release, pods):
     """A mount stays with the directory that was removed. Liveness fails for that, so the kubelet acts."""
     pod, container, restarts = release.identity()
     cluster.stop("kubelet")

@@ -90,19 +90,17 @@ def heard(cluster: Cluster, zram: Zram, process: int) -> set[str]:
     return {name for name, event in events.items() if event in said}
 
 
-def test_in_its_own_network_a_pod_hears_the_kernel_of_devices_but_not_of_interfaces_and_not_udevd(
-    cluster, release, zram
-):
+def test_in_its_own_network_a_pod_receives_kernel_events_of_devices_only(cluster, release, zram):
     assert network(cluster, release.process()) != network(cluster, NODE)
     assert heard(cluster, zram, release.process()) == {"disk", "end"}
 
 
-def test_in_the_nodes_network_a_pod_hears_all_of_them(cluster, host_network, zram):
+def test_in_the_nodes_network_a_pod_receives_all_events(cluster, host_network, zram):
     assert network(cluster, host_network.process()) == network(cluster, NODE)
     assert heard(cluster, zram, host_network.process()) == {"disk", "interface", "udevd", "end"}
 
 
-def test_with_users_of_its_own_a_pod_hears_nothing(cluster, zram, tmp_path):
+def test_in_its_own_user_namespace_a_pod_receives_no_events(cluster, zram, tmp_path):
     """The kernel tells networks of the first user namespace only; ``hostUsers: false`` makes another."""
     command = ("unshare", "--user", "--net", "sleep", "600")
     process = cluster.namespaces.spawn(*command, log=tmp_path / "log")
@@ -124,7 +122,7 @@ def test_with_users_of_its_own_a_pod_hears_nothing(cluster, zram, tmp_path):
         process.wait()
 
 
-def test_devhost_in_its_own_network_lists_a_plugged_device_because_of_its_event(cluster, release, zram):
+def test_devhost_in_its_own_network_lists_a_plugged_device_after_its_event(cluster, release, zram):
     """Lists that an event caused are counted. The look once a minute may be faster now and then."""
     cluster.shows(ZRAM, plugged())
     assert source(release) == "kernel"
@@ -137,7 +135,7 @@ def test_devhost_in_its_own_network_lists_a_plugged_device_because_of_its_event(
     assert by_event(release) > before
 
 
-def test_devhost_in_the_nodes_network_takes_udevds_word(host_network):
+def test_devhost_in_the_nodes_network_uses_udevds_events(host_network):
     """With ``/run/udev`` at its own place, as the chart then mounts it, it knows that udevd runs."""
     assert source(host_network) == "udev"
 

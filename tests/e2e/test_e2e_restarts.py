@@ -44,7 +44,7 @@ def assert_all_is_well(
 
 
 @by_signal
-def test_a_kubelet_restart_leaves_pods_their_devices_and_the_node_all_of_them(
+def test_after_a_kubelet_restart_pods_keep_their_devices_and_the_node_has_all(
     cluster, devhost, pods, pod, kill
 ):
     identity = pod.identity()
@@ -54,7 +54,7 @@ def test_a_kubelet_restart_leaves_pods_their_devices_and_the_node_all_of_them(
 
 
 @by_signal
-def test_a_devhost_restart_leaves_pods_their_devices_and_the_node_all_of_them(
+def test_after_a_devhost_restart_pods_keep_their_devices_and_the_node_has_all(
     cluster, devhost, pods, pod, kill
 ):
     identity = pod.identity()
@@ -63,7 +63,7 @@ def test_a_devhost_restart_leaves_pods_their_devices_and_the_node_all_of_them(
     assert_all_is_well(cluster, pods, (pod, identity))
 
 
-def test_while_devhost_is_away_nothing_is_allocatable_and_pods_run_on(cluster, devhost, pods, pod):
+def test_without_devhost_nothing_is_allocatable_and_pods_keep_running(cluster, devhost, pods, pod):
     identity = pod.identity()
     devhost.stop()
     cluster.shows(FUSE, SHARES, 0)

@@ -61,7 +61,7 @@ def test_a_resource_that_another_plugin_serves_waits_until_that_plugin_is_gone(c
             assert problem(devhost) == ""
 
 
-def test_a_plugin_that_takes_a_resource_over_is_reported_and_succeeded(cluster: Cluster) -> None:
+def test_a_plugin_that_takes_a_resource_over_is_reported_and_replaced_when_it_exits(cluster: Cluster) -> None:
     with Devhost(cluster, configuration()) as devhost:
         cluster.shows(FUSE, SHARES)
         with other_plugin(cluster):

@@ -47,7 +47,7 @@ async def test_the_devices_of_a_pod_share_a_switch_in_either_order(machine, kube
             await over(machine, host, got)
 
 
-async def test_a_pod_takes_the_gpu_beside_which_an_adapter_is_free(machine, kubelet):
+async def test_a_pod_gets_the_gpu_with_a_free_adapter_nearby(machine, kubelet):
     machine.scripts["other"].devices = [behind(2, "h4"), behind(3, "h7")]
     async with machine.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 2})
@@ -58,7 +58,9 @@ async def test_a_pod_takes_the_gpu_beside_which_an_adapter_is_free(machine, kube
         assert switches([gpu, hca]) == {3}
 
 
-async def test_what_a_pod_had_that_has_just_ended_is_free_before_the_kubelets_list_says_so(machine, kubelet):
+async def test_devices_of_a_pod_that_has_just_ended_are_free_before_the_kubelets_list_shows_it(
+    machine, kubelet
+):
     async with machine.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
         held = {HCA: (await kubelet.admit("adapters", "main", HCA, 6)).device_ids}
@@ -72,7 +74,7 @@ async def test_what_a_pod_had_that_has_just_ended_is_free_before_the_kubelets_li
         assert switches(gpus) == {switch}
 
 
-async def test_the_kubelets_word_tells_whether_a_guess_was_right(machine, kubelet):
+async def test_the_kubelets_list_shows_whether_a_guess_was_right(machine, kubelet):
     told = []
     metrics = Metrics()
     metrics.affinity_guessed = told.append
@@ -84,7 +86,7 @@ async def test_the_kubelets_word_tells_whether_a_guess_was_right(machine, kubele
     assert told == ["right"]
 
 
-async def test_links_that_a_backend_tells_of_decide_between_equal_switches(machine, kubelet):
+async def test_links_reported_by_a_backend_decide_between_equal_switches(machine, kubelet):
     def links(self, a, b):
         return 4 if a.attributes["index"] % 2 == b.attributes["index"] % 2 else 0
 
@@ -98,7 +100,7 @@ async def test_links_that_a_backend_tells_of_decide_between_equal_switches(machi
         assert all(a == b for a, b in combinations(indices, 2))
 
 
-async def test_links_that_fail_cost_no_device(machine, kubelet):
+async def test_a_failure_of_links_costs_no_device(machine, kubelet):
     def links(self, a, b):
         raise RuntimeError("no library")
 

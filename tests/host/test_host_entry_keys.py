@@ -97,7 +97,7 @@ async def test_an_edit_of_topology_changes_the_list_on_the_open_stream(node: Nod
         assert node.kubelet.allocatable() == {NIC: 4} and len(node.kubelet.allocations()) == 1
 
 
-async def test_a_device_that_a_pod_holds_and_that_has_vanished_shows_no_numa_node_either(node: Node) -> None:
+async def test_a_vanished_device_that_a_pod_holds_has_no_numa_node_either(node: Node) -> None:
     """One device with a NUMA node would make the kubelet align every device of the resource."""
     configure(node, f"name: {NIC}")
     async with node.served():
@@ -115,7 +115,7 @@ async def test_a_device_that_a_pod_holds_and_that_has_vanished_shows_no_numa_nod
 
 
 @pytest.mark.parametrize("share", ["replicas: 4", "replicas: 16, of: all", "replicas: 1"])
-async def test_a_container_that_asks_for_more_than_its_share_is_refused(node: Node, share: str) -> None:
+async def test_a_container_that_requests_more_than_the_limit_is_refused(node: Node, share: str) -> None:
     """As NVIDIA's plugin (failRequestsGreaterThanOne) and GKE's time-sharing refuse it."""
     configure(node, f"name: {NIC}, share: {{{share}, maxPerContainer: 1}}")
     async with node.served():
@@ -129,7 +129,7 @@ async def test_a_container_that_asks_for_more_than_its_share_is_refused(node: No
         ) in str(refused.value)
 
 
-async def test_the_limit_counts_for_each_container_and_not_for_the_pod(node: Node) -> None:
+async def test_the_limit_applies_to_each_container_and_not_to_the_pod(node: Node) -> None:
     configure(node, f"name: {NIC}, share: {{maxPerContainer: 2}}")
     async with node.served():
         await node.offers({NIC: 4})
@@ -138,7 +138,7 @@ async def test_the_limit_counts_for_each_container_and_not_for_the_pod(node: Nod
         assert len(node.kubelet.in_use(NIC)) == 4
 
 
-async def test_an_edit_of_the_limit_takes_effect_at_once_and_leaves_running_pods_alone(node: Node) -> None:
+async def test_an_edit_of_the_limit_takes_effect_at_once_and_keeps_running_pods(node: Node) -> None:
     configure(node, f"name: {NIC}")
     async with node.served():
         await node.offers({NIC: 4})
@@ -160,7 +160,7 @@ async def test_an_edit_of_the_limit_takes_effect_at_once_and_leaves_running_pods
     ("permissions", "used", "log"),
     [("mrw", "mrw", "r"), ("rwm", "rwm", "r"), ("r", "r", "r"), ("rm", "rm", "r")],
 )
-async def test_permissions_are_those_of_all_nodes_but_never_more_than_a_node_is_given_with(
+async def test_permissions_apply_to_all_nodes_and_never_exceed_those_of_a_node(
     node: Node, permissions: str, used: str, log: str
 ) -> None:
     """GKE's GPU plugin, k8s-rdma-shared-dev-plugin, Xilinx' plugin and KubeVirt give mknod as well."""
@@ -170,7 +170,7 @@ async def test_permissions_are_those_of_all_nodes_but_never_more_than_a_node_is_
         assert await given(node) == {"/dev/d0": used, "/dev/d0-log": log}
 
 
-async def test_a_node_for_which_no_permission_is_left_is_refused(node: Node) -> None:
+async def test_a_node_without_any_remaining_permission_is_refused(node: Node) -> None:
     configure(node, f"name: {NIC}, permissions: w, where: {{index: 0}}")
     async with node.served():
         await node.offers({NIC: 1})
@@ -182,7 +182,7 @@ async def test_a_node_for_which_no_permission_is_left_is_refused(node: Node) -> 
 
 
 @pytest.mark.parametrize("inject", ["direct", "cdi"])
-async def test_an_edit_of_permissions_is_for_new_containers(node: Node, inject: str) -> None:
+async def test_an_edit_of_permissions_applies_to_new_containers(node: Node, inject: str) -> None:
     """Also one that starts again has what it was given; by CDI it is the file that says it."""
     configure(node, f"name: {NIC}, inject: {inject}")
 

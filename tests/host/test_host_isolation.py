@@ -34,7 +34,7 @@ async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(r
         await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1})
 
 
-async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, kubelet):
+async def test_the_devices_of_a_hung_discover_become_unhealthy(rig, kubelet):
     over = threading.Event()
     rig.write(*BOTH)
     rig.hurry_discovery(stale_after=0.0)
@@ -56,7 +56,7 @@ async def test_a_hung_discover_is_noticed_and_its_devices_turn_unhealthy(rig, ku
         await kubelet.wait_for(lambda: kubelet.allocatable()[TOY] == 2)
 
 
-async def test_a_hung_probe_keeps_neither_new_devices_nor_pods_waiting(rig, kubelet, hang):
+async def test_a_hung_probe_delays_neither_new_devices_nor_pods(rig, kubelet, hang):
     probed = []
 
     def probe(self, devices):
@@ -152,7 +152,7 @@ async def test_an_exception_in_allocate_is_one_line_with_the_backend_named(rig, 
         ("d1", "the backend returned str, not Device"),
     ],
 )
-async def test_an_unusable_device_is_refused_alone_with_the_reason(rig, kubelet, bad, reason):
+async def test_only_the_unusable_device_is_refused_with_its_reason(rig, kubelet, bad, reason):
     rig.scripts["toy"].devices.append(bad)
     rig.write(BOTH[0])
     async with rig.running() as host:

@@ -116,7 +116,7 @@ def counted(host: Any, metrics: Metrics) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.happens.__name__)
-async def test_a_sentence_about_a_pod_never_names_it_and_the_field_beside_it_is_for_who_may_see_it(
+async def test_reasons_never_name_a_pod_and_a_separate_field_does(
     rig, kubelet, case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics()

@@ -25,9 +25,7 @@ async def test_a_backend_that_has_not_answered_yet_may_still_want_resources(rig,
         go.set()
 
 
-async def test_a_backend_that_fails_from_the_start_is_the_reason_and_one_that_fails_later_is_none(
-    rig, kubelet
-):
+async def test_only_a_backend_that_fails_from_the_start_prevents_readiness(rig, kubelet):
     def fail():
         raise OSError(5, "no firmware")
 
@@ -46,7 +44,7 @@ async def test_a_backend_that_fails_from_the_start_is_the_reason_and_one_that_fa
         assert host.ready() == (True, "")
 
 
-async def test_a_resource_without_devices_is_wanted_only_if_it_is_to_be_registered_empty(rig, kubelet):
+async def test_a_resource_without_devices_counts_only_if_it_is_registered_empty(rig, kubelet):
     rig.scripts["toy"].devices = []
     rig.write(f"name: {TOY}, backend: toy")
     await kubelet.stop()
@@ -61,7 +59,7 @@ async def test_a_resource_without_devices_is_wanted_only_if_it_is_to_be_register
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
 
 
-async def test_a_refused_configuration_leaves_ready_what_is_served(rig, kubelet):
+async def test_a_refused_configuration_does_not_change_readiness(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: host.ready() == (True, ""))

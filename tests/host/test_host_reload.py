@@ -64,7 +64,7 @@ async def test_a_changed_selection_keeps_the_socket(rig, kubelet):
         assert registrations(kubelet, TOY) == 1
 
 
-async def test_a_bad_file_changes_nothing_and_is_reported(rig, kubelet):
+async def test_an_invalid_file_changes_nothing_and_is_reported(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -90,7 +90,7 @@ async def test_a_file_that_vanishes_changes_nothing_until_it_is_back(rig, kubele
         assert registrations(kubelet, TOY) == 1
 
 
-async def test_links_that_lead_to_each_other_change_nothing_until_there_is_a_file_again(rig, kubelet):
+async def test_circular_links_change_nothing_until_there_is_a_file_again(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -105,7 +105,7 @@ async def test_links_that_lead_to_each_other_change_nothing_until_there_is_a_fil
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
 
 
-async def test_a_configmap_swap_of_the_data_link_is_seen(rig, kubelet, tmp_path):
+async def test_a_configmap_update_is_noticed(rig, kubelet, tmp_path):
     mount = tmp_path / "mount"
     mount.mkdir()
 
@@ -132,7 +132,7 @@ async def test_a_configmap_swap_of_the_data_link_is_seen(rig, kubelet, tmp_path)
         assert registrations(kubelet, TOY) == 1
 
 
-async def test_a_name_taken_over_by_another_backend_is_registered_anew(rig, kubelet):
+async def test_a_resource_that_changes_its_backend_is_registered_again(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -142,7 +142,7 @@ async def test_a_name_taken_over_by_another_backend_is_registered_anew(rig, kube
         assert list(host.scanners) == ["other"]
 
 
-async def test_the_streams_of_a_name_that_is_taken_over_are_counted_right(rig, kubelet):
+async def test_streams_are_counted_correctly_when_a_resource_changes_its_backend(rig, kubelet):
     metrics = Metrics()
 
     def streams() -> float | None:
@@ -167,7 +167,7 @@ async def test_an_edit_while_devhost_starts_is_adopted(rig, kubelet):
         assert host.generation == 2
 
 
-def test_an_edit_while_the_file_is_read_is_one_of_a_file_that_nobody_has_read(tmp_path):
+def test_an_edit_during_a_reading_is_noticed(tmp_path):
     file = tmp_path / "devhost.yaml"
     file.write_text("version: 1\nbackendPaths: [.]\nresources: []\n")
     (tmp_path / "slow.py").write_text(
@@ -177,7 +177,7 @@ def test_an_edit_while_the_file_is_read_is_one_of_a_file_that_nobody_has_read(tm
     assert load(file).seen == before != fingerprint(file)
 
 
-async def test_requests_to_read_again_are_one_while_they_wait(rig, kubelet):
+async def test_waiting_reload_requests_become_one(rig, kubelet):
     rig.write(TOY_LINE)
     reading, go_on = threading.Event(), threading.Event()
     reads = []
@@ -201,7 +201,7 @@ async def test_requests_to_read_again_are_one_while_they_wait(rig, kubelet):
         await rig.until(lambda: host.generation == 4)
 
 
-async def test_requests_to_read_again_before_the_host_runs_lead_to_one_reading(rig, kubelet):
+async def test_reload_requests_before_the_start_lead_to_one_reading(rig, kubelet):
     rig.write(TOY_LINE)
     reads = []
 
@@ -224,7 +224,7 @@ async def test_requests_to_read_again_before_the_host_runs_lead_to_one_reading(r
         await asyncio.wait_for(running, 60)
 
 
-async def test_a_device_that_failed_again_and_again_and_is_offered_no_more_costs_nothing(rig, kubelet):
+async def test_a_flapping_device_that_is_no_longer_offered_causes_no_plans(rig, kubelet):
     rig.write(TOY_LINE)
     well = rig.scripts["toy"].devices
     ill = [replace(well[0], health=unhealthy("port 1 is down")), well[1]]
@@ -250,7 +250,7 @@ async def test_a_device_that_failed_again_and_again_and_is_offered_no_more_costs
         assert len(plans) < 10
 
 
-async def test_sighup_reads_the_file_and_looks_again(rig, kubelet):
+async def test_sighup_reads_the_file_and_scans_again(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -259,7 +259,7 @@ async def test_sighup_reads_the_file_and_looks_again(rig, kubelet):
         assert registrations(kubelet, TOY) == 1
 
 
-async def test_resources_from_a_name_template_come_with_their_devices(rig, kubelet):
+async def test_resources_of_a_name_template_appear_with_their_devices(rig, kubelet):
     rig.write("name: 'example.com/toy-{model}', backend: toy")
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {"example.com/toy-x100": 2})
@@ -270,7 +270,7 @@ async def test_resources_from_a_name_template_come_with_their_devices(rig, kubel
         await kubelet.wait_for(lambda: kubelet.allocatable() == both)
 
 
-async def test_pods_are_served_until_a_backend_that_is_exchanged_has_looked(rig, kubelet):
+async def test_pods_are_served_until_a_replaced_backend_has_scanned(rig, kubelet):
     rig.write(TOY_LINE)
     old = rig.classes["toy"]
     gate = threading.Event()
@@ -304,7 +304,7 @@ async def test_pods_are_served_until_a_backend_that_is_exchanged_has_looked(rig,
         assert isinstance(host.scanners["toy"].runner.serving, Slow)
 
 
-async def test_a_complaint_is_about_what_there_is_now(rig, kubelet):
+async def test_a_complaint_describes_the_present_file(rig, kubelet):
     rig.write(TOY_LINE)
     good = rig.config.read_text()
     async with rig.running() as host:
@@ -325,7 +325,7 @@ async def test_a_complaint_is_about_what_there_is_now(rig, kubelet):
         await rig.until(lambda: not host.last_reload.complaints)
 
 
-async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet):
+async def test_a_pipe_in_place_of_the_file_blocks_nothing(rig, kubelet):
     rig.write(TOY_LINE)
     good = rig.config.read_text()
     async with rig.running(partial(rig.load, pipe_deadline=0.2)) as host:
@@ -339,7 +339,7 @@ async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet):
         await rig.until(lambda: not host.last_reload.complaints)
 
 
-async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, caplog):
+async def test_a_fault_outside_the_file_can_be_fixed_there(rig, kubelet, caplog):
     rig.timing = replace(rig.timing, config_poll=0.05, config_again=0.05)
     rig.write(TOY_LINE)
     reads = []

@@ -57,7 +57,7 @@ async def test_plugging_changes_what_a_pod_gets_and_not_the_list(rig, kubelet):
         assert {device["device"] for device in resource["devices"]} == {"all"}
 
 
-async def test_a_device_that_cannot_be_had_is_left_out_and_told(rig, kubelet, caplog):
+async def test_a_device_that_cannot_be_allocated_is_omitted_and_logged(rig, kubelet, caplog):
     def refuse(devices):
         if any(device.id == "d1" for device in devices):
             raise AllocationError("the card is being reset")
@@ -71,7 +71,7 @@ async def test_a_device_that_cannot_be_had_is_left_out_and_told(rig, kubelet, ca
     assert len(said) == 1
 
 
-async def test_sharing_together_or_one_by_one_can_be_changed_while_pods_run(rig, kubelet):
+async def test_sharing_can_be_changed_between_each_and_all_while_pods_run(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -92,7 +92,7 @@ async def test_sharing_together_or_one_by_one_can_be_changed_while_pods_run(rig,
 
 
 @pytest.mark.parametrize("alike", [True, False])
-async def test_by_cdi_a_pod_gets_the_same(rig, kubelet, tmp_path, alike):
+async def test_a_pod_gets_the_same_devices_by_cdi(rig, kubelet, tmp_path, alike):
     """Named one by one where that is the same, by a name of the set where it is not."""
     rig.scripts["toy"].nodes = {"d0": "/dev/null", "d1": "/dev/zero", "d2": "/dev/full"}
     if alike:

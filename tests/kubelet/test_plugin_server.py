@@ -96,7 +96,7 @@ class Gauge(Metrics):
         self.seen.append(count)
 
 
-async def test_a_registration_that_has_ended_sets_no_gauge_of_its_successor(tmp_path: Path) -> None:
+async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Path) -> None:
     """A stream whose reader does not read outlives its server; the gauge is its successor's by then."""
     directory = tmp_path / "plugins"
     resource, gauge = ToyResource(), Gauge()
