@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -97,6 +98,7 @@ async def test_a_device_held_from_before_the_start_stays_listed_when_it_vanishes
 )
 async def test_nothing_is_released_while_the_kubelet_does_not_answer(rig, kubelet, devices, fault):
     rig.hurry(list_pods=0.2)
+    rig.timing = replace(rig.timing, first_plan=0.3)
     rig.hurry_allocation(grace=0.2)
     kubelet.faults.inject(Point.POD_RESOURCES, fault, times=None)
     rig.write(TOY_LINE)

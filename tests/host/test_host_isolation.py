@@ -29,6 +29,7 @@ def hang():
 @pytest.mark.field_failure("F25")
 async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(rig, kubelet, hang):
     rig.scripts["toy"].on_discover = hang
+    rig.timing = replace(rig.timing, first_plan=0.3)
     rig.write(*BOTH)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1})

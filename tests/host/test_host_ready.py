@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from devhost.kubelet.kubelet_socket import ABSENT
 
@@ -12,6 +13,7 @@ TOY = "example.com/toy"
 async def test_a_backend_that_has_not_answered_yet_may_still_want_resources(rig, kubelet):
     go = threading.Event()
     rig.scripts["toy"].on_discover = lambda: go.wait(60)
+    rig.timing = replace(rig.timing, first_plan=0.3)
     rig.write(f"name: {TOY}, backend: toy", "name: example.com/other, backend: other")
     try:
         async with rig.running() as host:

@@ -241,13 +241,13 @@ async def test_a_flapping_device_that_is_no_longer_offered_causes_no_plans(rig, 
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 2)
         rig.write(TOY_LINE + ", where: {index: 1}")
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
-        held_until = time.monotonic() + 2.0**1
-        await rig.until(lambda: time.monotonic() > held_until + 0.5)
+        held_until = time.monotonic() + 2.0**1  # from then on time alone changes its health
+        await rig.until(lambda: time.monotonic() > held_until)
         plans = []
         replan = host.replan
         host.replan = lambda caused_at: (plans.append(1), replan(caused_at))
-        await asyncio.sleep(1.0)
-        assert len(plans) < 10
+        await asyncio.sleep(0.3)
+        assert len(plans) < 5
 
 
 async def test_sighup_reads_the_file_and_scans_again(rig, kubelet):

@@ -256,7 +256,7 @@ async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_regi
 
 
 async def test_after_a_kubelet_restart_the_plugin_that_had_the_resource_may_register_first(rig, kubelet):
-    rig.hurry(kubelet_start=2.0)
+    rig.hurry(kubelet_start=1.5)
     rig.write(TOY_LINE, OTHER_LINE)
     async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin, rig.running() as host:
         await rig.until(lambda: reported(host))

@@ -58,7 +58,7 @@ async def test_a_kubelet_restart_re_registers_every_resource_once(rig, kubelet):
             before = kubelet.events.position
             await kubelet.restart(crash=crash)
             await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "example.com/other": 1})
-            await asyncio.sleep(1.5)  # a second registration, if any, would come within this time
+            await asyncio.sleep(0.3)  # a second registration, if any, would come within this time
             for resource in (TOY, "example.com/other"):
                 assert len(kubelet.events.of(ev.Registered, resource, since=before)) == 1
 
@@ -128,7 +128,7 @@ async def test_a_device_that_vanishes_while_a_pod_has_it_stays_unhealthy(rig, ku
         left = [device for device in rig.scripts["toy"].devices if device.id != held]
         rig.change("toy", left)
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
-        await asyncio.sleep(2.5)  # longer than the grace
+        await asyncio.sleep(2 * rig.timing.allocation.grace)
         assert kubelet.capacity()[TOY] == 2
         entry = host.services[TOY].inventory.snapshot.entries[held]
         assert entry.health.reason == "the device is gone"
