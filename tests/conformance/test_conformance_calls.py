@@ -1,4 +1,4 @@
-"""Allocate, GetPreferredAllocation and PreStartContainer: what the kubelet asks for a pod."""
+"""Allocate, GetPreferredAllocation and PreStartContainer: the kubelet's calls for a pod."""
 
 from __future__ import annotations
 

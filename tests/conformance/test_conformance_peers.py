@@ -1,4 +1,4 @@
-"""Hostile peers of a plugin socket: many connections, silent ones, and bytes that are no request."""
+"""Hostile peers of a plugin socket: many connections, silent ones, and undecodable requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_MESSAGE = b"\x0a\xff"
 
 
 def descriptors() -> int:
-    """Open descriptors of this process, which has both ends."""
+    """Open descriptors of this process, which has both ends of each connection."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -49,7 +49,7 @@ class Peers:
         self.sockets: list[socket.socket] = []
 
     async def connect(self, count: int, says: bytes = b"") -> None:
-        """Opens so many connections and says the same on each."""
+        """Opens so many connections and sends the same bytes on each."""
         for number in range(count):
             one = socket.socket(socket.AF_UNIX)
             one.connect(str(self.path))
@@ -111,7 +111,7 @@ async def raw(host, method: str, data: bytes) -> grpc.aio.AioRpcError:
 
 
 async def serves_on(kubelet) -> None:
-    """The kubelet's connection and stream are those of the start, and answer."""
+    """Checks that the kubelet's connection and stream are still the first ones and work."""
     assert len((await kubelet.admit("pod", "main", TOY, 1)).device_ids) == 1
     assert len(kubelet.events.of(ev.Registered, TOY)) == 1
     assert not kubelet.events.of(ev.StreamEnded)
@@ -185,7 +185,7 @@ async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, d
             await peers.until_alive(0)
             async with dial(host, TOY) as stub:
                 await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
-        await serves_on(kubelet)  # though it has been silent for longer, with its stream open
+        await serves_on(kubelet)  # although it has been silent for longer, with its stream open
 
 
 async def test_endless_calls_on_one_connection_are_bounded_and_do_not_affect_the_kubelet(rig, kubelet, dial):

@@ -1,4 +1,4 @@
-"""What podresources is good for: knowing who holds what, and when it is released."""
+"""podresources: who holds what, and when it is released."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shown(host: Host) -> Iterator[DeviceStatus]:
 
 
 def holders(host: Host) -> dict[str, str]:
-    """Device → pod, as the status has it; ``?`` where a pod has it and nobody knows which."""
+    """The pod of each device in the status; ``?`` if a pod holds it and is unknown."""
     return {
         device["id"]: device["holder"]["pod"] if device["holder"] else "?"
         for device in shown(host)
@@ -151,12 +151,12 @@ async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothin
         kubelet.release("pod")
         asked = len(kubelet.events.of(events.PodsListed))
         await kubelet.wait_for(lambda: len(kubelet.events.of(events.PodsListed)) >= asked + 2, WAIT)
-        assert holders(host) == {"d0": "pod"}  # this kubelet never named it: that takes PATIENCE
+        assert holders(host) == {"d0": "pod"}  # this kubelet never named it: its release takes minutes
 
 
 @pytest.mark.conformance(60)
 async def test_one_list_serves_all_resources_and_none_is_requested_while_nothing_is_held(rig, kubelet):
-    rig.hurry(question_new=0.0)  # a kubelet that is known for long
+    rig.hurry(question_new=0.0)  # as with a kubelet that has run for long
     rig.scripts["toy"].devices = [Device(id=f"d{n}", attributes={"index": n}) for n in range(30)]
     rig.write(*(f"name: example.com/r{n}, backend: toy, where: {{index: {n}}}" for n in range(30)))
     async with rig.running() as host:

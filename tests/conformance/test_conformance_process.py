@@ -1,4 +1,4 @@
-"""devhost as a process: how it leaves, is killed, stalls, and is merely stopped for a while."""
+"""devhost as a process: it is terminated, killed, stalled, or stopped for a while."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Node:
         self.plug(2)
 
     def plug(self, count: int) -> None:
-        """Makes so many devices exist; the file is never seen half written."""
+        """Creates so many devices; the file is replaced at once."""
         draft = self.root / "draft"
         draft.write_text(str(count))
         draft.replace(self.root / "count")

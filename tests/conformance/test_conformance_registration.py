@@ -1,4 +1,4 @@
-"""Registration: what a kubelet must find when devhost comes to it for the first time."""
+"""Registration: what a kubelet must find when devhost registers for the first time."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_a_name_is_refused_by_the_config_exactly_when_the_kubelet_refuses_
         taken = True
     except ConfigError:
         taken = False
-    # A server that knows no method: a kubelet that gets as far as asking it for its options says so.
+    # A server without methods: a kubelet that accepts the name reports that it cannot get the options.
     empty = grpc.aio.server()
     empty.add_insecure_port(f"unix:{rig.kubelet_dir / 'empty.sock'}")
     await empty.start()
@@ -258,7 +258,7 @@ async def test_only_the_owner_can_connect_to_a_socket(rig, kubelet):
 
 
 class Wiretap:
-    """Stands between devhost and a kubelet's socket and keeps what devhost says on each connection."""
+    """A proxy in front of a kubelet's socket that keeps what devhost sends on each connection."""
 
     def __init__(self, kubelet) -> None:
         self.sent: list[bytearray] = []
@@ -280,7 +280,7 @@ class Wiretap:
         answers = asyncio.create_task(self._copy(up_reader, writer, bytearray()))
         await self._copy(reader, up_writer, said)
         await answers
-        if said:  # a mere connection asks whether somebody listens
+        if said:  # a connection without data only checks whether a process listens
             self.sent.append(said)
 
     async def _copy(

@@ -1,4 +1,4 @@
-"""Loss and return: the stream, the kubelet, its directory, our socket, our process."""
+"""Loss and return of the stream, the kubelet, its directory, a socket, and the process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def registered(kubelet, resource: str = TOY, since: int = 0) -> list[str]:
 
 
 async def quiet(host) -> None:
-    """Lets a registration that nobody wants come, if one is going to."""
+    """Waits for an unwanted registration to come, if there is one."""
     host.kubelet.look()
     await asyncio.sleep(0.3)
 
@@ -325,7 +325,7 @@ def no_return(rig) -> None:
 
 
 async def comes_and_goes(rig, kubelet, host) -> None:
-    """Another instance registers the resource over ``host`` and leaves; both have just registered."""
+    """Another instance registers the resource after ``host`` and exits; both have just registered."""
     async with second(rig) as other:
         await rig.until(lambda: TOY in other.services and other.services[TOY].registration.streams, WAIT)
         socket = other.services[TOY].registration.server.path
@@ -384,7 +384,7 @@ async def test_a_clock_that_jumps_changes_nothing(rig, kubelet, devices, monkeyp
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2, other=1)
-        # Only devhost's own idea of the time: gRPC's deadlines come from the same clock on both sides.
+        # Only devhost's clock: gRPC's deadlines use the same clock on both sides.
         jumped = SimpleNamespace(**vars(time) | {"time": lambda: time.time() + jump})
         for module in (reload, replanner, scanner, kubelet_socket, registration, server, service):
             monkeypatch.setattr(module, "time", jumped)

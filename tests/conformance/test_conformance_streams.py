@@ -1,4 +1,4 @@
-"""ListAndWatch: what the kubelet is told of a resource's devices, and when."""
+"""ListAndWatch: which lists the kubelet gets, and when."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_burst_of_changes_leads_to_one_list_and_no_change_to_none(rig, k
         before = kubelet.events.position
         rig.change("toy", [replace(device, health=unhealthy("too hot")) for device in good[:4]] + good[4:])
         await served(kubelet, toy=2)
-        for _ in range(3):  # nothing is different, however often somebody looks
+        for _ in range(3):  # repeated scans without a difference
             looks = rig.scripts["toy"].looks
             rig.change("toy", list(rig.scripts["toy"].devices))
             await rig.until(lambda looks=looks: rig.scripts["toy"].looks > looks)
@@ -131,7 +131,7 @@ async def test_very_many_devices_fit_and_those_beyond_the_limit_are_refused_with
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 50_000}, 3 * WAIT)
         (held,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         assert held.startswith("d0-")
-        # One device now fills the list, and few of those that vanish have room beside it.
+        # One device now fills the list, with little space for vanished ones.
         rig.write(f"{TOY_LINE}, share: {{replicas: 58000}}, where: {{not: {{index: 0}}}}")
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 58_000}, 3 * WAIT)
         refusals = [refusal for refusal in host.plan.refusals if refusal.kind is RefusalKind.FULL]

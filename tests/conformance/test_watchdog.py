@@ -1,4 +1,4 @@
-"""The watchdog: it ends a process whose loop stalled, and no other."""
+"""The watchdog ends a process whose event loop has stalled, and no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def threads() -> list[str]:
 
 
 def block_until(condition, seconds=60.0) -> None:
-    """Holds the event loop up, as a blocking call in it does."""
+    """Blocks the event loop, as a blocking call would."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
@@ -46,7 +46,7 @@ async def test_a_slow_loop_that_still_answers_does_not_end_the_process():
     left: list[int] = []
     with Watchdog(stall=30.0, tick=0.01, leave=left.append):
         for _ in range(20):
-            hold_up(0.03)  # several ticks, far fewer than the patience
+            hold_up(0.03)  # several ticks, far fewer than the limit
             await asyncio.sleep(0)
             await asyncio.sleep(0)
     assert left == []

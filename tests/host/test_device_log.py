@@ -1,4 +1,4 @@
-"""The log has a line for each device and change of it, and few lines where very many change at once."""
+"""The log has a line for each change of a device, and few lines if very many change at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRACE = NODE.grace
 
 @dataclass
 class Rig:
-    """An inventory, its devices, and the lines that the log had of them since they were last read."""
+    """An inventory, its devices, and the log lines about them since the last read."""
 
     caplog: pytest.LogCaptureFixture
     now: float = 100.0
@@ -45,7 +45,7 @@ class Rig:
         return unhealthy(reason) if reason else HEALTHY
 
     def lines(self) -> list[str]:
-        """Level, message and fields, the resource left out; that each line has it is checked."""
+        """Level, message and fields without the resource, which is checked for each line."""
         lines = []
         for record in self.caplog.records:
             fields = dict(vars(record)["fields"])
@@ -223,7 +223,7 @@ states = st.tuples(
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(states, st.sampled_from((0.0, GRACE))), min_size=1))
 def test_the_logged_changes_add_up_to_the_list(history: list[tuple[State, float]]) -> None:
-    """Whoever knows the first list and follows the changes knows every later list."""
+    """The first list and the logged changes give every later list."""
     now = 100.0
     told: dict[str, bool] = {}
 

@@ -1,4 +1,4 @@
-"""What comes nearest to an entry without devices, and what became of each entry of a file."""
+"""The nearest devices of an entry without devices, and the outcome of each entry."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ ADAPTERS = machine(
     ],
 )
 def test_the_nearest_miss_names_what_fails_with_both_values(where: list[Block], said: str) -> None:
-    """Peers say nothing of a selector that selects no device: its resource is missing, without a reason."""
+    """Other plugins omit the resource of a selector without devices, and give no reason."""
     assert nearest(tuple(where), ADAPTERS) == said
 
 
@@ -164,7 +164,7 @@ class Listed:
 
 
 def test_the_reasons_of_one_plan_make_a_bounded_number_of_comparisons() -> None:
-    """A node with very many devices and entries must not stand still for reasons that nobody may read."""
+    """A node with very many devices and entries must not be blocked by working out reasons."""
     where = (Block((term("subsystem", "TTY"), term("idVendor", "*"))),)
     settings = Settings(tuple(ResourceSettings(n, f"a/{n}", "toy", where) for n in range(3)))
     backends: Any = {"toy": Listed(ADAPTERS)}
@@ -192,7 +192,7 @@ def test_the_reasons_of_one_plan_make_a_bounded_number_of_comparisons() -> None:
 def test_hardware_without_a_driver_matches_entries_that_it_does_not_contradict(
     where: tuple[Block, ...], *, is_wanted: bool
 ) -> None:
-    """What a driver would tell, such as the product, is not known without it, and so contradicts nothing."""
+    """What only a driver reports, such as the product, is unknown without it and contradicts nothing."""
     lacking = MissingDriver("0000:3b:00.0", "no driver is bound to it", {"vendor": "nvidia"})
     assert may_hold(where, lacking.attributes) is is_wanted
     assert wanted(lacking, [ResourceSettings(0, "example.com/gpu", "gpu", where)]) is is_wanted

@@ -1,4 +1,4 @@
-"""Two resources of one pod over real sockets: their devices land on one switch, whichever is asked first."""
+"""Two resources of one pod over real sockets: their devices are on one switch in either order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GPU, HCA = "example.com/gpu", "example.com/hca"
 
 
 def behind(switch: int, name: str) -> Device:
-    """A device below a switch of its root port; two switches at each of two sockets."""
+    """A device below a PCIe switch; there are two switches at each of two sockets."""
     path = (f"0000:{switch}0:01.0", f"0000:{switch}1:00.0", f"0000:{switch}2:{name[1:]}.0", name)
     return Device(name, {"index": int(name[1:])}, numa_nodes=(switch // 2,), pcie_path=path)
 
@@ -23,7 +23,7 @@ def switches(names) -> set[int]:
 
 
 async def over(machine, host, got) -> None:
-    """Waits until the kubelet has named who has these: then the next pod is certainly another one."""
+    """Waits until the kubelet has named the holders: the next pod is then certainly another one."""
     await machine.until(
         lambda: all(host.services[name].inventory.holder(token) for name in got for token in got[name])
     )

@@ -1,4 +1,4 @@
-"""`inject: cdi` over real sockets: a specification is there before the list that names its devices."""
+"""`inject: cdi` over real sockets: a specification is written before the list with its devices is sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_every_list_has_only_devices_that_the_specification_contains(rig, 
         await rig.until(lambda: specs.devices().keys() == {"d1", "d2"})
     assert lists[0][0] == {"d0", "d1"}  # never an empty one first
     for ids, healthy, specified in lists:
-        if ids:  # the last one, on leaving, may come in between
+        if ids:  # the last list, when the host stops, may come in between
             assert healthy <= specified
 
 
@@ -84,7 +84,7 @@ async def test_an_answer_has_names_and_annotations_and_nothing_directly(rig, kub
 
 @pytest.mark.conformance(52)
 async def test_both_ways_of_injection_give_a_container_the_same(rig, kubelet, specs):
-    """Also where several devices together get something else than each alone: a variable with all ids."""
+    """This includes devices that together get something else than each alone: a variable with all ids."""
     rig.scripts["other"].devices = rig.scripts["toy"].devices
     rig.scripts["other"].nodes = rig.scripts["toy"].nodes
     for name in ("toy", "other"):
@@ -113,7 +113,7 @@ async def test_both_ways_of_injection_give_a_container_the_same(rig, kubelet, sp
         before = specs.devices()
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 2})
-        assert specs.devices() == before  # the name of the set is still good after a restart
+        assert specs.devices() == before  # the name of the set is still valid after a restart
 
 
 async def test_replicas_of_a_device_share_its_name(rig, kubelet, specs):
@@ -129,7 +129,7 @@ async def test_replicas_of_a_device_share_its_name(rig, kubelet, specs):
 
 
 async def test_specifications_of_two_writers_for_the_same_devices_both_work(rig, kubelet, specs):
-    """As the tools of a vendor write one, with the resource's own name for the kind and the same names."""
+    """A vendor's tool may use the resource's name as the kind, and the same device names."""
     rig.cdi.mkdir()
     edits = {"deviceNodes": [{"path": "/dev/null"}]}
     theirs = rig.cdi / "vendor.json"
@@ -255,7 +255,7 @@ async def test_a_new_directory_in_the_configuration_moves_the_file(rig, kubelet,
 
 
 async def test_an_unwritable_directory_affects_only_its_resource(rig, kubelet, specs):
-    rig.cdi.touch()  # a file where the directory should be: not even root can write into it
+    rig.cdi.touch()  # a file in place of the directory: even root cannot write into it
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
@@ -341,7 +341,7 @@ async def test_each_resource_of_a_template_has_a_file(rig, kubelet, specs):
 
 
 async def test_no_device_is_listed_until_the_file_with_all_of_them_is_written(rig, kubelet, specs):
-    """The first of two new devices is known in full, the second is still asked for, and a plan is made."""
+    """A plan is made while one of two new devices is rendered and the other one is not yet."""
     rig.write(TOY_LINE)
     asked, go_on = threading.Event(), threading.Event()
     answer = rig.scripts["toy"].on_allocate
@@ -401,5 +401,5 @@ async def test_devices_in_the_file_are_allocated_while_nothing_new_can_be_writte
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3})
         response = (await kubelet.admit("pod", "main", TOY, 1)).response
         assert specs.resolve(response)
-    async with rig.running():  # nor does a start make a good file useless
+    async with rig.running():  # a start does not make a valid file useless either
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3} and kubelet.allocatable() == {TOY: 2})

@@ -1,4 +1,4 @@
-"""`inject: cdi` over time: what pods were told stays good for as long as they live, and no longer."""
+"""`inject: cdi` over time: names that pods got stay valid as long as the pods run, and no longer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_stop_and_a_restart_keep_the_file_as_it_is(rig, kubelet, specs):
     rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
-        assert specs.path().stat().st_ino == identity  # a pod may still have the sick one
+        assert specs.path().stat().st_ino == identity  # a pod may still hold the unhealthy device
 
 
 async def test_the_file_is_removed_when_the_resource_leaves_the_configuration(rig, kubelet, specs):
@@ -55,7 +55,7 @@ RENAMED = "name: example.com/renamed, backend: toy, inject: cdi"
 
 @pytest.mark.parametrize("lines", [(), (RENAMED,), ("name: example.com/toy, backend: toy",)])
 async def test_names_that_a_pod_got_stay_valid_when_its_resource_changes(rig, kubelet, specs, lines):
-    """Removed, renamed, or given directly now: a container that restarts gets the names of old again."""
+    """The resource is removed, renamed or injected directly; a restarted container gets the old names."""
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -68,7 +68,7 @@ async def test_names_that_a_pod_got_stay_valid_when_its_resource_changes(rig, ku
         assert specs.resolve(response) == before
     async with rig.running():
         await rig.until(lambda: rig.host.allocations.known)
-        assert specs.resolve(response) == before  # also where devhost has started anew meanwhile
+        assert specs.resolve(response) == before  # also after devhost was restarted
         kubelet.release("pod")
         await rig.until(lambda: not specs.path().exists())
 
@@ -115,7 +115,7 @@ async def test_stale_files_are_removed_at_the_start_and_foreign_ones_never(rig, 
 
 
 async def test_no_file_is_removed_while_holders_are_unknown(rig, specs):
-    """No kubelet is there to say that the pod has ended to which the names in it were told."""
+    """No kubelet can report that the pod with these names has ended."""
     rig.cdi.mkdir()
     stale = specs.path("example.com/old")
     stale.write_text("{}")

@@ -1,4 +1,4 @@
-"""What a container holds is given to nobody else, whatever becomes of file, hardware and devhost."""
+"""What a container holds is given to no other, through changes of the file, of hardware, and restarts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POD_STATUS = {"namespace": "default", "pod": "pod", "container": "main"}
 
 
 async def held(rig, kubelet, resource: str = TOY, pod: str = "pod") -> str:
-    """A pod that has a device, and the kubelet has told of it."""
+    """A pod that holds a device, which the kubelet has reported."""
     await kubelet.wait_for(lambda: kubelet.healthy(resource))
     (token,) = (await kubelet.admit(pod, "main", resource, 1)).device_ids
     await rig.until(lambda: rig.host.allocations.of(resource).holder(token))
@@ -110,7 +110,7 @@ async def test_a_device_that_appears_while_a_part_of_it_is_held_is_refused_in_ev
             "example.com/toy; it is free when that pod ends"
         )
         assert named(host)["card"] == (POD,)
-        rig.change("toy", [Device("a-pf", claims=card)])  # the part vanishes; the pod still has it
+        rig.change("toy", [Device("a-pf", claims=card)])  # the part vanishes; the pod still holds it
         await rig.until(lambda: "vf" not in host.scanners["toy"].devices)
         assert refused(host).keys() == {"a-pf", "card"}
         kubelet.release("pod")
@@ -163,7 +163,7 @@ async def test_an_allocation_in_progress_keeps_its_device_during_a_reload(rig, k
 
 
 async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, kubelet):
-    """Both came to be in one IOMMU group after two pods had got them."""
+    """They became one IOMMU group after two pods had got them."""
     rig.write(LINE)
     async with rig.running() as host:
         first, second = await held(rig, kubelet), await held(rig, kubelet, pod="other")

@@ -19,7 +19,7 @@ def told(device):
 
 @pytest.fixture
 def files(rig, tmp_path):
-    """What is in the directory, by name; hidden files aside."""
+    """The files in the directory by name, without hidden ones."""
     directory = tmp_path / "devinfo" / "dp"
     rig.classes["toy"].device_info = lambda self, device, request: told(device.id)
     write = rig.write
@@ -44,7 +44,7 @@ def files(rig, tmp_path):
 
 
 async def pod(rig, kubelet, name="pod"):
-    """Starts a pod, of which the kubelet then tells; gives the token it got."""
+    """Starts a pod, waits until the kubelet reports it, and returns its token."""
     (token,) = (await kubelet.admit(name, "main", NET, 1)).device_ids
     await rig.until(lambda: any(held.token == token and held.holder for held in rig.host.allocations.held()))
     return token
@@ -68,7 +68,7 @@ async def test_a_restart_keeps_the_files_of_running_pods_and_removes_the_others(
         stays = await pod(rig, kubelet, "stays")
         await pod(rig, kubelet, "ends")
         assert len(files()) == 2
-    assert len(files()) == 2  # the pods go on without devhost
+    assert len(files()) == 2  # the pods continue without devhost
     kubelet.release("ends")
     foreign = rig.infos / "other.com-net-x-device.json"
     foreign.write_text("{}")
@@ -93,7 +93,7 @@ async def test_a_file_stays_after_its_resource_until_the_pod_ends(rig, kubelet, 
 
 
 async def test_a_pod_whose_resource_was_removed_while_devhost_was_stopped_keeps_its_file(rig, kubelet, files):
-    """Nothing is known of its device any more; the kubelet's word is enough."""
+    """Its device is unknown by now; the kubelet's list is enough."""
     rig.write(LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})

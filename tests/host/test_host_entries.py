@@ -27,7 +27,7 @@ def wrong(host):
 
 @pytest.fixture
 def records(caplog):
-    """The lines of the log by their message: level and fields of each."""
+    """Level and fields of the log lines with a message."""
     caplog.set_level(logging.INFO, "devhost")
 
     class Records:
@@ -39,7 +39,7 @@ def records(caplog):
 
 
 async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig, kubelet, records):
-    """Other plugins say nothing of a selector that selects no device; here each place has the reason."""
+    """Other plugins report nothing about a selector without devices; devhost shows the reason everywhere."""
     rig.write(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}")
     async with rig.running() as host:
         await rig.until(lambda: wrong(host))
@@ -65,7 +65,7 @@ async def test_two_entries_with_one_template_are_both_logged(rig, kubelet, recor
     rig.write(line % 1, line % 2)
     async with rig.running() as host:
         await rig.until(lambda: len(records.of("entry has no devices")) >= 2)
-        host.replan(None)  # what is known of one is not taken for the other
+        host.replan(None)  # the outcome of one is not used for the other
         logged = [fields["entry"] for _, fields in records.of("entry has no devices")]
         assert logged == ["resources[0]", "resources[1]"]
 
@@ -163,7 +163,7 @@ async def test_an_entry_names_the_earlier_one_that_takes_its_devices(rig, kubele
 
 
 async def test_an_overlap_that_leaves_both_entries_devices_is_no_problem(rig, kubelet, records):
-    """A specific entry before a catch-all is how configurations are written."""
+    """Configurations have specific entries before a catch-all."""
     rig.write(f"name: {TOY}, backend: toy, where: {{index: 0}}", f"name: {OTHER}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
@@ -220,7 +220,7 @@ LACK = MissingDriver(
 
 @pytest.fixture
 def lacking(rig):
-    """What the toy backend says that it lacks; the test changes it."""
+    """What the toy backend reports as missing; the test changes it."""
     found = [LACK]
     rig.classes["toy"] = type("Lacking", (rig.classes["toy"],), {"missing_drivers": lambda self: found})
     return found

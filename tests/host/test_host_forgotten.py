@@ -1,4 +1,4 @@
-"""A kubelet that lost its checkpoint hands out what running containers hold; devhost does not let it."""
+"""A kubelet that lost its checkpoint allocates what running containers hold; devhost prevents it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def devices(count: int) -> list[Device]:
 
 
 def listed(kubelet) -> dict[str, bool]:
-    """Id and health of each device that the kubelet was told of."""
+    """Id and health of each device in the kubelet's list."""
     return {device.id: device.health == "Healthy" for device in kubelet.devices(TOY)}
 
 
@@ -122,7 +122,7 @@ async def test_a_kubelet_with_its_checkpoint_is_offered_everything_as_before(rig
 
 
 async def test_a_preference_avoids_devices_that_containers_hold(rig, kubelet):
-    """Whatever the reason for which the kubelet offers it."""
+    """This does not depend on why the kubelet offers it."""
     rig.scripts["toy"].devices = devices(4)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:

@@ -22,7 +22,7 @@ def toys(*models: str) -> list[Device]:
 
 
 def reasons(rig, resource: str = TOY) -> dict[str, str]:
-    """Why tokens are unhealthy, by their ids; empty for those that are healthy."""
+    """The reason of each unhealthy token by its id; empty for healthy ones."""
     (found,) = [one for one in status(rig.host)["resources"] if one["name"] == resource]
     assert all((device["health"] == "Healthy") == (not device["reason"]) for device in found["devices"])
     return {device["id"]: device["reason"] for device in found["devices"]}
@@ -122,7 +122,7 @@ async def test_an_edit_takes_effect_on_the_open_stream_and_keeps_running_pods(ri
 
 
 async def test_a_flapping_attribute_keeps_the_device_unhealthy_for_a_while(rig, kubelet):
-    """As with the backend's own verdicts: from the third fall in a minute on, a recovery must last."""
+    """As with the backend's verdicts: from the third failure within a minute on, a recovery must last."""
     rig.write(LINE)
     rig.scripts["toy"].devices = toys("x100", "x100")
     async with rig.running():
@@ -155,7 +155,7 @@ async def test_a_device_injected_by_cdi_is_checked_as_well(rig, kubelet, specs):
 
 
 class Apex(Backend):
-    """A card whose state is in a file that is only read if the configuration looks at it."""
+    """A card with its state in a file that is only read if the configuration uses it."""
 
     name = "apex"
     attributes: ClassVar = {"sysattr.*": Attribute(str, "file of the device", "ALIVE")}
@@ -171,7 +171,7 @@ class Apex(Backend):
 
 
 async def test_an_attribute_that_only_the_condition_names_is_read(tmp_path: Path) -> None:
-    """The status file of a Coral Edge TPU says ALIVE or DEAD."""
+    """The status file of a Coral Edge TPU contains ALIVE or DEAD."""
     for number, state in enumerate(("ALIVE", "DEAD")):
         (tmp_path / f"root/apex/apex_{number}").mkdir(parents=True)
         (tmp_path / f"root/apex/apex_{number}/status").write_text(state)
@@ -186,7 +186,7 @@ async def test_an_attribute_that_only_the_condition_names_is_read(tmp_path: Path
 
 
 async def test_a_new_condition_waits_until_the_backend_has_read_its_attributes(rig, kubelet):
-    """What the backend has not read yet says nothing of a device: no list shows it Unhealthy meanwhile."""
+    """An attribute that the backend has not read yet makes no device Unhealthy."""
     rig.scripts["toy"].devices = toys("", "")
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running():

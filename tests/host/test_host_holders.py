@@ -1,4 +1,4 @@
-"""Who holds what, as an operator reads it: shares, all together, what vanished, what left the file."""
+"""Who holds what, as an operator reads it: shares, `of: all`, vanished devices, removed resources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAIN = {"namespace": "default", "pod": "pod", "container": "main"}
 
 
 def held(host):
-    """Holder by resource and token, of what the lists show."""
+    """The holders by resource and token, of listed tokens."""
     return {
         (resource["name"], device["id"]): device["holder"]
         for resource in status(host)["resources"]
@@ -67,7 +67,7 @@ async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_i
 
 
 async def test_allocations_of_a_removed_resource_are_shown(rig, kubelet):
-    """Also after a restart, when only the kubelet remembers that there was such a resource."""
+    """This holds after a restart, too, when only the kubelet knows the resource."""
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

@@ -1,4 +1,4 @@
-"""A backend that fails, hangs or answers nonsense degrades alone."""
+"""A backend that fails, hangs or returns invalid values affects no other."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang):
     refusal = ""
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        for number in range(50):  # a call that no thread took in time does not hang, and is not counted
+        for number in range(50):  # a call that no thread took in time does not hang and is not counted
             with pytest.raises(UnexpectedAdmissionError) as raised:
                 await kubelet.admit(f"pod-{number}", "main", TOY, 1)
             kubelet.release(f"pod-{number}")

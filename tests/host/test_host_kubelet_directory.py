@@ -1,4 +1,4 @@
-"""What becomes of the kubelet's directory under a running host, and what a kubelet says to Register."""
+"""Changes of the kubelet's directory while a host runs, and the kubelet's answers to Register."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ async def test_a_socket_that_cannot_be_removed_is_removed_later_without_a_traceb
             patched.setattr(Path, "unlink", refuse)
             kubelet.kill_stream(TOY)
             await rig.until(lambda: standing(host).registrations == 2)
-            behind.touch()  # as it had stayed: gRPC removes it, too, where it can
+            behind.touch()  # as if it had stayed: gRPC removes it, too, if it can
             await served(kubelet)
 
         def cleared():
             kubelet.kill_stream(TOY)  # each time: there may be no stream at the moment
             return not behind.exists()
 
-        await rig.until(cleared)  # a registration removes what is left of earlier ones
+        await rig.until(cleared)  # a registration removes the sockets of earlier ones
         await rig.until(lambda: len(own_sockets(rig.kubelet_dir)) == 1)
         await served(kubelet)
     assert not [record for record in caplog.records if record.exc_info]
@@ -153,7 +153,7 @@ async def test_a_kubelet_that_is_slow_to_answer_is_the_reason_at_once(rig, kubel
 
 @asynccontextmanager
 async def answering(directory, code, details):
-    """A kubelet that answers Register so; without a code, one that does not have it."""
+    """A kubelet with this answer to Register; without a code, it does not serve it."""
 
     async def register(_request, context):
         await context.abort(code, details)

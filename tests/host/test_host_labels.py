@@ -1,4 +1,4 @@
-"""Node labels in a whole host: made of devices and plan, kept through failures, removed when unwanted."""
+"""Node labels in a whole host: made from devices and plan, kept during failures, removed when unwanted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINE = "name: example.com/x, backend: toy"
 
 
 def labels(self, devices, offered):
-    """Of the scripted backend: how many there are, and how often each resource gives them."""
+    """Labels of the scripted backend: the number of devices, and of replicas in each resource."""
     found = {"example.com/toy.count": len(devices)}
     for resources in offered.values():
         for name, replicas in resources.items():
@@ -36,7 +36,7 @@ def hurried(rig):
 
 @pytest.fixture
 def features(rig, tmp_path):
-    """Turns labels on; gives the lines of the file of one backend, without comments."""
+    """Enables labels; returns the lines of a backend's file, without comments."""
     directory = tmp_path / "features.d"
     rig.classes["toy"].labels = labels
     rig.features = directory
@@ -157,7 +157,7 @@ async def test_a_failing_backend_keeps_its_file_and_affects_no_other(rig, featur
         rig.change("toy", [Device("d0")])
         await rig.until(lambda: "no labels today" in standing(rig)["reason"])
         assert features() == before
-        assert rig.host.scanners["toy"].condition.reason == ""  # its devices are well
+        assert rig.host.scanners["toy"].condition.reason == ""  # its devices are healthy
         rig.classes["toy"].labels = labels
         rig.host.node_labels.wake()
         await rig.until(lambda: features()[0] == "example.com/toy.count=1")

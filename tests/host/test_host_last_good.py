@@ -1,4 +1,4 @@
-"""A host and the copy of what it accepted: when it is written, and who hears that the file was refused."""
+"""The copy of the accepted configuration: when it is written, and who learns that the file was refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log of a whole host says of devices: quiet at the start, then a line for each change."""
+"""The log of a whole host about devices: no lines at the start, then one for each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What observers hear of a whole host, and that it goes its way whatever they do."""
+"""The events that observers get from a whole host, which does not depend on them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Ear:
         return [one for one in self.news if isinstance(one, kind)]
 
     def told(self) -> list[tuple[str, str]]:
-        """Kind and device of the news of devices, in order."""
+        """Kind and device of the events about devices, in order."""
         return [(type(one).__name__, one.device.id) for one in self.news if hasattr(one, "device")]
 
 

@@ -1,4 +1,4 @@
-"""The liveness probe calls devhost's own sockets, and harms none of them."""
+"""The liveness probe calls devhost's own sockets and does not affect them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOY, OTHER = "example.com/toy", "example.com/other"
 
 @contextmanager
 def put_in_place(path: Path, *, listening: bool):
-    """Another socket in the place of one, from one moment to the next: it takes connections and is silent."""
+    """Replaces a socket with one that accepts connections and never answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
         aside = path.with_name("aside")
         mute.bind(str(aside))
@@ -42,7 +42,7 @@ async def until(condition):
 
 @asynccontextmanager
 async def checking(*args, **options):
-    """A self-check that runs, with its clock standing still unless it is given another."""
+    """A running self-check; its clock does not move unless another one is given."""
     check = SelfCheck(*args, **{"clock": FakeClock(), **options})
     running = asyncio.create_task(check.run())
     try:
@@ -190,7 +190,7 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_call
 
 
 async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):
-    """gRPC closes the seventeenth connection at once, which looks as if nobody listened."""
+    """gRPC closes the seventeenth connection at once, as if no process listened."""
     path = host.services.sockets()[TOY]
     before = standing(host)
     with ExitStack() as open_:

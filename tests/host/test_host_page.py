@@ -1,4 +1,4 @@
-"""The status page of a host that runs: what happens to its devices is there without asking again."""
+"""The status page of a running host shows changes of devices without a reload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend that changes hardware: asked at the start and for other options, and shown in the status."""
+"""A backend that provisions hardware is called at the start and for new options, and shown in the status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Options:
 
 
 def make_provide(rig, calls):
-    """The toy backend brings its hardware to a count: one is well, two waits, three fails."""
+    """The toy backend provisions a number of devices: one succeeds, two waits, three fails."""
 
     def provision(self):
         calls.append(self.options.count)

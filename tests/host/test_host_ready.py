@@ -1,4 +1,4 @@
-"""When ``/readyz`` says yes: every wanted resource has a live stream; else which has not, and why."""
+"""``/readyz`` succeeds when every wanted resource has an open stream; otherwise it names the others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_resource_without_devices_counts_only_if_it_is_registered_empty(
     await kubelet.stop()
     async with rig.running() as host:
         await rig.until(lambda: host.planned)
-        assert host.ready() == (True, "")  # nothing is wanted, so nothing is missing
+        assert host.ready() == (True, "")  # no resource is wanted, so none is missing
         rig.write(f"name: {TOY}, backend: toy, whenEmpty: register")
         missing = f"no list stream yet: {TOY} (waiting: {ABSENT})"
         await rig.until(lambda: host.ready() == (False, missing))

@@ -1,4 +1,4 @@
-"""Editing the file while devhost runs: by difference, and a bad file changes nothing."""
+"""Editing the file while devhost runs: only differences take effect, and an invalid file changes nothing."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_streams_are_counted_correctly_when_a_resource_changes_its_backend
 async def test_an_edit_while_devhost_starts_is_adopted(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
-        rig.write(OTHER_LINE)  # it has been read, and nobody watches it yet
+        rig.write(OTHER_LINE)  # it has been read and is not watched yet
         await kubelet.wait_for(lambda: kubelet.allocatable().get(OTHER) == 1)
         assert host.generation == 2
 
@@ -276,7 +276,7 @@ async def test_pods_are_served_until_a_replaced_backend_has_scanned(rig, kubelet
     gate = threading.Event()
 
     class Slow(old):
-        """Knows what it has seen, and at first sees nothing for long."""
+        """Serves only devices that it has found, and its first scan takes long."""
 
         seen = False
 

@@ -1,4 +1,4 @@
-"""What an entry says to its backend, all the way: from the file to Allocate, PreStartContainer and CDI."""
+"""The options of an entry for its backend: from the file to Allocate, PreStartContainer and CDI."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def configure(node: Node, *entries: str) -> None:
 
 
 def registrations(node: Node, name: str) -> list[bool]:
-    """Of each registration, whether container starts are to be announced."""
+    """Whether PreStartContainer is required, for each registration."""
     return [one.pre_start_required for one in node.kubelet.events.of(events.OptionsRead, name)]
 
 
@@ -209,7 +209,7 @@ async def test_an_edited_drop_in_gets_the_options_of_its_new_class(node: Node, t
         node.configure(text.replace("FIELD", "new"))
         assert not await node.reload()
         said = ["old y"]
-        async with asyncio.timeout(PATIENCE):  # until its first look, the object of before serves
+        async with asyncio.timeout(PATIENCE):  # until its first scan, the previous object serves
             while said[-1] != "new y":
                 said.append((await node.container({A: 1})).envs["SAID"])
         assert set(said) == {"old y", "new y"}

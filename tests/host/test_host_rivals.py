@@ -1,4 +1,4 @@
-"""Two plugins under one resource name: who has it, who waits, and what is reported."""
+"""Two plugins for one resource: which one has it, which one waits, and what is reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def allocatable(kubelet, **expected: int) -> None:
 
 @asynccontextmanager
 async def another(rig, *resources):
-    """A second devhost on the same kubelet, with a file of its own."""
+    """A second devhost on the same kubelet, with a separate file."""
     second = copy.copy(rig)
     second.config = rig.config.with_name("second.yaml")
     second.write(*resources)
@@ -168,11 +168,11 @@ async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_r
 
 
 async def test_the_end_of_another_plugin_with_the_same_devices_costs_no_registration(rig, kubelet):
-    """Up to 1.36 a kubelet then drops devhost as well, and leaves its list stream open."""
+    """Up to 1.36 a kubelet then also drops devhost, and leaves its list stream open."""
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await allocatable(kubelet, toy=2)
-        # the kubelet must have been seen with our list before it can be seen without
+        # devhost must have seen its list at the kubelet before it can miss it
         asked = []
         kubelet.faults.inject(Point.ALLOCATABLE, lambda: _note(asked), times=None)
         await rig.until(lambda: asked)
@@ -206,7 +206,7 @@ async def test_the_older_of_two_devhosts_reports_the_conflict_and_each_serves_it
                 assert shown(second)["state"] == "registered"
                 assert (reported(first, OTHER), reported(second, "example.com/own")) == ([], [])
                 assert first.ready() == second.ready() == (True, "")
-                # the list of the one that lost does not replace the other's
+                # the list of the older one does not replace the other's
                 first_only = rig.scripts["toy"].devices[:1]
                 lists = len(kubelet.events.of(ev.ListReceived, TOY))
                 rig.change("toy", first_only)
@@ -222,7 +222,7 @@ async def test_the_older_of_two_devhosts_reports_the_conflict_and_each_serves_it
 
 
 async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_registration_ends(rig, kubelet):
-    """Kubelets before 1.25 close the stream of the older plugin: two plugins could fight for ever."""
+    """Kubelets before 1.25 close the stream of the older plugin, so two plugins could alternate forever."""
     rig.write(TOY_LINE)
     async with rig.running() as first:
         await allocatable(kubelet, toy=2)

@@ -1,4 +1,4 @@
-"""The main job over real sockets: what the kubelet sees of a host, in both profiles."""
+"""What the kubelet gets from a host over real sockets, in both profiles."""
 
 from __future__ import annotations
 

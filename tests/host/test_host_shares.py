@@ -1,4 +1,4 @@
-"""What a backend is told of how much a container asks for, of the entries of the file, and of their names."""
+"""What a backend learns about requested shares, the entries of the file, and their names."""
 
 from __future__ import annotations
 

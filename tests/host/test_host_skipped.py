@@ -1,4 +1,4 @@
-"""Optional entries whose backend is not installed: the others are served, status and log name the backend."""
+"""Optional entries without an installed backend: others are served, and status and log name the backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container has that no list shows is told with the true reason; gone is said of what is gone only."""
+"""Allocations that no list shows are reported with the right reason; only vanished devices count as gone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ill(host) -> list[tuple[str, str]]:
 
 
 async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -> None:
-    """Has a pod get so much of a resource before devhost restarts."""
+    """Allocates so much of a resource to a pod before devhost restarts."""
     rig.write(line)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable().get(resource) == count)
@@ -31,7 +31,7 @@ async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -
 
 
 async def settled(rig, host, condition) -> None:
-    """Waits for a condition, and until every backend has looked."""
+    """Waits for a condition, and until every backend has scanned."""
     await rig.until(lambda: host.planned and host.allocations.known and condition())
     await rig.until(lambda: all(one.listed for one in host.scanners.values()))
 

@@ -1,4 +1,4 @@
-"""`share: {of: all}` over real sockets: the list stays, what a pod gets follows the devices."""
+"""`share: {of: all}` over real sockets: the list stays, and pods get the present devices."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_sharing_can_be_changed_between_each_and_all_while_pods_run(rig, k
         held = (await kubelet.admit("old", "main", TOY, 1)).device_ids[0]
         rig.write(LINE)
         await kubelet.wait_for(lambda: {d.id for d in kubelet.devices(TOY)} == TOKENS | {held})
-        assert kubelet.healthy(TOY) == set()  # the pod has a device for itself, that each of them would give
+        assert kubelet.healthy(TOY) == set()  # each token includes the device that the pod holds exclusively
         kubelet.release("old")
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == TOKENS)
         assert await given(kubelet, "new") == "d0,d1"
@@ -93,7 +93,7 @@ async def test_sharing_can_be_changed_between_each_and_all_while_pods_run(rig, k
 
 @pytest.mark.parametrize("alike", [True, False])
 async def test_a_pod_gets_the_same_devices_by_cdi(rig, kubelet, tmp_path, alike):
-    """Named one by one where that is the same, by a name of the set where it is not."""
+    """Devices are named one by one if that gives the same, otherwise by the name of a set."""
     rig.scripts["toy"].nodes = {"d0": "/dev/null", "d1": "/dev/zero", "d2": "/dev/full"}
     if alike:
         allocate = rig.classes["toy"].allocate
@@ -111,7 +111,7 @@ async def test_a_pod_gets_the_same_devices_by_cdi(rig, kubelet, tmp_path, alike)
         (file,) = (tmp_path / "cdi").iterdir()
         rig.change("toy", rig.scripts["toy"].devices[:1])
         await rig.until(lambda: host.services[TOY].inventory.snapshot.devices() == {"d0": True})
-        # another pod makes it write again: what the first one was told must still be there
+        # another pod causes a new file: the names of the first pod must still be in it
         await kubelet.admit("late", "main", TOY, 1)
         text = file.read_text()
         assert all(f'"{name}"' in text for name in names)

@@ -1,4 +1,4 @@
-"""A device may be unusable for one use: Unhealthy in the resources that hand that out, Healthy in others."""
+"""A device that is unusable for one use is Unhealthy only in resources with that use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Use:
 
 @pytest.fixture
 def one_use(rig: Any) -> Any:
-    """Two devices that two resources share, of which ``d0`` is unusable for a use."""
+    """Two devices that two resources share; ``d0`` is unusable for a use."""
     script = rig.scripts["toy"]
     plain = rig.classes["toy"]
 

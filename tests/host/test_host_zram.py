@@ -83,7 +83,7 @@ async def test_a_device_unplugged_while_a_pod_has_it_comes_back_healthy(config, 
             zram.unplug(number)
             await kubelet.wait_for(lambda: kubelet.allocatable()[ZRAM] == count - 1)
             assert kubelet.capacity()[ZRAM] == count
-            assert zram.plug() == number  # the kernel gives the lowest free number
+            assert zram.plug() == number  # the kernel assigns the lowest free number
             await kubelet.wait_for(lambda: healthy(kubelet, number))
 
 

@@ -1,4 +1,4 @@
-"""Feature files: what may stand in one, and that only our own are ever touched."""
+"""Feature files: their content, and that devhost changes only its own."""
 
 from __future__ import annotations
 

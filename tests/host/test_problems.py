@@ -1,4 +1,4 @@
-"""What counts as wrong, in whatever numbers: each physical device once, some by name and the rest counted."""
+"""Problems in any number: each physical device once, some by name and the others counted."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_devices_of_many_resources_do_not_hide_other_problems(rig, kubelet
 
 async def test_problems_beyond_the_limit_are_counted(rig, kubelet):
     class Six:
-        """The host, as it were with six backends like the one it has."""
+        """The host as if it had six backends like its own."""
 
         def __getattr__(self, name):
             return getattr(host, name)

@@ -1,4 +1,4 @@
-"""What happens becomes news once, and in an order that adds up."""
+"""Each change is published once, in a consistent order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")
 
 
 class Books:
-    """Stands for the ledger: what is held is what a test says."""
+    """Replaces the allocations: a test sets what is held."""
 
     def __init__(self) -> None:
         self.hands: tuple[Held, ...] = ()
@@ -36,7 +36,7 @@ class Books:
 
 
 class Listeners:
-    """Stands for the observers: takes down what they would be told."""
+    """Replaces the observers and keeps the events."""
 
     def __init__(self) -> None:
         self.there = True
@@ -61,7 +61,7 @@ class Rig:
         yield "x/y", "toy", self.devices
 
     def told(self, batches: Iterable[Batch] | None = None) -> list[str]:
-        """All news since the last call, each as kind, device, tokens and pod."""
+        """All events since the last call, each as kind, device, tokens and pod."""
         if batches is None:
             batches, self.listeners.batches = self.listeners.batches, []
         return [_short(one) for batch in batches for one in batch.news()]

@@ -22,7 +22,7 @@ def test_a_device_has_departed_once_it_is_no_longer_listed() -> None:
     clock.now += 2
     departures.settle(lambda: {"a", "c"})
     clock.now += 7200
-    departures.settle(lambda: {"c"})  # a container had it for two hours
+    departures.settle(lambda: {"c"})  # a container held it for two hours
     assert departures.recent() == [Departed("a", GONE, clock.now)]
 
 

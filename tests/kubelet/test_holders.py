@@ -1,4 +1,4 @@
-"""Whoever asks the kubelet says little, and sleeps while there is nothing to learn."""
+"""Polling the kubelet: what is logged, and when it is not asked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POD = Holder("default", "pod", "main")
 
 
 class Scripted(PodResources):
-    """Fails with each reason of the script that is not empty, in turn; answers ever after."""
+    """Fails with each non-empty reason of the script in turn, then answers."""
 
     def __init__(self, reasons: Iterable[str] = ()) -> None:
         super().__init__(Path("/nowhere"))
@@ -112,7 +112,7 @@ async def test_the_kubelet_is_not_asked_while_nothing_is_held_until_an_allocatio
 
 
 async def test_a_new_kubelet_sock_is_a_new_kubelet_even_if_podresources_is_unchanged() -> None:
-    """What it does not name, though it has the container, it has forgotten."""
+    """A token that it does not list, although it lists the container, is forgotten."""
     source = Scripted()
     source.held = {"a": POD}
     async with running(source) as (holders, inventory):

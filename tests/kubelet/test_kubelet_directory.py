@@ -1,4 +1,4 @@
-"""What devhost makes of the kubelet's directory."""
+"""How devhost treats the states of the kubelet's directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mount(directory: Path) -> Iterator[Path]:
-    """The directory as a container sees it that has it mounted: it stays, whatever becomes of its name."""
+    """The directory as a container with a mount of it sees it, even after it was removed."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     yield Path(f"/proc/self/fd/{descriptor}")
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Asking a kubelet who holds what: every way in which it may not tell is one clear reason."""
+"""Asking a kubelet who holds what: each kind of failure has a clear reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer = Callable[[Any], Awaitable[bytes]]
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Callable[[Answer], Awaitable[PodResources]]]:
-    """Serves List with what a function gives, and makes a client for it."""
+    """Serves List with the result of a function, and makes a client for it."""
     server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
 
     async def start(answer: Answer, method: str = "List") -> PodResources:

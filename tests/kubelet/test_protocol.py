@@ -1,4 +1,4 @@
-"""The protocol's code is what its proto says, and its proto is what kubelets speak."""
+"""The generated code matches the proto, and the proto matches the kubelet's."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_podresources_has_the_numbers_of_the_published_contract(generator: Modul
 
 def _upstream(generator: ModuleType, tmp_path: Path, upstream: Path, name: str) -> FileDescriptorProto:
     """The kubelet's own proto, compiled."""
-    # It imports gogoproto for options of its Go generator, which say nothing of the wire.
+    # It imports gogoproto for options of its Go generator, which do not affect the wire format.
     text = _upstream_proto(upstream, name).read_text()
     text = re.sub(r'(?m)^import "[^"]*gogo[^"]*";$|^option \(gogoproto\.[^;]*;$', "", text)
     (tmp_path / "upstream.proto").write_text(re.sub(r"\s*\[\s*\(gogoproto\.[^\]]*\]", "", text))

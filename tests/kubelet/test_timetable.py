@@ -1,4 +1,4 @@
-"""The kubelet is asked as seldom as can be, whoever wants to know and whatever it answers."""
+"""The kubelet is asked as rarely as possible."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_new_kubelet_is_asked_soon_after_a_failure_only() -> None:
 
 
 def test_a_new_kubelet_is_asked_soon_while_anything_is_held() -> None:
-    """A pod that it has never named is believed to be over only after minutes."""
+    """A pod that it has never named counts as ended only after minutes."""
     table = PollSchedule()
     table.answered(0.0, OLD)
     table.answered(PATIENCE, OLD)
@@ -101,7 +101,7 @@ def test_a_new_kubelet_is_asked_soon_while_anything_is_held() -> None:
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["answer", "fail", "restart"]), st.floats(0, 100)), max_size=60))
 def test_two_calls_are_never_closer_than_the_gap(history: list[tuple[str, float]]) -> None:
-    """Two a second at the very most: a kubelet serves a hundred, to all who ask."""
+    """At most two a second: a kubelet serves a hundred to all clients."""
     table, now, last = PollSchedule(draw=lambda: 0.5), 0.0, NEVER
     for what, wish in history:
         if what == "restart":
