@@ -55,7 +55,6 @@ PATCHED: dict[str, int] = {
     "tests/host/test_host_kubelet_directory.py": 1,
     "tests/host/test_host_labels.py": 2,
     "tests/host/test_host_provisioning.py": 1,
-    "tests/host/test_host_reload.py": 3,
     "tests/kubelet/test_holders.py": 1,
     "tests/telemetry/test_status_kept.py": 1,
     "tests/discovery/test_catalog.py": 6,

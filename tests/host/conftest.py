@@ -94,13 +94,13 @@ class Rig:
         """Has scans, probes and observers of the next host wait for these durations instead."""
         self.timing = replace(self.timing, discovery=replace(self.timing.discovery, **durations))
 
-    def load(self) -> Loaded:
+    def load(self, **options: float) -> Loaded:
         installed = {
             name: Installed(kind, "tests", "0", ("devhost_backends",)) for name, kind in self.classes.items()
         }
         catalog = Catalog(installed)
         seen = fingerprint(self.config)
-        return Loaded(config.load(self.config, lambda _paths, _wanted: catalog), catalog, seen)
+        return Loaded(config.load(self.config, lambda _paths, _wanted: catalog, **options), catalog, seen)
 
     def write(self, *resources: str) -> None:
         """Makes the file hold these resources, each in YAML's flow style."""

@@ -176,7 +176,7 @@ class Host:
             metrics=metrics,
             changed=changed,
             reloading=reloading,
-            deadline=timing.reload,
+            timing=timing,
         )
 
     async def run(self) -> None:

@@ -23,6 +23,7 @@ from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors
 from .publisher import EventPublisher
+from .timing import Timing
 
 log = get(__name__)
 
@@ -83,7 +84,7 @@ class Reloader:
         metrics: counts readings.
         changed: called when :attr:`Configuration.last_reload` has changed.
         reloading: entered while the configuration is read again.
-        deadline: seconds that reading may take.
+        timing: how long it waits; ``reload`` is the deadline for one reading.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Reloader:
         metrics: Metrics,
         changed: Callable[[], None],
         reloading: Callable[[], AbstractContextManager[None]],
-        deadline: float,
+        timing: Timing,
     ) -> None:
         self._configuration = configuration
         self._load = load
@@ -113,7 +114,7 @@ class Reloader:
         self._metrics = metrics
         self._changed = changed
         self._reloading = reloading
-        self._deadline = deadline
+        self._timing = timing
         self._worker = WorkerThread("reload")
         self._reading = asyncio.Lock()
         self._running = False
@@ -139,7 +140,12 @@ class Reloader:
         """Follows edits of the file from now on."""
         file = self._configuration.file
         watch = ConfigWatch(
-            file, self.read, self._refused, self._configuration.seen, self._monitors.reporter(file)
+            file,
+            self.read,
+            self._refused,
+            self._configuration.seen,
+            self._monitors.reporter(file),
+            timing=self._timing.config,
         )
         self._tasks.spawn("config", watch.run)
 
@@ -184,7 +190,7 @@ class Reloader:
         configuration = self._configuration
         known = configuration.last_reload.complaints
         try:
-            loaded = await self._worker.call(self._deadline, self._load)
+            loaded = await self._worker.call(self._timing.reload, self._load)
         except ConfigError as error:
             complaints = tuple(map(str, error.complaints))
             if edited or complaints != known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.kubelet.timing import Timing as KubeletTiming
 
@@ -26,6 +27,9 @@ class Timing:
 
     flush: float = 1.0
     """For observers, meanwhile, to receive what is still queued for them."""
+
+    config: ConfigTiming = field(default_factory=ConfigTiming)
+    """Of the watch on the configuration file."""
 
     discovery: DiscoveryTiming = field(default_factory=DiscoveryTiming)
     """Of scans, probes and observers."""
