@@ -23,7 +23,7 @@ from .diagnostics import Diagnostics, Place
 from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_manifest
 from .language import Cdi, DeviceInfo, File, Labels
 from .reader import WRONG, read_fields
-from .resources import Placed, backend_of, read_options, read_resources, spoken_of
+from .resources import Placed, backend_of, named_backends, read_options, read_resources
 
 __all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
 
@@ -113,7 +113,7 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics
     values = read_fields(root, File, place)
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
     given = values.get("backends", {})
-    catalog = catalog_for(paths, spoken_of(values.get("resources", ())) | given.keys())
+    catalog = catalog_for(paths, named_backends(values.get("resources", ())) | given.keys())
     entries, skipped = read_resources(values.get("resources", ()), catalog, place.key("resources"))
     unread = {entry.backend for entry in skipped}
     read = {name: node for name, node in given.items() if name not in unread}

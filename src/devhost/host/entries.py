@@ -22,8 +22,8 @@ from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.document import EntryStatus, held_by
 
-LOOKS = 50_000
-"""Devices that all reasons of one plan look at in a running host: some 0.1 s of the event loop."""
+MAX_DEVICE_CHECKS = 50_000
+"""Devices checked for all reasons of one plan in a running host: about 0.1 s of the event loop."""
 
 NAMED = 3
 """Values, patterns and groups that a reason names at most."""

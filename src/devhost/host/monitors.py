@@ -26,7 +26,7 @@ class Monitors:
     """
 
     def __init__(self, backends: BackendManager, root: Path, changed: Callable[[], None]) -> None:
-        self.unheard = ""
+        self.uevents_failure = ""
         """Why there are no uevents; empty if there are."""
         self.polled: dict[str, str] = {}
         """The files and directories that inotify does not watch, and why."""
@@ -42,8 +42,8 @@ class Monitors:
         try:
             self._uevents = UeventMonitor(self._backends.dispatch, self._root)
         except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
-            self.unheard = str(error)
-            log.warning("no uevents; devices are looked for once a minute", reason=self.unheard)
+            self.uevents_failure = str(error)
+            log.warning("no uevents; devices are looked for once a minute", reason=self.uevents_failure)
         else:
             log.info("listening for uevents", source=self._uevents.source)
 

@@ -228,8 +228,8 @@ def _plugins(host: Host) -> list[Problem]:
 
 
 def _events(host: Host) -> Iterator[Problem]:
-    if host.monitors.unheard:
-        yield Problem("events", "uevents", host.monitors.unheard)
+    if host.monitors.uevents_failure:
+        yield Problem("events", "uevents", host.monitors.uevents_failure)
     for path, reason in _sorted(host.monitors.polled):
         if reason:
             yield Problem("events", path, reason)

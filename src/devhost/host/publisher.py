@@ -59,7 +59,7 @@ class EventPublisher:
         self._configuration = configuration
         self._services = services
         self._published: Sequence[Held] = ()
-        self._hands: dict[Token, tuple[Held, ...]] = {}
+        self._held: dict[Token, tuple[Held, ...]] = {}
         self._degraded: dict[str, str] = {}
 
     def changed(self, resource: str, backend: str, changes: Changes) -> None:
@@ -92,23 +92,23 @@ class EventPublisher:
         """A container gets these tokens, each with its devices; an earlier holder has released them."""
         if not self._observers:
             return
-        before = [self._hands.pop((resource, token), ()) for token in given]
+        before = [self._held.pop((resource, token), ()) for token in given]
         self._released([held for parts in before for held in parts])
         for token, devices in given.items():
-            self._hands[resource, token] = tuple(
+            self._held[resource, token] = tuple(
                 Held(resource, token, backend, device, True, None) for device in devices
             )
-        now = [held for token in given for held in self._hands[resource, token]]
+        now = [held for token in given for held in self._held[resource, token]]
         self._observers.publish(self._handed_out(now))
 
     def held(self) -> None:
         """The allocations may have changed."""
         if not self._observers or self._allocations.held() is self._published:
             return
-        known, self._hands = self._hands, self._in_hands()
-        gone = [held for token, parts in known.items() if token not in self._hands for held in parts]
+        known, self._held = self._held, self._held_now()
+        gone = [held for token, parts in known.items() if token not in self._held for held in parts]
         named: list[Held] = []
-        for token, parts in self._hands.items():
+        for token, parts in self._held.items():
             before = known.get(token, ())
             if parts == before:
                 continue
@@ -142,23 +142,23 @@ class EventPublisher:
     def everything(self) -> Iterator[Batch]:
         """What a new observer must learn first."""
         if not self._observers:
-            self._hands = self._in_hands()
+            self._held = self._held_now()
         for resource, backend, devices in self._services.present():
             yield self._appeared(resource, backend, list(devices.values()))
-        hands = [held for parts in self._hands.values() for held in parts]
-        yield self._handed_out([held for held in hands if not held.holder])
-        yield self._named([held for held in hands if held.holder])
+        found = [held for parts in self._held.values() for held in parts]
+        yield self._handed_out([held for held in found if not held.holder])
+        yield self._named([held for held in found if held.holder])
         yield self._backends(list(self._degraded.items()))
 
-    def _in_hands(self) -> dict[Token, tuple[Held, ...]]:
+    def _held_now(self) -> dict[Token, tuple[Held, ...]]:
         """What containers have; what they are only about to get is not among it."""
         self._published = self._allocations.held()
-        hands: dict[Token, tuple[Held, ...]] = {}
+        found: dict[Token, tuple[Held, ...]] = {}
         for held in self._published:
             if self._allocations.is_held(held.resource, held.token):
                 token = held.resource, held.token
-                hands[token] = (*hands.get(token, ()), held)
-        return hands
+                found[token] = (*found.get(token, ()), held)
+        return found
 
     def _appeared(self, resource: str, backend: str, members: Sequence[Member]) -> Batch:
         return self._batch(
@@ -167,14 +167,14 @@ class EventPublisher:
             lambda member: {**_about(resource, backend, member.device), "health": member.health},
         )
 
-    def _handed_out(self, hands: Iterable[Held]) -> Batch:
-        return self._batch(observe.Allocated, _by_device(hands), _Part.facts)
+    def _handed_out(self, held: Iterable[Held]) -> Batch:
+        return self._batch(observe.Allocated, _by_device(held), _Part.facts)
 
-    def _named(self, hands: Iterable[Held]) -> Batch:
-        return self._batch(observe.Held, _by_device(hands), _Part.facts_and_holder)
+    def _named(self, held: Iterable[Held]) -> Batch:
+        return self._batch(observe.Held, _by_device(held), _Part.facts_and_holder)
 
-    def _released(self, hands: Iterable[Held]) -> None:
-        self._observers.publish(self._batch(observe.Released, _by_device(hands), _Part.facts_and_holder))
+    def _released(self, held: Iterable[Held]) -> None:
+        self._observers.publish(self._batch(observe.Released, _by_device(held), _Part.facts_and_holder))
 
     def _backends(self, states: Sequence[tuple[str, str | None]]) -> Batch:
         return self._batch(
@@ -192,7 +192,7 @@ class EventPublisher:
 
 
 class _Part:
-    """One device in the hands of a container, and all the tokens by which it has it."""
+    """One device that a container holds, and all the tokens by which it has it."""
 
     def __init__(self, held: Held) -> None:
         self.first = held
@@ -206,12 +206,12 @@ class _Part:
         return {**self.facts(), "holder": self.first.holder}
 
 
-def _by_device(hands: Iterable[Held]) -> list[_Part]:
+def _by_device(held: Iterable[Held]) -> list[_Part]:
     """A container may have several tokens of one device, and several devices by one token."""
     parts: dict[tuple[str, str, str, Holder | None], _Part] = {}
-    for held in hands:
-        key = held.resource, held.backend, held.device.id, held.holder
-        parts.setdefault(key, _Part(held)).tokens.append(held.token)
+    for one in held:
+        key = one.resource, one.backend, one.device.id, one.holder
+        parts.setdefault(key, _Part(one)).tokens.append(one.token)
     return list(parts.values())
 
 

@@ -192,7 +192,7 @@ class Reloader:
         try:
             loaded = await self._worker.call(self._timing.reload, self._load)
         except ConfigError as error:
-            complaints = tuple(map(str, error.complaints))
+            complaints = tuple(map(str, error.diagnostics))
             if edited or complaints != known:
                 self._rejected(complaints)
             return

@@ -20,7 +20,7 @@ from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.log import get
 
-from .entries import LOOKS, EntryOutcomes, State, place, wanted
+from .entries import MAX_DEVICE_CHECKS, EntryOutcomes, State, place, wanted
 
 log = get(__name__)
 
@@ -70,7 +70,9 @@ class Shortages:
     def follow(self, settings: Settings, plan: Plan) -> None:
         """There is another plan."""
         self._settings = settings
-        self.outcomes = EntryOutcomes(settings, plan, self._scanners, looks=LOOKS, before=self.outcomes)
+        self.outcomes = EntryOutcomes(
+            settings, plan, self._scanners, looks=MAX_DEVICE_CHECKS, before=self.outcomes
+        )
         self._follow_entries()
         self._follow_drivers()
         self._follow_refusals(plan)

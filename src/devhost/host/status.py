@@ -113,18 +113,18 @@ def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
     Devices, not tokens: a container with two shares of one device holds one. While it is unknown which
     devices are behind a token it is what the token is named after.
     """
-    for account in host.allocations.in_use():
+    for allocations in host.allocations.in_use():
         found = {
-            (device, account.holder(token))
-            for token in account.tokens()
-            for device in _behind(account, token) or [unit_of(token)]
+            (device, allocations.holder(token))
+            for token in allocations.tokens()
+            for device in _behind(allocations, token) or [unit_of(token)]
         }
         for device, holder in sorted(found, key=str):
-            yield account.resource, device, holder
+            yield allocations.resource, device, holder
 
 
-def _behind(account: ResourceAllocations, token: str) -> list[str]:
-    return sorted({device for _, device in account.devices_of(token)})
+def _behind(allocations: ResourceAllocations, token: str) -> list[str]:
+    return sorted({device for _, device in allocations.devices_of(token)})
 
 
 def _orphan(one: Orphan) -> HeldStatus:

@@ -115,7 +115,7 @@ class PodResourcesPoller:
         return self._allocations.has_token(resource, token)
 
     async def confirm(
-        self, account: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False
+        self, allocations: ResourceAllocations, tokens: Sequence[str], *, offered: bool = False
     ) -> None:
         """Asks the kubelet now, if it may not know who holds these tokens.
 
@@ -126,12 +126,12 @@ class PodResourcesPoller:
             offered: whether the kubelet only offers the tokens. It then knows that their containers have
                 ended, or has forgotten them. Else it is asked if an earlier kubelet named the holders.
         """
-        held = account.tokens()
+        held = allocations.tokens()
         if not held:
             return
         concerned = set(held).intersection(tokens)
         concerned.update(name for token in tokens if (name := stood_for(token, held)) is not None)
-        named_by = {account.named_by(token) for token in concerned} - {None}
+        named_by = {allocations.named_by(token) for token in concerned} - {None}
         if not named_by or (not offered and named_by == {(*(self.source.identity() or ()), self._restarts)}):
             return
         with suppress(TimeoutError):
