@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_every_word_of_a_backend_has_a_row(name: str) -> None:
     kind = catalog.load().installed[name].backend
     words = [*kind.attributes, *_properties(options_of(kind)), *_properties(resource_options_of(kind))]
     assert [word for word in words if f"| `{word}` |" not in text and f".{word}` |" not in text] == []
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_reference_gives_each_attribute_its_type_and_its_values(name: str) -> None:
+    text = (PLACE / "backends.md").read_text(encoding="utf-8").partition(f"\n### Attributes of {name}\n")[2]
+    types = {str: "text", int: "number", bool: "true/false", list: "list"}
+    for word, attribute in catalog.load().installed[name].backend.attributes.items():
+        row = re.search(rf"(?m)^\| `{re.escape(word)}` \| ([^|]+) \|.*$", text)
+        assert row, f"no row begins with `{word}`"
+        kind = types[attribute.type]
+        assert row[1] == (f"hex {kind}" if attribute.hex else kind), word
+        assert [one for one in attribute.words if f"`{one}`" not in row[0]] == [], word
 
 
 def _properties(schema: Mapping[str, Any]) -> list[str]:
