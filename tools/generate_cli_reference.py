@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import click
@@ -38,8 +39,8 @@ IMPORT = """\
 
     devhost import PLUGIN [OPTIONS] FILE
 
-Prints the configuration of another device plugin as a devhost.yaml with the same resources. Comments name what differs.
-FILE may hold several objects as kubectl prints them; "-" reads standard input.
+Prints the configuration of another device plugin as a devhost.yaml with the same resources. Comments name what
+differs. FILE may hold several objects as kubectl prints them; "-" reads standard input.
 
 | PLUGIN | FILE | options |
 |---|---|---|
@@ -58,16 +59,19 @@ MORE = {
 
 def page() -> str:
     """The whole page."""
-    lines = INTRODUCTION.splitlines()
+    commands = list(_commands(root, "devhost"))
+    rows = Counter(_row(option) for _, command in commands for option in _options(command))
+    common = [row for row, times in rows.items() if times > 2]
+    lines = [*INTRODUCTION.splitlines(), "", "Common options:", "", *common]
     imports = False
-    for path, command in _commands(root, "devhost"):
+    for path, command in commands:
         if path.startswith("devhost import "):
             if not imports:
                 lines += ["", *IMPORT.splitlines()]
             imports = True
             lines.append(_import(path.removeprefix("devhost import "), command))
         else:
-            lines += ["", *_section(path, command)]
+            lines += ["", *_section(path, command, common)]
     return "\n".join(lines) + "\n"
 
 
@@ -75,6 +79,7 @@ def _import(plugin: str, command: click.Command) -> str:
     """The row of a plugin whose configuration can be imported."""
     about = " ".join(_help(command).split("\n\n")[-1].split())
     file = re.sub(r"^FILE (?:is|holds) ", "", _first_sentence(about)).rstrip(".")
+    file = re.sub(r",? as kubectl prints (?:it|them)(?:, together or alone)?", "", file)
     options = (f"{_names(one)}: {_meaning(one)}" for one in _options(command))
     return f"| `{plugin}` | {file} | {' '.join(options)} |".replace("|  |", "| |")
 
@@ -90,7 +95,7 @@ def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Comman
             yield f"{path} {name}", command
 
 
-def _section(path: str, command: click.Command) -> Iterator[str]:
+def _section(path: str, command: click.Command, common: Collection[str]) -> Iterator[str]:
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
     options = _options(command)
     usage = [path, *(["[OPTIONS]"] if options else []), *map(_usage, arguments)]
@@ -102,12 +107,20 @@ def _section(path: str, command: click.Command) -> Iterator[str]:
     if more := MORE.get(path.split()[1]):
         yield ""
         yield more
-    if options:
+    own = [row for row in map(_row, options) if row not in common]
+    if shared := [option.opts[0] for option in options if _row(option) in common]:
         yield ""
-        yield "| option | default | meaning |"
-        yield "|---|---|---|"
-        for option in options:
-            yield f"| {_names(option)} | {_default(option)} | {_meaning(option)} |"
+        yield f"Common options: {', '.join(f'`{name}`' for name in shared)}."
+    if own:
+        yield ""
+        yield from own
+
+
+def _row(option: click.Option) -> str:
+    default = _default(option)
+    if default and default != "required":
+        default = f"default {default}"
+    return f"- {_names(option)}{f' ({default})' if default else ''}: {_meaning(option)}"
 
 
 def _options(command: click.Command) -> list[click.Option]:
@@ -139,7 +152,7 @@ def _names(option: click.Option) -> str:
 
 def _value(option: click.Option) -> str:
     if isinstance(option.type, click.Choice):
-        return "\\|".join(map(str, option.type.choices))
+        return "|".join(map(str, option.type.choices))
     return option.metavar or option.type.name.upper()
 
 
@@ -158,7 +171,7 @@ def _default(option: click.Option) -> str:
 
 
 def _meaning(option: click.Option) -> str:
-    return _SPOKEN_DEFAULT.sub("", option.help or "").replace("|", "\\|")
+    return _SPOKEN_DEFAULT.sub("", option.help or "")
 
 
 if __name__ == "__main__":
