@@ -88,7 +88,8 @@ def drop_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("examples")
     (directory / "backends").mkdir()
     text = (ROOT / "docs" / "backends" / "writing.md").read_text(encoding="utf-8")
-    _, whole, added = re.findall(r"(?ms)^```python\n(.*?)^```$", text)
+    _, added = re.findall(r"(?ms)^```python\n(.*?)^```$", text)
+    whole = (ROOT / "examples/watchdog/src/devhost_watchdog/__init__.py").read_text(encoding="utf-8")
     (directory / "backends" / "watchdog.py").write_text(f"{whole}\n\n{added}", encoding="utf-8")
     return directory
 

@@ -39,8 +39,8 @@ IMPORT = """\
 
     devhost import PLUGIN [OPTIONS] FILE
 
-Prints the configuration of another device plugin as a devhost.yaml with the same resources. Comments name what
-differs. FILE may hold several objects as kubectl prints them; "-" reads standard input.
+Prints the configuration of another device plugin as a devhost.yaml with the same resources. Comments name
+what differs. FILE may hold several objects as kubectl prints them; "-" reads standard input.
 
 | PLUGIN | FILE | options |
 |---|---|---|

@@ -89,16 +89,22 @@ def _news() -> Iterator[str]:
         fields = [f"`{name}: {_cell(about[name])}`" for name in about if name != "hook"]
         base = kind.__mro__[1].__name__
         extends = f" ({base})" if kind is not News else ""
-        yield f"| `{kind.__name__}`{extends} | {', '.join(fields)} | {_cell(_text(kind))} |"
+        text = _cell(_text(kind))
+        meaning = text if kind in (News, DeviceNews) else re.split(r"(?<=[.;]) ", text)[0].rstrip(";")
+        yield f"| `{kind.__name__}`{extends} | {', '.join(fields)} | {meaning} |"
 
 
 def _value(name: str, one: Any) -> Iterator[str]:
     """A class with its fields, a function, or a constant."""
     if dataclasses.is_dataclass(one) and isinstance(one, type):
         yield from (f"### `{name}`", "")
-        if fields := [f"    {_field(field)}" for field in dataclasses.fields(one) if field.init]:
-            yield from (*fields, "")
-        yield from (_text(one), "")
+        text = _text(one)
+        fields = [field for field in dataclasses.fields(one) if field.init]
+        for field in fields:
+            text = text.replace(f"\n- `{field.name}`: ", f"\n- `{_field(field)}`: ")
+        if others := [f"    {_field(field)}" for field in fields if f"- `{_field(field)}`: " not in text]:
+            yield from (*others, "")
+        yield from (text, "")
     elif inspect.isclass(one) or inspect.isfunction(one):
         signature = _signature(one) if inspect.isfunction(one) else ""
         yield from (f"### `{name}{signature}`", "", _text(one), "")
