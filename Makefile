@@ -98,7 +98,7 @@ dist: setup ## wheels and source archives of the host and of every plugin, insta
 	@PYTHONPATH=tools timeout --foreground --kill-after=60s 30m $(BIN)/python -m distribution
 	@$(BIN)/pytest -q tests/distribution
 
-# TESTS="config telemetry" plants only some of them: docs/mutations.md.
+# TESTS="config telemetry" plants only some of them: docs/development.md.
 mutations: setup ## plant small faults in copies of the sources, and show that the tests notice each
 	@timeout --foreground --kill-after=60s 60m $(BIN)/python tests/mutations $(TESTS)
 
