@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from scraped_series import value
@@ -14,7 +15,6 @@ from scraped_series import value
 from devhost.backend import AllocationError
 from devhost.backend.files import fingerprint
 from devhost.backend.model import unhealthy
-from devhost.config import document, watcher
 from devhost.config.loader import load
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
@@ -209,7 +209,7 @@ async def test_requests_to_read_again_before_the_host_runs_lead_to_one_reading(r
         reads.append(1)
         return rig.load()
 
-    host = Host(rig.config, rig.load(), read, rig.kubelet_dir)
+    host = Host(rig.config, rig.load(), read, rig.kubelet_dir, timing=rig.timing)
     host.reload()
     host.reload()
     running = asyncio.create_task(host.run())
@@ -325,11 +325,10 @@ async def test_a_complaint_is_about_what_there_is_now(rig, kubelet):
         await rig.until(lambda: not host.last_reload.complaints)
 
 
-async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet, monkeypatch):
-    monkeypatch.setattr(document, "PIPE_DEADLINE", 0.2)
+async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet):
     rig.write(TOY_LINE)
     good = rig.config.read_text()
-    async with rig.running() as host:
+    async with rig.running(partial(rig.load, pipe_deadline=0.2)) as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.config.unlink()
         os.mkfifo(rig.config)
@@ -340,9 +339,8 @@ async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet, monkeypa
         await rig.until(lambda: not host.last_reload.complaints)
 
 
-async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, monkeypatch, caplog):
-    monkeypatch.setattr(watcher, "POLL", 0.05)
-    monkeypatch.setattr(watcher, "AGAIN", 0.05)
+async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, caplog):
+    rig.timing = replace(rig.timing, config_poll=0.05, config_again=0.05)
     rig.write(TOY_LINE)
     reads = []
     async with rig.running(lambda: (reads.append(None), rig.load())[1]) as host:

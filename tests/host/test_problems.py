@@ -121,6 +121,8 @@ async def test_without_inotify_what_is_polled_is_a_problem_until_inotify_works_a
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncinotify, "Inotify", refuse)
+    rig.hurry(poll=0.2)
+    rig.timing = replace(rig.timing, config_poll=0.2)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: counted(host) == {"events": 2})

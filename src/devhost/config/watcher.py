@@ -40,6 +40,8 @@ class ConfigWatch:
         refused: whether it was refused the last time.
         seen: the fingerprint of what was read first.
         blind: see :class:`.DirectoryWatch`.
+        poll: seconds between checks without an inotify event.
+        again: seconds after which a refused file is read again, see :data:`AGAIN`.
     """
 
     def __init__(
@@ -49,12 +51,16 @@ class ConfigWatch:
         refused: Callable[[], object],
         seen: Fingerprint,
         blind: Callable[[str], None] = lambda reason: None,
+        *,
+        poll: float = POLL,
+        again: float = AGAIN,
     ) -> None:
         self._path = path
         self._read = read
         self._refused = refused
         self._seen = seen
-        self._watch = DirectoryWatch(self._directories, POLL, blind)
+        self._again = again
+        self._watch = DirectoryWatch(self._directories, poll, blind)
 
     async def run(self) -> None:
         """Watches; never ends by itself."""
@@ -63,7 +69,7 @@ class ConfigWatch:
         async for _ in self._watch.changes():
             if changed := fingerprint(self._path) != self._seen:
                 await self._calm()
-            elif not self._refused() or time.monotonic() < last + AGAIN:
+            elif not self._refused() or time.monotonic() < last + self._again:
                 continue
             await self._read(changed)
             last = time.monotonic()
