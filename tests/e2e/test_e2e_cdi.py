@@ -47,7 +47,7 @@ def test_a_pod_gets_the_same_by_cdi_and_directly(cluster, pods, zram, tmp_path):
 
 
 def held(devhost: Devhost) -> set[tuple[str, str, str]]:
-    """Resource, pod and container of what `devhost status` shows as held."""
+    """Resource, pod and container of each holder in `devhost status`."""
     status = devhost.status()
     everything = [(resource["name"], one) for resource in status["resources"] for one in resource["devices"]]
     everything += [(one["resource"], one) for one in status["held"]]

@@ -1,4 +1,4 @@
-"""Image and chart with the profile minimal: what runs on the node, with which rights, and what it offers."""
+"""Image and chart with the profile minimal: the process on the node, its rights, and its resources."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_can_write_only_to_the_kubelets_plugin_directory_of_the_node(cluster,
 
 
 def writable(cluster: Cluster, release: Release) -> set[str]:
-    """Where the container can write, but for what runtime and kubelet make for it alone."""
+    """Where the container can write, except what runtime and kubelet create for it alone."""
     mounts = cluster.namespaces.path(f"/proc/{release.process()}/mountinfo").read_text().splitlines()
     options = {fields[4]: fields[5].split(",") for fields in (line.split() for line in mounts)}
     own = ("/proc", "/dev", "/sys", "/etc/hosts")
@@ -85,7 +85,7 @@ def test_it_lists_the_nodes_devices_and_cannot_open_them(release):
 
 
 def test_the_kubelets_own_probes_pass(cluster, release):
-    """A container whose liveness had failed would have been restarted."""
+    """A container whose liveness probe fails is restarted."""
     pod = release.pod()
     (container,) = pod["spec"]["containers"]
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"

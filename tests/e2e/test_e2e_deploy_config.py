@@ -37,7 +37,7 @@ def installed(cluster: Cluster, shipment: Shipped) -> Iterator[Release]:
 
 @pytest.fixture
 def release(installed: Release) -> Iterator[Release]:
-    """With the first configuration, which is put back afterwards."""
+    """With the first configuration, which is restored afterwards."""
     before = installed.text()
     yield installed
     if installed.text() != before:
@@ -45,7 +45,7 @@ def release(installed: Release) -> Iterator[Release]:
 
 
 def test_an_edit_changes_the_resources_in_place(cluster, release, pods):
-    """The same container goes on; what stays in the file keeps its socket, its stream and its pods."""
+    """The same container continues; unchanged resources keep their sockets, streams and pods."""
     cluster.shows(KEPT, SHARES)
     cluster.shows(GONE, SHARES)
     holder = pods.create("holder", {KEPT: 1}).running()
@@ -108,13 +108,13 @@ def test_the_fixed_file_is_accepted_and_ends_the_complaint(release):
 
 
 def complaints(release: Release) -> list[str]:
-    """What ``devhost status`` in the container says is wrong with the file."""
+    """The problem of the file in ``devhost status`` in the container."""
     found: list[str] = release.status().get("devhost", {}).get("lastReload", {}).get("complaints", [])
     return found
 
 
 def config_problem(document: dict[str, Any]) -> str:
-    """Why the file is refused, as a status document has it among what is wrong now."""
+    """Why the file is refused, from the problems of a status document."""
     (reason,) = [problem["reason"] for problem in document["problems"] if problem["kind"] == "config"]
     return str(reason)
 

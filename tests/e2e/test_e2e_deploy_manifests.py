@@ -1,4 +1,4 @@
-"""All manifests that the project ships, as a real API server takes them: validated and admitted."""
+"""All manifests of the project are validated and admitted by a real API server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEPLOY = REPOSITORY / "deploy"
 STRICTLY = ("--dry-run=server", "--validate=strict")
 """The API server does all but keep it, and refuses keys that it does not know."""
 
-# DaemonSets and pods are also looked at by what admits pods: priority, tolerations, volumes, probes
+# DaemonSets and pods are also checked by admission: priority, tolerations, volumes, probes
 OVERLAYS = [DEPLOY / "kustomize" / "base", *sorted((DEPLOY / "kustomize" / "overlays").iterdir())]
 PROFILES = [CHART / "values.yaml", *sorted((CHART / "profiles").glob("*.yaml"))]
 EXAMPLES = sorted((DEPLOY / "examples").glob("*/pod.yaml"))
@@ -27,7 +27,7 @@ def named(path: Path) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def namespace(cluster: Cluster) -> None:
-    """A dry run keeps nothing, and so finds no namespace that it was to make itself."""
+    """A dry run stores nothing, so it does not find a namespace of the same manifest."""
     cluster.kubectl.apply(NAMESPACE)
 
 
@@ -48,7 +48,7 @@ def test_the_api_server_accepts_an_example(cluster, example):
 
 
 def test_the_api_server_refuses_misspelt_fields(cluster):
-    """So the tests above say something."""
+    """This shows that the tests above detect errors."""
     document = yaml.safe_load((DEPLOY / "kustomize" / "base" / "daemonset.yaml").read_text())
     document["spec"]["template"]["spec"]["hostNetworks"] = True
     with pytest.raises(Refused, match="hostNetworks"):

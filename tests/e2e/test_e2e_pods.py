@@ -1,4 +1,4 @@
-"""What a pod gets from a real kubelet, scheduler and container runtime."""
+"""What a pod gets with a real kubelet, scheduler and container runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 4096
 
 
 def opens_itself(pod: Pod, path: str) -> bool:
-    """Whether a container can open a device of the machine for which it makes the node itself."""
+    """Whether a container can open a device of the machine after creating its node."""
     device, made = device_file(path), f"/tmp/{Path(path).name}"
     pod.shell(f"test -e {made} || mknod {made} {device.kind} {device.major} {device.minor}")
     return pod.opens(made)

@@ -1,4 +1,4 @@
-"""How the programs of the cluster are found and made, where the machine or its network is of no help.
+"""How the programs of the cluster are found and built if the machine or its network cannot provide them.
 
 These need neither root nor network: Go and apt-get are small scripts here.
 """
@@ -30,7 +30,7 @@ BROKEN = (
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with an empty cache, on which nobody waits before trying again."""
+    """A machine with an empty cache, without delays between tries."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -43,7 +43,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(directory: Path, name: str, script: str) -> Path:
-    """A program that notes each call in a file, which is returned, and then does what ``script`` says."""
+    """A program that records each call in a file, which is returned, and then runs ``script``."""
     program, calls = directory / "bin" / name, directory / f"{name}.calls"
     program.write_text(f"#!/bin/sh\necho \"$@\" >> '{calls}'\n{script}\n")
     program.chmod(0o755)

@@ -28,7 +28,7 @@ asyncio.run(main())
 
 @contextmanager
 def other_plugin(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
-    """A plugin that has two devices of the resource, as a process of the node."""
+    """A plugin with two devices of the resource, as a process of the node."""
     process = cluster.namespaces.spawn(
         sys.executable, "-c", PROGRAM, PLUGIN_DIRECTORY, FUSE, log=cluster.logs / "other-plugin.log"
     )

@@ -1,4 +1,4 @@
-"""What becomes of the tests of image and chart where one of them cannot be had. None needs a cluster."""
+"""Tests of image and chart when one of them is not available. None needs a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onenode import image, shipped
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with an image of yesterday, whose tool for images is a script that a test writes."""
+    """A repository with an outdated image, whose tool for images is a script of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(shipped.VARIABLE, raising=False)
     monkeypatch.setattr(shipped, "REPOSITORY", tmp_path)
