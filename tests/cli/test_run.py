@@ -92,7 +92,7 @@ async def test_a_root_with_nothing_of_the_host_in_it_is_told(toys, tmp_path, the
             await until_served(kubelet)
             process.terminate()
             _, said = await asyncio.to_thread(process.communicate, timeout=120)
-    line = f'nothing of the host is below --root reason="{toys.root} has neither sys nor dev"'
+    line = f'the host\'s directories are not below --root reason="{toys.root} has neither sys nor dev"'
     assert said.count(line) == told
 
 

@@ -74,7 +74,7 @@ async def test_a_forgotten_allocation_is_reported_until_its_container_ends(rig, 
         kubelet.release("train")
         await kubelet.wait_for(lambda: listed(kubelet) == {"d0": True, "d1": True})
         assert not [one for one in status(host)["problems"] if one["kind"] == "allocation"]
-        await rig.until(lambda: "a forgotten allocation is over" in caplog.text)
+        await rig.until(lambda: "a forgotten allocation has ended" in caplog.text)
 
 
 async def test_a_forgotten_share_does_not_affect_other_shares_of_its_device(rig, kubelet):
