@@ -341,7 +341,7 @@ async def test_a_pipe_in_place_of_the_file_blocks_nothing(rig, kubelet):
 
 
 async def test_a_fault_outside_the_file_can_be_fixed_there(rig, kubelet, caplog):
-    rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.05, retry=0.05))
+    rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.05, settle=0.02, retry=0.05))
     rig.write(TOY_LINE)
     reads = []
     async with rig.running(lambda: (reads.append(None), rig.load())[1]) as host:
