@@ -197,8 +197,8 @@ def test_an_allocation_needs_no_other_plan() -> None:
 
 def test_an_allocate_that_fails_gives_back_and_the_plan_is_made_anew() -> None:
     rig = Rig()
-    account = rig.ledger.of(OLD)
-    with pytest.raises(ValueError, match="no"), account.reserved("card", {"a": [Device("a")]}):
+    allocations = rig.ledger.of(OLD)
+    with pytest.raises(ValueError, match="no"), allocations.reserved("card", {"a": [Device("a")]}):
         raise ValueError("no")
     assert not rig.ledger.held() and rig.replans == 1
 

@@ -22,8 +22,8 @@ class Rig:
     now: float = 100.0
 
     def __post_init__(self) -> None:
-        account = Allocations(lambda: self.now).of("r")
-        self.inventory = Inventory(lambda: self.now, lambda: self.now, allocations=account)
+        allocations = Allocations(lambda: self.now).of("r")
+        self.inventory = Inventory(lambda: self.now, lambda: self.now, allocations=allocations)
 
     def show(self, replicas: int, of: Of = Of.EACH) -> None:
         offers = [Offer(Device(name), replicas) for name in "ab"]

@@ -16,6 +16,7 @@ from devhost.backend import AllocationError
 from devhost.backend.files import fingerprint
 from devhost.backend.model import unhealthy
 from devhost.config.loader import load
+from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
 from devhost.telemetry.metrics import Metrics
@@ -333,14 +334,14 @@ async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet):
         rig.config.unlink()
         os.mkfifo(rig.config)
         await rig.until(lambda: host.last_reload.complaints)
-        assert "nobody wrote into this pipe" in host.last_reload.complaints[0]
+        assert "no process wrote to this pipe" in host.last_reload.complaints[0]
         rig.config.unlink()
         rig.config.write_text(good)
         await rig.until(lambda: not host.last_reload.complaints)
 
 
 async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, caplog):
-    rig.timing = replace(rig.timing, config_poll=0.05, config_again=0.05)
+    rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.05, retry=0.05))
     rig.write(TOY_LINE)
     reads = []
     async with rig.running(lambda: (reads.append(None), rig.load())[1]) as host:

@@ -23,7 +23,7 @@ from .diagnostics import Diagnostics, Place
 from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_manifest
 from .language import Cdi, DeviceInfo, File, Labels
 from .reader import WRONG, read_fields
-from .resources import Placed, backend_of, read_options, read_resources, spoken_of
+from .resources import Placed, backend_of, named_backends, read_options, read_resources
 
 __all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
 
@@ -41,7 +41,7 @@ def load(path: Path, catalog_for: CatalogFor, *, pipe_deadline: float = PIPE_DEA
     Args:
         path: the file; relative ``backendPaths`` in it are relative to its directory.
         catalog_for: called once, with the file's ``backendPaths`` and the names of its backends.
-        pipe_deadline: seconds to wait for each part of a pipe.
+        pipe_deadline: see :func:`read`.
 
     Raises:
         ConfigError: with everything that is wrong with it, in file order.
@@ -51,6 +51,10 @@ def load(path: Path, catalog_for: CatalogFor, *, pipe_deadline: float = PIPE_DEA
 
 def read(path: Path, *, pipe_deadline: float = PIPE_DEADLINE) -> bytes:
     """The bytes of a configuration file, for :func:`loads`.
+
+    Args:
+        path: the file.
+        pipe_deadline: seconds to wait for data if the file is a pipe.
 
     Raises:
         ConfigError: it cannot be read.
@@ -109,7 +113,7 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics
     values = read_fields(root, File, place)
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
     given = values.get("backends", {})
-    catalog = catalog_for(paths, spoken_of(values.get("resources", ())) | given.keys())
+    catalog = catalog_for(paths, named_backends(values.get("resources", ())) | given.keys())
     entries, skipped = read_resources(values.get("resources", ()), catalog, place.key("resources"))
     unread = {entry.backend for entry in skipped}
     read = {name: node for name, node in given.items() if name not in unread}

@@ -89,7 +89,7 @@ MAX_BYTES = 1 << 20
 """A ConfigMap cannot hold more than 1 MiB either."""
 
 PIPE_DEADLINE = 10.0
-"""Seconds to wait for somebody to write where the file is a pipe, as in ``devhost check <(generate)``."""
+"""Seconds to wait for data if the file is a pipe, as in ``devhost check <(generate)``."""
 
 MAX_NODES = 100_000
 """Nodes of a document with every alias written out."""
@@ -134,7 +134,7 @@ def read_file(
         path: the file.
         diagnostics: where to note what is wrong with it.
         if_missing: the hint for a file that does not exist.
-        pipe_deadline: seconds to wait for each part of a pipe.
+        pipe_deadline: seconds to wait for data if the file is a pipe.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -165,7 +165,7 @@ def _from_pipe(pipe: FileIO, deadline: float) -> bytes:
     data = bytearray()
     while len(data) <= MAX_BYTES:
         if not select.select([pipe], [], [], deadline)[0]:
-            raise OSError(errno.ETIMEDOUT, f"nobody wrote into this pipe for {deadline:g} s")
+            raise OSError(errno.ETIMEDOUT, f"no process wrote to this pipe for {deadline:g} s")
         piece = pipe.read(1 << 16)
         if not piece:
             break

@@ -27,7 +27,7 @@ class Monitors:
 
     def __init__(self, backends: BackendManager, root: Path, changed: Callable[[], None]) -> None:
         self.uevents_failure = ""
-        """Why uevents are not received; empty if they are."""
+        """Why there are no uevents; empty if there are."""
         self.polled: dict[str, str] = {}
         """Why inotify does not watch a file or directory, by its path."""
         self._backends = backends

@@ -153,12 +153,12 @@ class EventPublisher:
     def _held_now(self) -> dict[Token, tuple[Held, ...]]:
         """What containers hold, without what they are about to get."""
         self._published = self._allocations.held()
-        hands: dict[Token, tuple[Held, ...]] = {}
+        found: dict[Token, tuple[Held, ...]] = {}
         for held in self._published:
             if self._allocations.is_held(held.resource, held.token):
                 token = held.resource, held.token
-                hands[token] = (*hands.get(token, ()), held)
-        return hands
+                found[token] = (*found.get(token, ()), held)
+        return found
 
     def _appeared(self, resource: str, backend: str, members: Sequence[Member]) -> Batch:
         return self._batch(
@@ -167,14 +167,14 @@ class EventPublisher:
             lambda member: {**_about(resource, backend, member.device), "health": member.health},
         )
 
-    def _handed_out(self, hands: Iterable[Held]) -> Batch:
-        return self._batch(observe.Allocated, _by_device(hands), _Part.facts)
+    def _handed_out(self, held: Iterable[Held]) -> Batch:
+        return self._batch(observe.Allocated, _by_device(held), _Part.facts)
 
-    def _named(self, hands: Iterable[Held]) -> Batch:
-        return self._batch(observe.Held, _by_device(hands), _Part.facts_and_holder)
+    def _named(self, held: Iterable[Held]) -> Batch:
+        return self._batch(observe.Held, _by_device(held), _Part.facts_and_holder)
 
-    def _released(self, hands: Iterable[Held]) -> None:
-        self._observers.publish(self._batch(observe.Released, _by_device(hands), _Part.facts_and_holder))
+    def _released(self, held: Iterable[Held]) -> None:
+        self._observers.publish(self._batch(observe.Released, _by_device(held), _Part.facts_and_holder))
 
     def _backends(self, states: Sequence[tuple[str, str | None]]) -> Batch:
         return self._batch(
@@ -206,12 +206,12 @@ class _Part:
         return {**self.facts(), "holder": self.first.holder}
 
 
-def _by_device(hands: Iterable[Held]) -> list[_Part]:
+def _by_device(held: Iterable[Held]) -> list[_Part]:
     """A container may have several tokens of one device, and several devices by one token."""
     parts: dict[tuple[str, str, str, Holder | None], _Part] = {}
-    for held in hands:
-        key = held.resource, held.backend, held.device.id, held.holder
-        parts.setdefault(key, _Part(held)).tokens.append(held.token)
+    for one in held:
+        key = one.resource, one.backend, one.device.id, one.holder
+        parts.setdefault(key, _Part(one)).tokens.append(one.token)
     return list(parts.values())
 
 

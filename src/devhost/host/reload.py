@@ -84,7 +84,7 @@ class Reloader:
         metrics: counts readings.
         changed: called when :attr:`Configuration.last_reload` has changed.
         reloading: entered while the configuration is read again.
-        timing: how often the file is checked, and how long reading may take.
+        timing: how long it waits; ``reload`` is the deadline for one reading.
     """
 
     def __init__(
@@ -145,8 +145,7 @@ class Reloader:
             self._refused,
             self._configuration.seen,
             self._monitors.reporter(file),
-            poll=self._timing.config_poll,
-            again=self._timing.config_again,
+            timing=self._timing.config,
         )
         self._tasks.spawn("config", watch.run)
 
@@ -193,7 +192,7 @@ class Reloader:
         try:
             loaded = await self._worker.call(self._timing.reload, self._load)
         except ConfigError as error:
-            complaints = tuple(map(str, error.complaints))
+            complaints = tuple(map(str, error.diagnostics))
             if edited or complaints != known:
                 self._rejected(complaints)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from devhost.allocation.timing import Timing as AllocationTiming
-from devhost.config.watcher import AGAIN, POLL
+from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.kubelet.timing import Timing as KubeletTiming
 
@@ -22,12 +22,6 @@ class Timing:
 
     reload: float = 30.0
     """Deadline for reading the configuration; importing drop-ins is part of it."""
-
-    config_poll: float = POLL
-    """Between checks of the configuration file when inotify reports nothing."""
-
-    config_again: float = AGAIN
-    """After which a refused file is read again although it has not changed."""
 
     labels_settle: float = 1.0
     """From a change to the node labels that follow from it: several devices often change at once."""
@@ -46,6 +40,9 @@ class Timing:
 
     allocation: AllocationTiming = field(default_factory=AllocationTiming)
     """Of Allocate, and of the conclusions from the kubelet's lists."""
+
+    config: ConfigTiming = field(default_factory=ConfigTiming)
+    """Of the watch on the configuration file."""
 
     discovery: DiscoveryTiming = field(default_factory=DiscoveryTiming)
     """Of scans, probes and observers."""
