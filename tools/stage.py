@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 
 WITH_ROOT = "with --root nobody is asked."
-WITHOUT_ROOT = "no devhost is running here."
+WITHOUT_ROOT = "no devhost is running on this node."
 """What ``explain`` says of containers on a tree, and on a machine where nothing is served yet."""
 
 NOT_AS_ROOT = "; one that runs as root answers root only"

@@ -228,7 +228,7 @@ async def test_a_device_that_is_unplugged_while_nobody_has_it(node: ReadingNode)
     node.plug("a", "b", "c")
     node.look()
     await node.until(lambda: not departed())
-    assert "LEFT LATELY" not in node.status()
+    assert "LEFT RECENTLY" not in node.status()
     assert node.series("devhost_devices_left") == []
 
 

@@ -1,7 +1,8 @@
-"""A toy drop-in backend in a directory of its own, and the devhost program on it."""
+"""A toy drop-in backend in a separate directory, and the devhost program that uses it."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +69,13 @@ class Toys:
 @pytest.fixture
 def toys(tmp_path: Path) -> Toys:
     return Toys(tmp_path)
+
+
+@pytest.fixture
+def no_installed_plugins(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the installed plugins behind empty packages of the same names, earlier on ``sys.path``."""
+    site = tmp_path_factory.mktemp("site")
+    for point in importlib.metadata.entry_points(group="devhost"):
+        if point.dist is not None:
+            (site / f"{point.dist.name.replace('-', '_')}-0.dist-info").mkdir(exist_ok=True)
+    monkeypatch.syspath_prepend(str(site))

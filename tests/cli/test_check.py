@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 
 from devhost.cli.check import command
 from devhost.cli.demonstration import bundled_config
-from devhost.discovery import catalog
 
 PLUGIN = """
 from devhost.backend import Attribute, Backend, Edits, hookimpl
@@ -32,9 +31,8 @@ resources:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, no_installed_plugins: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with one drop-in backend, `good.yaml` and `bad.yaml`."""
-    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "card.py").write_text(PLUGIN)

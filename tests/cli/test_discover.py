@@ -100,7 +100,7 @@ def test_a_file_where_a_resource_belongs_is_pointed_to_its_option(toys):
     toys.write("name: example.com/all, backend: toy")
     done = toys.devhost("discover", str(toys.config))
     assert done.returncode == 2
-    assert f"`devhost discover --config {toys.config}` reads it as the configuration" in done.stderr
+    assert f"run `devhost discover --config {toys.config}` to use it as the configuration" in done.stderr
 
 
 def test_discover_says_why_a_backend_failed_and_exits_with_1(toys):
@@ -157,7 +157,7 @@ def test_explain_names_the_devices_whose_ids_differ_only_in_case(toys):
     assert toys.devhost("explain", "Ab").stdout.startswith("Ab of backend toy")
     done = toys.devhost("explain", "AB")
     assert done.returncode == 2
-    assert done.stderr == "devhost: no backend knows a device 'AB' (did you mean Ab or ab?)\n"
+    assert done.stderr == "devhost: no backend has a device 'AB' (did you mean Ab or ab?)\n"
 
 
 def test_explain_finds_devices_whatever_the_case_of_a_hex_attribute_and_of_no_other(toys):
@@ -177,7 +177,7 @@ def test_explain_of_a_pattern_is_no_search(toys):
 def test_explain_of_an_unknown_device_suggests_and_exits_with_2(toys):
     done = toys.devhost("explain", "ones")
     assert done.returncode == 2
-    assert done.stderr == "devhost: no backend knows a device 'ones' (did you mean one?)\n"
+    assert done.stderr == "devhost: no backend has a device 'ones' (did you mean one?)\n"
 
 
 def test_without_resources_every_device_of_every_backend_is_listed(toys):

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from devhost.cli.plugins import command
-from devhost.discovery import catalog
+
+pytestmark = pytest.mark.usefixtures("no_installed_plugins")
 
 PLUGIN = """
 from dataclasses import dataclass
@@ -51,11 +52,6 @@ class Bare(Backend):
 @hookimpl
 def devhost_backends(): return [Card, Bare]
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
 
 
 OBSERVER = """

@@ -261,7 +261,7 @@ def test_a_wrong_directory_is_one_line_and_exit_code_2(root: Path, end: Path) ->
         f"devhost: {end} is not empty (give the name of a new directory)\n"
     )
     said = devhost("record", end / "no/such", "--root", root, code=2)
-    assert said == f"devhost: {end / 'no'} is no directory (make it first)\n"
+    assert said == f"devhost: {end / 'no'} is not a directory (create it first)\n"
     assert devhost("record", "/proc/x", "--root", root, code=3).count("\n") == 1
     assert os.listdir(end) == ["file"]
 

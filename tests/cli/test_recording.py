@@ -210,7 +210,7 @@ SECRETS = {
     "/dev/shm/secret": "it is not about hardware",
     "/etc/secret": "its content is not about hardware",
     "/sys/class/mycard/key": "not every user may read it",
-    "/sys/closed/key": "not every user may look inside",
+    "/sys/closed/key": "not every user may enter it",
 }
 
 
@@ -465,5 +465,5 @@ def test_what_is_read_of_this_machine_whatever_the_root_is_named_as_that(
     (tmp_path / "beside").write_text("hunter2")
     made = record(loaded(backend(find)), end, root)
     assert why(made) == {
-        str(tmp_path / "beside"): "it is read of this machine, whatever --root says",
+        str(tmp_path / "beside"): "it is read from this machine even with --root",
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devhost.backend.sysfs import node_number
-from devhost.cli.recording.trace import Look, tracing
+from devhost.cli.recording.trace import Access, tracing
 from devhost.cli.recording.writer import contained
 
 
@@ -47,7 +47,7 @@ def test_a_look_is_traced_in_other_threads_only_and_then_no_more(tmp_path: Path)
         elsewhere()
     elsewhere()
     path = str(tmp_path)
-    assert trace.looks == {(Look.ASKED, path): "elsewhere", (Look.LISTED, path): "elsewhere"}
+    assert trace.accesses == {(Access.ASKED, path): "elsewhere", (Access.LISTED, path): "elsewhere"}
     assert (os.stat, os.lstat, os.readlink, os.access, os.open) == before
 
 

@@ -64,7 +64,7 @@ def test_a_tree_goes_into_an_empty_directory_but_over_nothing(root: Path, end: P
     with pytest.raises(UsageError, match="is not empty"):
         record(configuration, end, root)
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         record(configuration, tmp_path / "file", root)
     with pytest.raises(UsageError, match="make it first"):
         record(configuration, tmp_path / "no/such", root)

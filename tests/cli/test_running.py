@@ -215,7 +215,7 @@ async def test_discover_of_another_configuration_shows_its_own_health_and_says_s
         probed.config = other
         done = await asyncio.to_thread(probed.devhost, "discover")
         assert "example.com/toy one Unhealthy: it does not answer - 1 " in " ".join(rows(done.stdout))
-        other = "a devhost runs here with another configuration: HEALTH is what was probed now"
+        other = "the devhost on this node uses another configuration: HEALTH is the result of this probe"
         assert done.stderr == f"devhost: {other}\n"
 
 
@@ -228,8 +228,9 @@ async def test_a_tree_never_asks_a_host_that_runs_on_another_root(toys: Any, tmp
         toys.root.mkdir()
         (toys.root / "toys").write_text("one=x100")
         assert "HELD BY" not in await ask(toys, "discover")
+        other = "the devhost on this node has --root"
         last = (await ask(toys, "explain", "one")).splitlines()[-1]
-        assert last == f"What containers hold is not counted: the devhost that runs here has --root {there}."
+        assert last == f"What containers hold is not taken into account: {other} {there}."
 
 
 def told(**of_device: Any) -> StatusDocument:
@@ -261,8 +262,8 @@ def test_explain_counts_what_a_running_host_says_is_held(toys: Any) -> None:
 
 def test_what_is_not_held_is_explained_as_ever(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
-    heard = answer(told(allocated=False, holder=None)).listing
-    found = asyncio.run(scan_once(loaded, toys.root, listing=heard))
+    listing = answer(told(allocated=False, holder=None)).listing
+    found = asyncio.run(scan_once(loaded, toys.root, listing=listing))
     (verdict,) = explain(found.plan, found.settings, "toy", found.scanners["toy"].devices["one"])
     assert verdict.taken
 
@@ -288,8 +289,8 @@ def test_devices_handed_out_together_have_a_health_each() -> None:
 @pytest.mark.usefixtures("runtime")
 def test_where_no_devhost_runs_explain_says_that_what_containers_hold_does_not_count(toys: Any) -> None:
     seen = asyncio.run(view(load_or_everything(toys.config), toys.root))
-    assert (seen.running, seen.unheard) == (None, "no devhost is running here")
-    why = "What containers hold is not counted: no devhost is running here."
+    assert (seen.running, seen.no_answer) == (None, "no devhost is running on this node")
+    why = "What containers hold is not taken into account: no devhost is running on this node."
     assert toys.devhost("explain", "one").stdout.splitlines()[-1] == why
     done = toys.devhost("explain", "one", "--output", "json")
     assert json.loads(done.stdout)[0]["id"] == "one"

@@ -80,7 +80,7 @@ def test_what_is_held_through_a_resource_that_is_gone_is_shown_with_its_holder()
     assert lines[at + 1] == ["old/name", "a::1", "default/train/main", "a", *reason.split()]
     assert lines[at + 2] == ["old/name", "all::0", "a", "pod,", "unknown", "which", "-", *reason.split()]
     document["held"] *= 30
-    assert "10 more of what is held not shown (--all shows them)" in show(document, NOW)
+    assert "10 more held devices not shown (--all shows them)" in show(document, NOW)
     assert "not shown" not in show(document, NOW, everything=True)
 
 
@@ -160,7 +160,7 @@ def test_what_is_wrong_stands_right_below_the_header_each_with_its_reason_to_the
 
 def test_what_has_left_lately_is_shown_with_its_reason_the_newest_first() -> None:
     document = _document()
-    assert "LEFT LATELY" not in show(document, NOW)
+    assert "LEFT RECENTLY" not in show(document, NOW)
     document["resources"][0]["departed"] = [
         {"device": "FT9", "reason": "the device is gone", "at": "2026-11-20T11:59:50Z"},
         {"device": "FT8", "reason": "entry 1 (a/b) already took it", "at": "2026-11-20T11:48:00Z"},
@@ -170,11 +170,11 @@ def test_what_has_left_lately_is_shown_with_its_reason_the_newest_first() -> Non
         {"device": "X", "reason": "the device is gone", "at": "2026-11-20T11:59:00Z"}
     ]
     lines = [line.rstrip() for line in show(document, NOW).splitlines()]
-    at = lines.index("RESOURCE            LEFT LATELY  AGO  REASON")
+    at = lines.index("RESOURCE            LEFT RECENTLY  AGO  REASON")
     assert lines[at + 1 : at + 4] == [
-        "example.com/serial  FT9          10s  the device is gone",
-        "a/other             X            60s  the device is gone",
-        "example.com/serial  FT8          12m  entry 1 (a/b) already took it",
+        "example.com/serial  FT9            10s  the device is gone",
+        "a/other             X              60s  the device is gone",
+        "example.com/serial  FT8            12m  entry 1 (a/b) already took it",
     ]
 
 
@@ -372,7 +372,7 @@ async def test_on_a_terminal_watching_redraws_in_place(
     os.close(theirs)
     seen = b""
     async with asyncio.timeout(DEADLINE):
-        while b"Ctrl-C ends" not in seen:
+        while b"press Ctrl-C to quit" not in seen:
             seen += await asyncio.to_thread(os.read, terminal, 65536)
         assert seen.startswith(b"\x1b[2J")
         document["devhost"]["generation"] = 77

@@ -81,17 +81,19 @@ def test_a_line_for_a_shell_is_read_as_the_operator_writes_it() -> None:
 
 def test_the_node_labeller_beside_the_plugin_is_answered_by_labels() -> None:
     text = f"{amd()}\n---\n{amd('-vram', name='amdgpu-labeller-daemonset')}"
-    assert "The node labeller: say labels: {write: true} here, and remove it." in said(run(AMD, text).stdout)
+    assert "The node labeller: set labels: {write: true} in this file, and remove the labeller." in said(
+        run(AMD, text).stdout
+    )
     assert "-vram" not in run(AMD, text).stdout
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (daemonset("nginx"), "no container of it runs AMD's device plugin (k8s-device-plugin)"),
+        (daemonset("nginx"), "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"),
         (amd("-driver_type=vm"), "args[0]: must be one of container, vf-passthrough, pf-passthrough"),
         (amd("-resource_naming_strategy=all"), 'must be one of single, mixed, not "all"'),
-        ("kind: Service", 'a "Service" holds no configuration (give it the plugin\'s DaemonSet'),
+        ("kind: Service", 'a "Service" contains no configuration (give the plugin\'s DaemonSet'),
     ],
 )
 def test_what_amds_plugin_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
@@ -154,7 +156,7 @@ def test_health_is_only_asked_for_where_the_flag_says_so() -> None:
         (config(GPUSharingConfig={**SHARED, "GPUSharingStrategy": "x"}), "must be one of time-sharing, mps"),
         (config(GPUPartitionSize=1), "GPUPartitionSize: must be text"),
         (gke(env="many"), 'XID_CONFIG: "many" is not a number'),
-        (daemonset("nginx"), "no container of it runs Google's device plugin"),
+        (daemonset("nginx"), "none of its containers runs the GKE GPU device plugin"),
     ],
 )
 def test_what_googles_plugin_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:

@@ -117,8 +117,11 @@ def test_a_file_without_devices_in_its_list_is_an_empty_configuration() -> None:
 
 def test_what_has_no_equal_is_said_in_a_comment() -> None:
     text = "devices: [{name: x, groups: [{paths: [{path: /dev/x*}, {path: /lib/*.so, type: Mount}]}]}]"
-    assert "each of the group's devices gets one of the matches, here all" in run(text, *DOMAIN).stdout
-    assert "# listen: has no place in this file" in run(FILE).stdout
+    assert (
+        "from the plugin each device of the group gets one match, from devhost all"
+        in run(text, *DOMAIN).stdout
+    )
+    assert "# listen: not part of this file" in run(FILE).stdout
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,10 @@ def test_what_has_no_equal_is_said_in_a_comment() -> None:
         ("devices: [{name: x, groups: [{path: /dev/x}]}]", 'unknown key "path" (did you mean paths?)'),
         ("devices: [{name: x, groups: [{paths: [{path: dev/x}]}]}]", '"dev/x" is not absolute'),
         ("devices: [{name: x, groups: [{paths: [{path: /dev/x, type: Dir}]}]}]", "one of Device, Mount"),
-        ("devices: [{name: x, groups: [{paths: [{path: /a, permissions: x}]}]}]", "not made of m, r and w"),
+        (
+            "devices: [{name: x, groups: [{paths: [{path: /a, permissions: x}]}]}]",
+            "must consist of m, r and w",
+        ),
         ("devices: [{name: x, groups: [{usb: [{vendor: xyz, product: '1'}]}]}]", "four hex digits"),
         (
             "[{name: x, groups: [{usb: [{vendor: a, product: b}], paths: [{path: /a}]}]}]",
@@ -146,7 +152,7 @@ def test_what_has_no_equal_is_said_in_a_comment() -> None:
         ("devices: [{name: x_, groups: [{paths: [{path: /a}]}]}]", "illegal part"),
         (
             "[{name: x, groups: [{paths: [{path: /a}]}]}, {name: x, groups: [{paths: [{path: /b}]}]}]",
-            "stands twice",
+            "occurs twice",
         ),
         ('devices: [\'{"name": "x"}\']', "devices[0]"),
     ],
@@ -168,8 +174,8 @@ def test_what_is_paired_otherwise_is_said_and_several_usb_devices_still_come_tog
     """generic-device-plugin joins the nth match of each path; here nodes of one hardware come together."""
     paths = "- {name: cam, groups: [{paths: [{path: /dev/video*}, {path: /dev/media*}, {path: /dev/x}]}]}"
     text = run(paths, *DOMAIN).stdout
-    assert "are paired in order there, whatever they belong to" in text
-    assert "# paired in order there, by hardware here" in text
+    assert "the plugin pairs the nodes of several wildcards in a group in order" in text
+    assert "# the plugin pairs these in order, devhost by hardware" in text
     assert converted(paths).backends["udev"].groups[0].pair.value == "hardware"  # type: ignore[attr-defined]
     assert "paired" not in run(FILE).stdout
     members = "{vendor: '1a86', product: '7523'}, {vendor: '046d', product: '0825'}"

@@ -169,9 +169,9 @@ def test_what_cannot_be_one_thing_stays_exclusive() -> None:
         )
     )
     assert "shared: true\n" not in text.partition("version:")[2]
-    assert "unless both members say `shared: true`" in text  # links by other names cannot be seen
+    assert "or for both if both have `shared: true`" in text  # links by other names cannot be seen
     shared = converted("\n".join(["devices:", device("a", "/dev/fuse"), device("b", "/dev/fuse")]))
-    assert "Remove that where only one pod at a time may have the node" in shared
+    assert "Remove `shared: true` if only one pod at a time may have the node" in shared
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_daemon_set_gives_its_devices_as_flags_in_any_form() -> None:
     video, fuse = converted(text, "--domain", "a.org").resources
     assert (video.name, video.share.replicas) == ("a.org/video", 1)
     assert (fuse.name, fuse.share.replicas) == ("a.org/fuse", 10)
-    assert "# --listen: has no place in this file" in run(text, "--domain", "a.org").stdout
+    assert "# --listen: not part of this file" in run(text, "--domain", "a.org").stdout
 
 
 def test_a_daemon_set_is_found_among_other_objects_and_in_a_list() -> None:
@@ -172,7 +172,7 @@ def test_several_that_may_be_meant_are_not_guessed_between() -> None:
     twice = together(daemon_set("--device", FUSE), daemon_set("--device", VIDEO))
     assert "several containers run generic-device-plugin" in refused(twice, "--domain", "a.org")
     maps = together(config_map("a", x=FILE), config_map("b", x=FILE))
-    assert "several ConfigMaps may hold the configuration: a, b" in refused(maps, "--domain", "a.org")
+    assert "several ConfigMaps may contain the configuration: a, b" in refused(maps, "--domain", "a.org")
 
 
 def test_the_section_of_microshift_is_the_same_configuration_under_its_own_domain() -> None:
@@ -197,9 +197,12 @@ genericDevicePlugin:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: Secret", 'a "Secret" holds no configuration'),
+        ("kind: Secret", 'a "Secret" contains no configuration'),
         ("kind: Secret", "see docs/migration.md"),
-        (daemon_set("--device", FUSE, image="nginx").replace("--device", "--port"), "holds no configuration"),
+        (
+            daemon_set("--device", FUSE, image="nginx").replace("--device", "--port"),
+            "contains no configuration",
+        ),
         (daemon_set("--device", FUSE, "--domian", "x.org"), "no flag --domian (did you mean domain?)"),
         (daemon_set("--device", "name: x"), "the key groups is required"),
         (daemon_set("--device", "]"), "args[1]"),
@@ -221,7 +224,7 @@ def test_a_file_of_something_else_points_to_the_guide() -> None:
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ("paths: [{path: /}]", "/ is no device"),
+        ("paths: [{path: /}]", "/ is not a device"),
         ("paths: [{path: '/dev/{x}'}]", "holds a brace"),
         ("paths: [{path: /dev/x, mountPath: '/dev/{index}'}]", "holds a brace"),
         ("paths: [{path: /dev/a, mountPath: /dev/x}, {path: /dev/b, mountPath: /dev/x}]", "already has"),

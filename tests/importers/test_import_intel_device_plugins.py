@@ -102,7 +102,7 @@ def test_the_services_of_a_configmap_beside_the_object_name_the_resource(service
 
 def test_services_that_are_none_are_refused() -> None:
     done = run(PEER, plugin("Qat"), "--services", "fast")
-    assert done.exit_code == 2 and '"fast" are no services of QAT' in done.output
+    assert done.exit_code == 2 and '"fast" are not services of QAT' in done.output
 
 
 def test_queues_for_virtual_machines_are_functions_bound_to_vfio() -> None:
@@ -130,9 +130,7 @@ def test_objects_of_several_kinds_become_one_file(tmp_path: Path) -> None:
 def test_what_has_no_counterpart_is_said() -> None:
     text = several(plugin("Gpu", resourceManager=True, sharedDevnum=2), plugin("Dsa", provisioningConfig="q"))
     remarks = said(run(PEER, text).stdout)
-    assert (
-        "spec.resourceManager: the plugin knows no such key and ignores it (the plugin gave it up" in remarks
-    )
+    assert "spec.resourceManager: the plugin ignores this unknown key (the plugin dropped it" in remarks
     assert "provisioningConfig q: devhost configures no queues" in remarks
     assert converted(PEER, text)["gpu.intel.com/{driver}"].share.replicas == 2  # Go takes any case of letters
 
@@ -140,16 +138,16 @@ def test_what_has_no_counterpart_is_said() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: Pod", 'a "Pod" holds no configuration (give it one of GpuDevicePlugin, '),
-        ("spec: {}", "<stdin>:1:1: it is no Kubernetes object (give it one of GpuDevicePlugin, "),
+        ("kind: Pod", 'a "Pod" contains no configuration (give one of GpuDevicePlugin, '),
+        ("spec: {}", "<stdin>:1:1: it is not a Kubernetes object (give one of GpuDevicePlugin, "),
         (plugin("Gpu", sharedDevNum=0), "spec.sharedDevNum: must be from 1 to 100000, not 0"),
         (plugin("Gpu", allowIDs="0x1", denyIDs="0x2"), "spec.denyIDs: cannot be used with allowIDs"),
         (plugin("Gpu", allowIDs="arc"), 'spec.allowIDs: "arc" is not a PCI id'),
-        (plugin("Gpu", preferredAllocationPolicy="packed"), "needs sharedDevNum above 1"),
+        (plugin("Gpu", preferredAllocationPolicy="packed"), "requires sharedDevNum above 1"),
         (plugin("Fpga", mode="all"), "spec.mode: must be one of af, region, regiondevel"),
         (
             plugin("Qat", kernelVfDrivers=["x"]),
-            'spec.kernelVfDrivers[0]: "x" is no driver of virtual functions',
+            'spec.kernelVfDrivers[0]: "x" is not a driver of virtual functions',
         ),
         (plugin("Qat", dpdkDriver="uio"), "spec.dpdkDriver: must be one of vfio-pci, igb_uio"),
     ],

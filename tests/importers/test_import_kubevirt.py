@@ -44,7 +44,7 @@ def test_several_selectors_of_one_name_are_one_resource() -> None:
 def test_a_selector_that_an_earlier_name_has_is_left_out() -> None:
     text = permitted(pciHostDevices=[pci("10de:1eb8"), pci("10DE:1EB8", "example.com/other")])
     assert set(converted(PEER, text)) == {"example.com/gpu"}
-    assert "example.com/other gets nothing that example.com/gpu does not take first" in said(
+    assert "example.com/other gets no device: example.com/gpu takes all of them first" in said(
         run(PEER, text).stdout
     )
 
@@ -95,8 +95,8 @@ def test_a_usb_device_of_several_selectors_needs_all_of_them() -> None:
     ("text", "message"),
     [
         ("kind: KubeVirt\nspec: {}", "<stdin>:1:1: it has no spec.configuration.permittedHostDevices"),
-        ("kind: VirtualMachine", 'a "VirtualMachine" holds no configuration (give it a KubeVirt'),
-        (permitted(pciHostDevices=[pci("10de")]), "pciVendorSelector: must be ids of vendor and device"),
+        ("kind: VirtualMachine", 'a "VirtualMachine" contains no configuration (give a KubeVirt'),
+        (permitted(pciHostDevices=[pci("10de")]), "pciVendorSelector: must be a vendor id and a device id"),
         (permitted(pciHostDevices=[pci("10de:1", "gpu")]), 'resourceName: "gpu" '),
         (permitted(pciHostDevices=[{"resourceName": "a.b/c"}]), "the key pciVendorSelector is required"),
         (permitted(usb=[{**USB, "selectors": []}]), "usb[0].selectors: must be from 1 to 100 members"),
@@ -114,6 +114,6 @@ def test_what_kubevirt_would_refuse_is_refused_in_one_line(text: str, message: s
 
 def test_keys_that_kubevirt_does_not_know_are_named() -> None:
     text = permitted(pciHostDevices=[pci("10de:1eb8", externalResourceprovider=True, note="x")])
-    assert "permittedHostDevices.pciHostDevices[0].note: the plugin knows no such key" in said(
+    assert "permittedHostDevices.pciHostDevices[0].note: the plugin ignores this unknown key" in said(
         run(PEER, text).stdout
     )

@@ -127,8 +127,8 @@ flags:
 @pytest.mark.parametrize(
     ("plugin", "strategies", "words"),
     [
-        ("deviceListStrategy: cdi-annotations", {"cdi"}, "field of their own"),
-        ("deviceListStrategy: [envvar, volume-mounts]", {"volume-mounts"}, "left out"),
+        ("deviceListStrategy: cdi-annotations", {"cdi"}, "in the field for CDI devices"),
+        ("deviceListStrategy: [envvar, volume-mounts]", {"volume-mounts"}, "omitted"),
         ("deviceListStrategy: cdi-cri, passDeviceSpecs: true", {"cdi"}, "passDeviceSpecs"),
     ],
 )
@@ -147,7 +147,7 @@ def test_what_goes_with_gpus_is_asked_for_with_any_strategy(read, strategy: str)
     settings, text = read(f"flags: {{{flags}, plugin: {{deviceListStrategy: {strategy}}}}}")
     found = options(settings)
     assert found.gds_enabled and found.mofed_enabled and found.gdrcopy_enabled
-    assert "has no place here" not in text
+    assert "is omitted" not in text
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "[cdi-cri, envvar]", "cdi-cri"])
@@ -156,7 +156,7 @@ def test_imex_channels_are_passed_on(read, strategy: str) -> None:
         f"{{imex: {{channelIDs: [0]}}, flags: {{plugin: {{deviceListStrategy: {strategy}}}}}}}"
     )
     assert options(settings).imex_channel_IDs == (0,)
-    assert "has no place here" not in text
+    assert "is omitted" not in text
 
 
 def test_instances_are_gpus_with_single_and_have_names_with_mixed(read) -> None:
@@ -207,7 +207,7 @@ def test_mps_is_that_of_the_plugin_s_own_daemon_for_the_resource_that_is_shared(
     (entry,) = settings.resources
     assert (entry.name, entry.share.replicas) == (name, 4)
     assert entry.options == GpuResourceOptions(mps=Mps(root="/run/mps")).named(name)
-    assert "starts no MPS server" in text
+    assert "does not start MPS servers" in text
 
 
 def test_mps_without_a_root_is_where_the_plugin_s_chart_has_it(read) -> None:
@@ -254,7 +254,7 @@ def test_a_limit_of_one_share_is_kept_where_only_some_devices_are_shared(read) -
     )
     (entry,) = settings.resources
     assert (entry.share.max_per_container, len(entry.share.overrides)) == (1, 1)
-    assert "maxPerContainer counts for whole GPUs of this resource as well" in text
+    assert "maxPerContainer limits whole GPUs of this resource as well" in text
 
 
 def test_gpu_feature_discovery_becomes_labels(read) -> None:
@@ -272,8 +272,8 @@ def test_what_the_plugin_ignores_is_ignored_and_said(read) -> None:
         "nvidia.com/mig-2g.10gb",
         "nvidia.com/mig-{profile}",
     ]
-    assert text.count("--as-written does not") == 3
-    assert "nvidia.com/t4 is no resource with migStrategy mixed" in text
+    assert text.count("--as-written applies it") == 3
+    assert "nvidia.com/t4 is not a resource with migStrategy mixed" in text
 
 
 def test_as_written_heeds_it(read) -> None:
@@ -297,7 +297,7 @@ def test_as_written_heeds_it(read) -> None:
     (override,) = by_name["nvidia.com/t4"].share.overrides
     assert override.replicas == 3
     assert holds(override.where, {"vendor": "nvidia", "kind": "gpu", "product": "Tesla T4", "index": 1})
-    assert "patterns after * never matched" in text
+    assert "patterns after * never match" in text
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_as_written_heeds_it(read) -> None:
         ("flags: {plugin: {cdiAnnotationPrefix: x/}}", "cdiAnnotationPrefix"),
         ("imex: {channelIDs: [0], required: true}", "imex.required"),
         ("flags: {migstrategi: none}", "did you mean migStrategy?"),
-        ("sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "no resource with"),
+        ("sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "is not a resource with"),
     ],
 )
 def test_what_has_no_place_here_is_said(read, line: str, words: str) -> None:
@@ -346,7 +346,7 @@ def test_what_the_plugin_would_refuse_is_refused_with_its_place(read, source: st
 
 def test_both_ways_of_sharing_at_once_are_refused(read) -> None:
     one = "{resources: [{name: gpu, replicas: 2}]}"
-    with pytest.raises(ConfigError, match="either by timeSlicing or by mps"):
+    with pytest.raises(ConfigError, match="by timeSlicing or mps, not both"):
         read(f"sharing: {{timeSlicing: {one}, mps: {one}}}")
 
 
@@ -390,7 +390,7 @@ def test_values_of_the_chart_give_the_configuration_that_is_the_default(read) ->
     settings, text = read(VALUES % "sliced")
     assert replicas(settings) == {"nvidia.com/gpu": 4}
     assert "This is the configuration sliced." in text
-    assert "nvidia.com/device-plugin.config (default, mixed), import that with --key" in text
+    assert "nvidia.com/device-plugin.config (default, mixed), import it with --key" in text
 
 
 @pytest.mark.parametrize(("default", "expected"), [("mixed", 2), ('""', 1), ("null", 1)])
@@ -433,8 +433,8 @@ def test_settings_alone_are_values_too(read) -> None:
     assert len(read("migStrategy: mixed\nconfig: {map: {}}\nfailOnInitError: null\n")[0].resources) == 2
     settings, text = read("gfd: {enabled: true}\nimage: {tag: v1}\nmigStrategi: mixed\n")
     assert settings.write_labels and replicas(settings) == {"nvidia.com/gpu": 1}
-    assert "image: for the pods of the chart" in comments(text)
-    assert "migStrategi: the chart knows no such key and ignores it (did you mean migStrategy?)" in text
+    assert "image: settings of the chart's pods" in comments(text)
+    assert "migStrategi: the chart ignores this unknown key (did you mean migStrategy?)" in text
 
 
 def test_the_root_of_mps_is_that_of_the_chart(read) -> None:
@@ -467,7 +467,7 @@ devicePlugin:
     settings, said = read(text)
     assert replicas(settings) == {"nvidia.com/gpu": 4, "nvidia.com/mig-{profile}": 1}
     assert settings.write_labels
-    assert "(other), import that with --key" in said
+    assert "(other), import it with --key" in said
 
 
 @pytest.mark.parametrize(

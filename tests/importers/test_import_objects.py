@@ -22,7 +22,7 @@ PEERS = [
         ("", "<stdin>: it is empty (is it the right file?)"),
         ("# nothing\n---\n---\n", "<stdin>: it is empty (is it the right file?)"),
         ("kind: List\nitems: []", "<stdin>:1:1: the list has no objects (is it the right file?)"),
-        ("kind: Service", '<stdin>:1:7: a "Service" holds no configuration (give it '),
+        ("kind: Service", '<stdin>:1:7: a "Service" contains no configuration (give '),
         ("kind: Pod\n---\nkind: }", "<stdin>:3:7: "),
         ("a\0b", "<stdin>:1:2: this is not text: it has a zero byte"),
         ("a" * (1 << 20) + "b", "<stdin>: it is larger than 1 MiB"),

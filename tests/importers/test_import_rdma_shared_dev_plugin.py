@@ -163,7 +163,7 @@ def test_policies_of_several_groups_of_nodes_are_not_guessed_between() -> None:
     assert getattr(done.exception, "exit_code", None) == 2
     message = str(done.exception)
     assert (
-        "several objects hold a configuration: NicNodePolicy gpu-nodes and NicNodePolicy storage-nodes"
+        "several objects contain a configuration: NicNodePolicy gpu-nodes and NicNodePolicy storage-nodes"
         in message
     )
 
@@ -171,7 +171,7 @@ def test_policies_of_several_groups_of_nodes_are_not_guessed_between() -> None:
 def test_a_policy_without_this_plugin_names_the_importer_of_the_one_it_has() -> None:
     text = json.dumps({"kind": "NicClusterPolicy", "spec": {"sriovDevicePlugin": {"config": "{}"}}})
     done = run(text)
-    assert "has spec.sriovDevicePlugin.config, and no spec.rdmaSharedDevicePlugin.config" in str(
+    assert "has spec.sriovDevicePlugin.config, but no spec.rdmaSharedDevicePlugin.config" in str(
         done.exception
     )
     assert "devhost import sriov-network-device-plugin" in str(done.exception)
@@ -189,7 +189,7 @@ def test_every_selector_and_the_prefix_are_kept() -> None:
         "rdma/shared_ib": "vendor: 15b3, linkLayer: infiniband",
         "nvidia.com/shared_eth": "vendor: 15b3, driver: mlx5_core, linkLayer: ethernet",
     }
-    assert "# periodicUpdateInterval: 300 has no place here" in run(BY_LINK).stdout
+    assert "# periodicUpdateInterval: 300 is omitted" in run(BY_LINK).stdout
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_entries_that_may_select_one_hca_share_it_and_say_so() -> None:
         {"linkTypes": ["ether"], "vendors": ["1d0f"]},
     )
     assert [entry.exclusive for entry in converted(text)] == [False, False, True, True]
-    assert "# An HCA may also be selected by rdma/r1: it then serves both, as there." in run(text).stdout
+    assert "# If an HCA is also selected by rdma/r1, it serves both, as with the plugin." in run(text).stdout
 
 
 def test_one_hca_in_two_pools_serves_both(tmp_path: Path, machines: ModuleType) -> None:
@@ -275,7 +275,7 @@ def test_entries_that_cannot_meet_stay_exclusive(one: dict[str, Any], other: dic
 def test_ids_that_never_matched_for_their_spelling_match_and_that_is_said() -> None:
     text = OPERATOR % '{"vendors": ["0x15B3"], "deviceIDs": ["101B"]}'
     assert wheres(converted(text)) == {"rdma/rdma_shared_device_a": "vendor: 15b3, device: 101b"}
-    assert '"0x15B3" matched nothing there, "15b3" does' in run(text).stdout
+    assert '"0x15B3" never matches for the plugin; devhost takes it as "15b3"' in run(text).stdout
 
 
 def test_a_star_in_a_name_is_a_letter_as_it_is_there() -> None:
@@ -305,8 +305,8 @@ def test_what_the_plugin_ignores_is_ignored_and_said_with_the_likely_meaning() -
     )
     assert wheres(converted(text)) == {"rdma/a": "vendor: 15b3"}
     said = run(text).stdout
-    assert "# kubeletRootDir: the plugin knows no such key" in said and "--kubelet-dir" in said
-    assert "# configList[0].isRdma: the plugin knows no such key and ignores it" in said
+    assert "# kubeletRootDir: the plugin ignores this unknown key" in said and "--kubelet-dir" in said
+    assert "# configList[0].isRdma: the plugin ignores this unknown key" in said
     assert "# configList[0].selectors.deviceID: " in said and "(did you mean deviceIDs?)" in said
 
 
@@ -353,7 +353,7 @@ def test_what_go_takes_is_taken() -> None:
         ),
         (
             '{"configList": [{"resourceName": "a", "devices": ["a"], "selectors": {"vendors": ["15b3"]}}]}',
-            "configList[0].devices: it has selectors as well (put the names into ifNames)",
+            "configList[0].devices: it cannot be combined with selectors (put the names into ifNames)",
         ),
         ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": -1}]}', "from 0 to 100000"),
         ('{"configList": [{"resourceName": "a", "devices": ["a"], "rdmaHcaMax": "1"}]}', "remove the quotes"),
@@ -367,10 +367,10 @@ def test_what_go_takes_is_taken() -> None:
         (
             '{"configList": [{"resourceName": "a", "devices": ["a"]},'
             ' {"resourceName": "a", "resourcePrefix": "x.io", "devices": ["b"]}]}',
-            '"a" stands twice',
+            '"a" occurs twice',
         ),
-        ("kind: DaemonSet", 'a "DaemonSet" holds no configuration (give it one ConfigMap'),
-        ("{kind: List, items: [{}, {}]}", 'a "List" holds no configuration'),
+        ("kind: DaemonSet", 'a "DaemonSet" contains no configuration (give one ConfigMap'),
+        ("{kind: List, items: [{}, {}]}", 'a "List" contains no configuration'),
         ("{kind: List}", "it has no items"),
         ("kind: ConfigMap", "it has no data"),
         ('{"kind": "ConfigMap", "data": {"a": "1", "b": "2"}}', "it has no data.config.json"),

@@ -222,12 +222,12 @@ def test_tabs_trailing_commas_and_any_case_of_keys_are_read_as_there() -> None:
     text = '{\t"ResourceList": [{"RESOURCENAME": "a", "SelectorObj": null, "selectors": {"IsRdma": true,},}]}'
     done = run(text)
     assert done.exit_code == 0, done.exception
-    assert "isRdma: true" in done.stdout and "ignores" not in done.stdout
+    assert "isRdma: true" in done.stdout and "ignores this" not in done.stdout
 
 
 def test_a_misspelt_selector_is_ignored_as_there_and_pointed_out() -> None:
     done = run(pools(pool("a", {"pfName": ["ens1"], "drivers": ["iavf"]})))
-    assert "resourceList[0].selectors.pfName: the plugin knows no such key" in done.stdout
+    assert "resourceList[0].selectors.pfName: the plugin ignores this unknown key" in done.stdout
     assert "did you mean pfNames?" in done.stdout
 
 
@@ -345,7 +345,7 @@ def test_a_daemon_set_beside_the_configuration_says_the_prefix() -> None:
 def test_a_policy_without_this_plugin_names_the_importer_of_the_one_it_has() -> None:
     text = json.dumps({"kind": "NicNodePolicy", "spec": {"rdmaSharedDevicePlugin": {"config": "{}"}}})
     done = run(text)
-    assert "has spec.rdmaSharedDevicePlugin.config, and no spec.sriovDevicePlugin.config" in str(
+    assert "has spec.rdmaSharedDevicePlugin.config, but no spec.sriovDevicePlugin.config" in str(
         done.exception
     )
     assert "devhost import rdma-shared-dev-plugin" in str(done.exception)
@@ -364,7 +364,10 @@ def test_only_resources_that_ask_there_give_rdma_and_vhost_net_here() -> None:
 
 def test_what_only_some_selectors_of_a_resource_ask_for_is_for_all_of_it_and_said() -> None:
     assert uses(ALL_NICS)["nic"].rdma is True
-    assert "# isRdma is in some of its selectors; here it is for the whole resource" in run(ALL_NICS).stdout
+    assert (
+        "# isRdma is set in some of its selectors; devhost applies it to the whole resource"
+        in run(ALL_NICS).stdout
+    )
     assert "in some of its selectors" not in run(QUICK_START).stdout
 
 
@@ -377,7 +380,7 @@ def test_a_pool_without_topology_stays_one() -> None:
 def test_spellings_that_never_matched_are_pointed_out() -> None:
     done = run(pools(pool("a", {"vendors": ["0x8086"], "devices": ["154C"], "pciAddresses": ["3B:00.1"]})))
     for odd, right in (("0x8086", "8086"), ("154C", "154c"), ("3B:00.1", "0000:3b:00.1")):
-        assert f'"{odd}" matched nothing there, "{right}" does' in done.stdout
+        assert f'"{odd}" never matches for the plugin; devhost takes it as "{right}"' in done.stdout
 
 
 def test_a_resource_that_can_select_nothing_is_left_out_with_a_comment() -> None:
@@ -385,7 +388,7 @@ def test_a_resource_that_can_select_nothing_is_left_out_with_a_comment() -> None
         pool("a", {"pfNames": ["ens1#3-2"]}), pool("b", {"pfNames": ["x#1"], "rootDevices": ["3b:00.0#2"]})
     )
     done = run(text)
-    assert done.stdout.count("selects nothing, there and here: left out") == 2
+    assert done.stdout.count("selects nothing, neither with the plugin nor with devhost: omitted") == 2
     assert "its range is empty" in done.stdout
     assert loaded(text).settings.resources == ()
 
@@ -399,7 +402,7 @@ def test_a_resource_that_can_select_nothing_is_left_out_with_a_comment() -> None
         (pool("a", {}, deviceType="gpu"), "must be one of netDevice, auxNetDevice, accelerator"),
         (pool("a", {"vdpaType": "vhost", "isRdma": True}), "isRdma excludes it"),
         (pool("a", {"vdpaType": "user"}), "must be one of"),
-        (pool("a", {}, deviceType="auxNetDevice"), "an auxNetDevice needs auxTypes"),
+        (pool("a", {}, deviceType="auxNetDevice"), "an auxNetDevice requires auxTypes"),
         (pool("a", {"auxTypes": ["eth"]}, deviceType="auxNetDevice"), "must be sf"),
         (pool("a", {"vendors": ["intel"]}), "is not a PCI id"),
         (pool("a", {"pciAddresses": ["eth0"]}), "is not a PCI address"),
@@ -407,7 +410,7 @@ def test_a_resource_that_can_select_nothing_is_left_out_with_a_comment() -> None
         (pool("a", {"pfNames": ["ens1#a-b"]}), "is not a range"),
         (pool("a", {"pfNames": ["ens1#1#2"]}), "is not a range"),
         (pool("a", {"pfNames": ["ens1#"]}), "is not a range"),
-        (pool("a", {"pfNames": ["#1"]}), "names no interface"),
+        (pool("a", {"pfNames": ["#1"]}), "does not name an interface"),
         (pool("a", {"acpiIndexes": ["one"]}), "is not a number"),
         (pool("a", {"drivers": [""]}), "is empty"),
     ],
@@ -420,7 +423,7 @@ def test_what_cannot_be_meant_is_refused_with_its_place(resource: dict[str, Any]
 
 def test_a_name_twice_is_refused_within_a_prefix_only() -> None:
     done = run(pools(pool("a", {}), pool("a", {})))
-    assert "stands twice" in str(done.exception)
+    assert "occurs twice" in str(done.exception)
     one, other = ({"drivers": [name]} for name in "xy")
     text = pools(pool("a", one), pool("a", other, resourcePrefix="b.org"))
     assert len(loaded(text).settings.resources) == 2
@@ -440,7 +443,7 @@ def test_a_resource_that_comes_too_late_for_all_of_its_functions_is_left_out_wit
         ),
     )
     assert [entry.name for entry in loaded(text).settings.resources] == ["intel.com/wide", "intel.com/other"]
-    assert "# intel.com/narrow gets nothing that intel.com/wide does not take first" in run(text).stdout
+    assert "# intel.com/narrow gets no device: intel.com/wide takes all of them first" in run(text).stdout
 
 
 @pytest.mark.parametrize(

@@ -430,7 +430,7 @@ async def test_a_host_is_found_by_its_kubelet_directory(serve: Serve, tmp_path: 
 async def test_several_hosts_are_named_by_their_kubelet_directories(serve: Serve, tmp_path: Path) -> None:
     await serve(Source("/one"), kubelet_dir=tmp_path / "a")
     await serve(Source("/two\x1b[2J"), kubelet_dir=tmp_path / "b")
-    with pytest.raises(UsageError, match="several devhosts are running here") as caught:
+    with pytest.raises(UsageError, match="several devhosts are running on this node") as caught:
         await ask.find()
     assert "/one" in caught.value.message and "/two\\x1b[2J" in caught.value.message
     assert "--kubelet-dir" in caught.value.hint
@@ -438,7 +438,7 @@ async def test_several_hosts_are_named_by_their_kubelet_directories(serve: Serve
 
 async def test_no_host_is_one_clear_line_with_or_without_a_runtime_directory(runtime: Path) -> None:
     for _ in range(2):
-        with pytest.raises(EnvironmentFailure, match="no devhost is running here"):
+        with pytest.raises(EnvironmentFailure, match="no devhost is running on this node"):
             await ask.find()
         runtime.mkdir(mode=0o700, exist_ok=True)
 

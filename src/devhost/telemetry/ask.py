@@ -50,7 +50,7 @@ async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> P
     if len(live) > 1:
         dirs = [await _kubelet_dir(path) for path in live]
         raise UsageError(
-            f"several devhosts are running here, for {', '.join(dirs)}", "choose with --kubelet-dir"
+            f"several devhosts are running on this node, for {', '.join(dirs)}", "choose with --kubelet-dir"
         )
     return live[0]
 
@@ -63,7 +63,7 @@ def running() -> list[Path]:
     """
     live = [path for path in rundir.sockets() if _is_live(path)]
     if not live:
-        raise EnvironmentFailure("no devhost is running here", _where_else())
+        raise EnvironmentFailure("no devhost is running on this node", _where_else())
     return live
 
 

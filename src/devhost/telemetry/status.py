@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket as Socket
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
@@ -37,6 +39,7 @@ class Limits:
             for a moment.
         check: seconds between checks that the socket's file still exists: a job that clears runtime
             directories may remove it.
+        retry: seconds until the first new attempt to make the socket; each further one takes longer.
     """
 
     clients: int = 16
@@ -45,6 +48,7 @@ class Limits:
     deadline: float = 5.0
     watch_deadline: float = 30.0
     check: float = 10.0
+    retry: float = 1.0
 
 
 _log = log.get(__name__)
@@ -63,6 +67,7 @@ class StatusServer:
         socket: where to put the socket instead of the runtime directory.
         interval: seconds between two documents to one watching client.
         limits: how much clients may take.
+        bind: makes the listening socket at a path, as :func:`~devhost.telemetry.rundir.bind` does.
     """
 
     def __init__(
@@ -73,10 +78,12 @@ class StatusServer:
         socket: Path | None = None,
         interval: float = INTERVAL,
         limits: Limits | None = None,
+        bind: Callable[[Path], Socket] = rundir.bind,
     ) -> None:
         self._document = document
         self._kubelet_dir = kubelet_dir
         self._asked = socket
+        self._bind = bind
         self._path: Path | None = None
         self._lines = Newest(document, json_line, interval=interval, stale=math.inf)
         self._server: asyncio.Server | None = None
@@ -92,7 +99,7 @@ class StatusServer:
 
         While another devhost serves the same directory (a rolling update) it waits.
         """
-        backoff = Backoff(1.0, 10.0)
+        backoff = Backoff(self._limits.retry, 10 * self._limits.retry)
         said = ""
         while True:
             if self._server is not None and not self._there():
@@ -122,7 +129,7 @@ class StatusServer:
         """
         path = self._asked or rundir.make_runtime_dir() / rundir.socket_name(self._kubelet_dir)
         try:
-            listener = rundir.bind(path)
+            listener = self._bind(path)
         except FileExistsError as error:
             raise AlreadyServed(
                 f"another devhost already serves {self._kubelet_dir}",
