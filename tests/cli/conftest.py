@@ -39,7 +39,7 @@ def devhost_backends():
 
 
 class Toys:
-    """A configuration, the drop-in it names, and the tree that says which toys exist."""
+    """A configuration, its drop-in backend, and the tree with the list of toys."""
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "root"
@@ -51,16 +51,16 @@ class Toys:
         self.write("name: example.com/toy, backend: toy")
 
     def plug(self, *toys: str) -> None:
-        """Makes exactly these toys exist, each ``id=model``."""
+        """Sets the list of existing toys, each as ``id=model``."""
         (self.root / "toys").write_text("\n".join(toys))
 
     def write(self, *resources: str) -> None:
-        """Makes the file hold these resources, each in YAML's flow style."""
+        """Writes the configuration with these resources, each in YAML's flow style."""
         lines = "".join(f"  - {{{resource}}}\n" for resource in resources)
         self.config.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
 
     def devhost(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command on this configuration and this tree to its end."""
+        """Runs a command with this configuration and this tree, and waits for its end."""
         command = [sys.executable, "-m", "devhost", *arguments, "--config", str(self.config)]
         command += ["--root", str(self.root)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

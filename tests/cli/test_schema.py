@@ -28,7 +28,7 @@ def devhost_backends(): return [Card]
 """
 
 
-def test_the_schema_is_printed_also_without_any_backend() -> None:
+def test_the_schema_is_printed_even_without_a_backend() -> None:
     done = CliRunner().invoke(command)
     assert done.exit_code == 0
     jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))

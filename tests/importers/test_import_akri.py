@@ -45,13 +45,13 @@ RULES = [
 
 
 @pytest.mark.parametrize(("rule", "nodes"), RULES)
-def test_a_rule_finds_the_nodes_that_it_finds_there(tmp_path: Path, rule: str, nodes: list[str]) -> None:
+def test_a_rule_finds_the_same_nodes_as_in_akri(tmp_path: Path, rule: str, nodes: list[str]) -> None:
     machines.board(tmp_path)
     found = offered(run(PEER, configuration(rule)).stdout, tmp_path).get("akri.sh/found", {})
     assert sorted(found) == sorted(nodes)
 
 
-def test_any_of_several_rules_is_enough_and_the_capacity_is_how_often(tmp_path: Path) -> None:
+def test_a_device_needs_to_match_only_one_rule_and_the_capacity_becomes_replicas(tmp_path: Path) -> None:
     machines.board(tmp_path)
     text = configuration('KERNEL=="video0"', 'KERNEL=="fuse"', more="  capacity: 3\n")
     assert offered(run(PEER, text).stdout, tmp_path) == {
@@ -80,7 +80,7 @@ def test_the_permissions_of_the_details_are_kept() -> None:
     assert "permissions: r}" in run(PEER, text).stdout
 
 
-def test_the_form_of_old_releases_is_read() -> None:
+def test_the_format_of_previous_releases_is_supported() -> None:
     text = (
         "kind: Configuration\nmetadata: {name: found}\nspec:\n  protocol:\n    udev:\n"
         "      udevRules: ['KERNEL==\"video0\"']\n  capacity: 2\n"
@@ -99,7 +99,7 @@ def test_the_form_of_old_releases_is_read() -> None:
         ('ENV{MAJOR}!=""', "it selects every device"),
     ],
 )
-def test_a_rule_without_equal_is_left_out_with_the_reason(rule: str, reason: str) -> None:
+def test_a_rule_without_equivalent_is_omitted_with_the_reason(rule: str, reason: str) -> None:
     """The other rules of the Configuration stay."""
     done = run(PEER, configuration(rule, 'KERNEL=="fuse"'))
     assert f"Rule {rule} is omitted: {reason}." in said(done.stdout)
@@ -109,14 +109,14 @@ def test_a_rule_without_equal_is_left_out_with_the_reason(rule: str, reason: str
     assert "resources: []" in alone.stdout
 
 
-def test_what_reads_otherwise_than_it_seems_is_said() -> None:
+def test_a_remark_explains_rules_with_an_unexpected_meaning() -> None:
     """libudev takes a device with any of the properties."""
     remarks = said(run(PEER, configuration('ENV{ID_A}=="1", ENV{ID_B}=="2", ATTRS{name}=="x"')).stdout)
     assert "for libudev one matching ENV term is enough; devhost requires all." in remarks
     assert "ATTRS{name}: devhost compares it only for the device itself." in remarks
 
 
-def test_other_handlers_are_left_out_beside_udev() -> None:
+def test_configurations_for_other_handlers_are_omitted() -> None:
     text = configuration('KERNEL=="fuse"') + "---\n" + configuration(handler="onvif").replace("found", "net")
     assert "# net: the handler onvif does not find devices of a node: omitted." in run(PEER, text).stdout
     assert list(converted(PEER, text)) == ["akri.sh/found"]
@@ -141,5 +141,5 @@ def test_other_handlers_are_left_out_beside_udev() -> None:
         (configuration('KERNEL=="x"').replace("{name: found}", "{name: ''}"), '"akri.sh/" '),
     ],
 )
-def test_what_akri_would_refuse_is_refused_in_one_line(text: str, message: str) -> None:
+def test_a_configuration_that_akri_refuses_is_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(PEER, text)

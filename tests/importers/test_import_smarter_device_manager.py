@@ -43,7 +43,7 @@ EXPRESSIONS = [
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_offers_the_files_that_it_is_found_in(tmp_path: Path, expression: str) -> None:
+def test_an_expression_offers_the_files_that_it_matches(tmp_path: Path, expression: str) -> None:
     """The plugin makes smarter-devices/<file> of each, with _ for /."""
     machine(tmp_path)
     text = run(PEER, rule(expression, 3)).stdout
@@ -67,7 +67,7 @@ def test_an_expression_offers_the_files_that_it_is_found_in(tmp_path: Path, expr
         ("^(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)$", "it needs more than 64 globs"),
     ],
 )
-def test_an_expression_without_equal_is_left_out_with_the_reason(expression: str, reason: str) -> None:
+def test_an_expression_without_equivalent_is_omitted_with_the_reason(expression: str, reason: str) -> None:
     if expression == r"^\pN$":  # Python has no such class, Go has
         assert "is not a regular expression" in refusal(PEER, rule(expression))
         return
@@ -77,7 +77,7 @@ def test_an_expression_without_equal_is_left_out_with_the_reason(expression: str
     assert set(converted(PEER, rule(expression) + rule("^fuse$"))) == {"smarter-devices/fuse"}
 
 
-def test_a_wildcard_in_a_directory_is_left_out_with_the_reason() -> None:
+def test_a_wildcard_in_a_directory_is_omitted_with_the_reason() -> None:
     done = run(PEER, rule("^snd.*/pcm.*$"))
     assert "has a wildcard in a directory's name: omitted." in said(done.stdout)
     assert "resources: []" in done.stdout
@@ -100,7 +100,7 @@ def test_a_file_that_two_rules_match_is_offered_by_the_first() -> None:
     }
 
 
-def test_a_rule_without_a_number_is_left_out_with_the_reason() -> None:
+def test_a_rule_with_the_number_zero_is_omitted_with_the_reason() -> None:
     done = run(PEER, '- devicematch: "^fuse$"\n')
     assert "nummaxdevices 0, so no pod ever gets it: omitted." in said(done.stdout)
     assert "resources: []" in done.stdout
@@ -116,7 +116,7 @@ def test_a_configmap_is_found_among_other_objects_and_by_its_key() -> None:
     assert set(converted(PEER, objects, "--key", "other")) == {"smarter-devices/kvm"}
 
 
-def test_a_list_of_kubectl_is_read() -> None:
+def test_a_list_printed_by_kubectl_is_read() -> None:
     config_map = {"kind": "ConfigMap", "data": {"conf.yaml": rule("^fuse$", 3)}}
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [config_map]})
     assert wheres(converted(PEER, text)["smarter-devices/fuse"]) == ["devNode: /dev/fuse"]
@@ -136,5 +136,5 @@ def test_a_list_of_kubectl_is_read() -> None:
         ("---\na: [\n", "<stdin>:3:1: "),
     ],
 )
-def test_what_is_no_configuration_is_refused_in_one_line(text: str, message: str) -> None:
+def test_a_document_that_is_not_a_configuration_is_refused_in_one_line(text: str, message: str) -> None:
     assert message in refusal(PEER, text)

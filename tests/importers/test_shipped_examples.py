@@ -69,7 +69,7 @@ SERIAL = {
 }
 
 SQUAT = ["--domain", "squat.ai"]
-"""What older releases of generic-device-plugin take without being told."""
+"""The default domain of older releases of generic-device-plugin."""
 
 GENERIC = {
     "squat.ai/serial": {"/dev/ttyUSB0": 1},
@@ -516,9 +516,7 @@ def imported(file: str, *arguments: str, text: str = "") -> Result:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: " ".join((one.file, *one.arguments)))
-def test_a_shipped_example_offers_on_its_machine_what_its_plugin_offers(
-    tmp_path: Path, example: Example
-) -> None:
+def test_a_shipped_example_offers_the_same_devices_as_its_plugin(tmp_path: Path, example: Example) -> None:
     done = imported(example.file, *example.arguments)
     assert done.exit_code == 0, (done.output, done.exception)
     example.machine(tmp_path)
@@ -530,14 +528,14 @@ def test_a_shipped_example_offers_on_its_machine_what_its_plugin_offers(
         assert text in done.stdout or text in said(done.stdout)
 
 
-def test_a_card_serves_the_group_of_its_directory_and_that_of_its_nodes(tmp_path: Path) -> None:
+def test_a_sound_card_is_offered_by_its_directory_and_by_its_nodes(tmp_path: Path) -> None:
     """generic-device-plugin offers /dev/snd as audio and its nodes as capture, at the same time."""
     machines.board(tmp_path)
     found = offered(imported("generic-device-plugin/devices.yaml", *SQUAT).stdout, tmp_path)
     assert found["squat.ai/capture"] == CAPTURE
 
 
-def test_the_daemonset_of_generic_device_plugin_offers_what_its_flags_say(tmp_path: Path) -> None:
+def test_the_daemonset_of_generic_device_plugin_offers_the_devices_of_its_flags(tmp_path: Path) -> None:
     done = imported("generic-device-plugin/daemonset.yaml", *SQUAT)
     assert done.exit_code == 0
     machines.board(tmp_path)
@@ -546,7 +544,7 @@ def test_the_daemonset_of_generic_device_plugin_offers_what_its_flags_say(tmp_pa
 
 
 @pytest.mark.parametrize(("file", "message"), REFUSED)
-def test_an_example_that_is_no_configuration_is_refused_in_one_line(file: str, message: str) -> None:
+def test_an_example_without_configuration_is_refused_in_one_line(file: str, message: str) -> None:
     done = imported(file)
     assert done.exit_code != 0 and not done.stdout
     assert message in str(done.exception) and "\n" not in str(done.exception)
@@ -597,7 +595,7 @@ RULES: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(RULES)))
-def test_akris_example_rules_find_what_they_find_there(tmp_path: Path, number: int) -> None:
+def test_example_rules_of_akri_find_the_same_devices(tmp_path: Path, number: int) -> None:
     rule = (DATA / "akri/example.rules").read_text(encoding="utf-8").splitlines()[number][2:]
     done = imported("akri", text=akri(rule))
     assert done.exit_code == 0, (done.output, done.exception)
@@ -619,7 +617,7 @@ def test_rules_that_akri_does_not_support_are_refused_in_one_line(rule: str) -> 
     assert "\n" not in str(done.exception)
 
 
-def test_akris_grouped_example_finds_each_node_of_the_path_by_itself(tmp_path: Path) -> None:
+def test_the_grouped_example_of_akri_finds_each_node_separately(tmp_path: Path) -> None:
     """Akri gives the nodes of one device together; here that is said, with what does the same."""
     template = (DATA / "akri/grouped.yaml").read_text(encoding="utf-8")
     done = imported("akri", text=template.format("pci-0000:00:14.0-usb-0:1:1.0"))

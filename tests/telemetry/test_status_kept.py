@@ -49,7 +49,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("taken", ["the socket", "its directory"])
-async def test_a_socket_that_is_taken_away_is_made_again_and_told_of_once(
+async def test_a_removed_socket_is_recreated_and_logged_once(
     server: StatusServer, path: Path, caplog: pytest.LogCaptureFixture, taken: str
 ) -> None:
     caplog.set_level(logging.INFO, "devhost")
@@ -63,13 +63,15 @@ async def test_a_socket_that_is_taken_away_is_made_again_and_told_of_once(
     await until(lambda: len(caplog.records) == 2)
     await asyncio.sleep(0.1)
     assert [record.getMessage() for record in caplog.records] == [
-        "no status socket for now",
+        "status socket is not available",
         "status socket is open",
     ]
     assert vars(caplog.records[0])["fields"] == {"reason": f"{path} was removed"}
 
 
-async def test_who_has_it_open_goes_on_watching(server: StatusServer, path: Path) -> None:
+async def test_connected_clients_keep_watching_after_the_socket_is_removed(
+    server: StatusServer, path: Path
+) -> None:
     await until(path.exists)
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(b'{"want": "watch"}\n')
@@ -81,7 +83,7 @@ async def test_who_has_it_open_goes_on_watching(server: StatusServer, path: Path
     writer.close()
 
 
-async def test_a_socket_that_another_devhost_made_in_its_place_is_left_alone(
+async def test_a_socket_of_another_devhost_in_its_place_is_not_touched(
     server: StatusServer, path: Path, tmp_path: Path
 ) -> None:
     await until(path.exists)

@@ -40,8 +40,8 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
 
     Its health is the result of this scan and probe. If a devhost runs on this node with the same root, the
     output also shows where that devhost reports a different health, and which containers hold the device.
-    What a container holds, no other resource gets. If this cannot be taken into account, the last line says
-    why.
+    What a container holds, no other resource gets. If this cannot be taken into account, the last line gives
+    the reason.
     """
     shared.check_root(root)
     loaded = load_or_everything(config)

@@ -37,7 +37,7 @@ COMMANDS = {
 
 
 CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of writing to standard output, whatever kind of file it is."""
+"""Errors of writing to standard output, for any kind of file."""
 
 
 NOT_ON_NODES = ("devhost.cli.importers", "devhost.testing")

@@ -515,10 +515,7 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Iterator[str]:
         yield "        mounts:"
     for path in mounts:
         if path.varies:
-            yield (
-                "          # from the plugin each device of the group gets one match, from devhost "
-                "all of them"
-            )
+            yield "          # the plugin gives each device of the group one match, devhost all of them"
         elif several:
             limit = path.limit or 1
             yield f"          # from the plugin only {limit} of the group's devices get it, from devhost all"

@@ -169,19 +169,36 @@ def _imports(nodes: Sequence[Node], place: Place) -> list[_Import]:
     return found
 
 
-def _overlap(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]) -> bool:
-    """Whether one HCA can be in both: no selector that both have excludes it."""
-    return not any(key in other and "*" not in one[key] and one[key].isdisjoint(other[key]) for key in one)
+class _Overlaps:
+    """Finds the resources that can have an HCA in common: no selector that both have excludes it."""
+
+    def __init__(self, served: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
+        self._served = served
+        self._order = {name: n for n, name in enumerate(served)}
+        self._selecting: dict[tuple[str, str], set[str]] = {}
+        self._limited: dict[str, set[str]] = {}
+        for name, where in served.items():
+            for key, values in where.items():
+                if "*" not in values:
+                    self._limited.setdefault(key, set()).add(name)
+                    for value in values:
+                        self._selecting.setdefault((key, value), set()).add(name)
+
+    def of(self, name: str) -> list[str]:
+        """The other resources that overlap with this one, in the order of the file."""
+        found = self._served.keys() - {name}
+        for key, values in self._served[name].items():
+            if "*" not in values:
+                excluded = self._limited[key].difference(*(self._selecting[key, value] for value in values))
+                found -= excluded
+        return sorted(found, key=self._order.__getitem__)
 
 
 def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence[Remark]) -> Iterator[str]:
     yield "# Converted from a configuration of k8s-rdma-shared-dev-plugin. Differences:"
     yield "# - devhost does not give an HCA without an active port to containers, the plugin does. To allow"
     yield "#   it, set backends: {rdma: {ignorePortState: true}};"
-    yield (
-        "# - the plugin never gives an HCA without umad (iWARP) or a scalable function, devhost does if "
-        "selected;"
-    )
+    yield "# - devhost also gives an HCA without umad (iWARP) or a scalable function, the plugin never does;"
     yield "# - the plugin sets interfaces up, devhost does not change the host;"
     yield "# - the plugin does not start if each network namespace has its own RDMA devices, devhost does."
     if interval is not None:
@@ -190,20 +207,15 @@ def _written(imports: Sequence[_Import], interval: int | None, remarks: Sequence
         yield f"# {remark}"
     yield "version: 1"
     yield ""
-    served = {
-        one.resource.name: {key: frozenset(values) for key, values in one.resource.where().items()}
-        for one in imports
-        if one.resource.rdma_hca_max
-    }
+    served = {one.resource.name: one.resource.where() for one in imports if one.resource.rdma_hca_max}
+    overlaps = _Overlaps(served)
     yield "resources:" if served else "resources: []"
     for one in imports:
         resource = one.resource
         for remark in one.remarks:
             yield f"  # {remark}"
         if resource.rdma_hca_max:
-            own = served[resource.name]
-            beside = [name for name, other in served.items() if other is not own and _overlap(own, other)]
-            yield from _entry(resource, beside)
+            yield from _entry(resource, overlaps.of(resource.name))
         else:
             yield f"  # {resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
 
@@ -217,11 +229,8 @@ def _entry(resource: _Resource, beside: Sequence[str]) -> Iterator[str]:
         written = ", ".join(map(quoted if key in ("vendor", "device") else text, values))
         why = "  # the plugin offers only PCI devices, no rxe or siw" if key == "pciBusID" else ""
         yield f"      {key}: {f'[{written}]' if len(values) > 1 else written}{why}"
-    yield (
-        "    # Each container gets all of these HCAs. Remove `of: all` to give each container one HCA, "
-        "near its"
-    )
-    yield "    # CPUs, with this number of replicas for every HCA."
+    yield "    # Each container gets all of these HCAs. To give each container one HCA, near its CPUs, with"
+    yield "    # this number of replicas for every HCA, remove `of: all`."
     yield f"    share: {{replicas: {resource.rdma_hca_max}, of: all}}"
     yield "    permissions: rwm"
     if beside:

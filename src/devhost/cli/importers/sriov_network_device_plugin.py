@@ -175,14 +175,14 @@ def _selectors(
 def _written(imports: Sequence[_Import], remarks: Sequence[Remark]) -> Iterator[str]:
     yield "# Converted from a configuration of sriov-network-device-plugin. Differences:"
     yield "# - the plugin ignores the case of interface names, devhost does not;"
+    yield "# - the plugin keeps only an interface with the IPv4 default route for the node. devhost also"
     yield (
-        "# - the plugin leaves only an interface with the IPv4 default route to the node. devhost also "
-        "one with"
+        "#   keeps one with the IPv6 route, one below a bond, bridge or VLAN with a default route, "
+        "and the one"
     )
-    yield "#   the IPv6 route, one below a bond, bridge or VLAN with them, and that of the kubelet's address;"
-    yield (
-        "# - the plugin gives two functions of one IOMMU group, or a function and a part of it, to two pods;"
-    )
+    yield "#   with the address of the kubelet;"
+    yield "# - the plugin gives two functions of one IOMMU group, or a function and a part of it, to two"
+    yield "#   pods, devhost never does;"
     yield "# - for the plugin a function is always healthy. For devhost it is unhealthy while the port of its"
     yield "#   physical function has no carrier, or a node that it needs is missing. To ignore ports, set"
     yield "#   backends: {sriov: {ignorePortState: true}}."

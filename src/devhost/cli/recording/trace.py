@@ -72,7 +72,7 @@ def _text(path: object, directory: int | None) -> str:
     try:
         if isinstance(path, int):
             return _real_readlink(f"/proc/self/fd/{path}")
-        text = os.fsdecode(path)  # type: ignore[arg-type]  # whatever it is not made for, it refuses
+        text = os.fsdecode(path)  # type: ignore[arg-type]  # other types raise TypeError
         if directory is not None:
             text = f"{_real_readlink(f'/proc/self/fd/{directory}')}/{text}"
         return text if text.startswith("/") or not text else f"{os.getcwd()}/{text}"  # noqa: PTH109 - a string
