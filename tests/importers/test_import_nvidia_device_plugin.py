@@ -341,8 +341,8 @@ def test_a_configuration_that_the_plugin_refuses_is_refused_with_the_place(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         read(source)
-    assert any(one.path.endswith(path) for one in caught.value.complaints)
-    assert all(str(one).isprintable() for one in caught.value.complaints)
+    assert any(one.path.endswith(path) for one in caught.value.diagnostics)
+    assert all(str(one).isprintable() for one in caught.value.diagnostics)
 
 
 def test_both_ways_of_sharing_at_once_are_refused(read) -> None:
@@ -495,7 +495,7 @@ def test_values_are_found_in_parent_charts_and_objects_of_other_tools(read, wrap
 def test_wrong_values_are_refused_with_their_place(read, source: str, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(source)
-    assert [one.path for one in caught.value.complaints] == [path]
+    assert [one.path for one in caught.value.diagnostics] == [path]
 
 
 def test_the_object_of_the_gpu_operator_is_refused_with_the_place_of_the_configuration() -> None:

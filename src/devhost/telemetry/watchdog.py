@@ -50,14 +50,20 @@ class Watchdog:
         stall: seconds without an answer after which the process ends.
         tick: seconds between two checks.
         leave: ends the process; called on the thread of the watchdog.
+        report: seconds that logging the stacks may take.
     """
 
     def __init__(
-        self, stall: float = STALL, tick: float = TICK, leave: Callable[[int], object] = os._exit
+        self,
+        stall: float = STALL,
+        tick: float = TICK,
+        leave: Callable[[int], object] = os._exit,
+        report: float = TELL,
     ) -> None:
         self._patience = max(1, round(stall / tick))
         self._tick = tick
         self._leave = leave
+        self._report = report
         self._over = threading.Event()
 
     def __enter__(self) -> Watchdog:
@@ -85,17 +91,17 @@ class Watchdog:
                 continue
             missed += 1
             if missed >= self._patience:
-                self._tell(missed * self._tick)
+                self._report_stall(missed * self._tick)
                 self._leave(EXIT_STALLED)
                 return
 
-    def _tell(self, seconds: float) -> None:
-        teller = threading.Thread(target=_last_words, args=(seconds,), name="final-log", daemon=True)
-        teller.start()
-        teller.join(TELL)
+    def _report_stall(self, seconds: float) -> None:
+        logger = threading.Thread(target=_log_stacks, args=(seconds,), name="final-log", daemon=True)
+        logger.start()
+        logger.join(self._report)
 
 
-def _last_words(seconds: float) -> None:
+def _log_stacks(seconds: float) -> None:
     log.error("event loop stalled, exiting", seconds=seconds)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
