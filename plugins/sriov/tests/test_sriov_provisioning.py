@@ -463,7 +463,7 @@ def configured(text: str) -> Iterator[str]:
     try:
         loads(json.dumps(document), "devhost.yaml", lambda paths, wanted: found)
     except ConfigError as error:
-        yield from map(str, error.complaints)
+        yield from map(str, error.diagnostics)
 
 
 @pytest.mark.parametrize(
