@@ -54,7 +54,7 @@ async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig,
             "reason": MISS,
         }
         assert wrong(host) == [("entry", TOY, MISS)]
-        assert verdict(status(host)) != "All is well"
+        assert verdict(status(host)) != "No problems"
         assert records.of("entry has no devices") == [
             ("WARNING", {"entry": "resources[0]", "resource": TOY, "backend": "toy", "reason": MISS})
         ]
