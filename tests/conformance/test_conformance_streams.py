@@ -55,10 +55,10 @@ async def test_a_burst_of_changes_leads_to_one_list_and_no_change_to_none(rig, k
             await rig.until(lambda looks=looks: rig.scripts["toy"].looks > looks)
         rig.change("toy", good)
         await served(kubelet, toy=6)
-        sick, well = lists(kubelet, before)
-    assert {device.health for device in sick.devices} == {"Healthy", "Unhealthy"}
-    assert {device.health for device in well.devices} == {"Healthy"}
-    assert {device.id for device in sick.devices} == {device.id for device in well.devices}
+        first, second = lists(kubelet, before)
+    assert {device.health for device in first.devices} == {"Healthy", "Unhealthy"}
+    assert {device.health for device in second.devices} == {"Healthy"}
+    assert {device.id for device in first.devices} == {device.id for device in second.devices}
 
 
 @pytest.mark.conformance(18)

@@ -42,7 +42,7 @@ class Script:
 
 
 def scripted(name: str, script: Script) -> type[Backend]:
-    """A backend class that does what ``script`` says."""
+    """A backend class that follows ``script``."""
 
     class Scripted(Backend):
         attributes: ClassVar = {
