@@ -55,11 +55,11 @@ def test_each_mode_has_its_nodes(looking: BackendFixture, tree: FpgaTree) -> Non
 def test_variables_tell_the_container_what_it_has(looking: BackendFixture, tree: FpgaTree) -> None:
     env = given(looking(tree), PORT0).env
     assert env == {
-        "FPGA_NODES_{RESOURCE}": "/dev/dfl-port.0",
-        "FPGA_PCI_{RESOURCE}": CARD,
-        "FPGA_AFU_{RESOURCE}": NLB,
+        "FPGA_NODES_EXAMPLE_COM_RESOURCE": "/dev/dfl-port.0",
+        "FPGA_PCI_EXAMPLE_COM_RESOURCE": CARD,
+        "FPGA_AFU_EXAMPLE_COM_RESOURCE": NLB,
     }
-    assert "FPGA_AFU_{RESOURCE}" not in given(looking(tree), ENGINE).env
+    assert "FPGA_AFU_EXAMPLE_COM_RESOURCE" not in given(looking(tree), ENGINE).env
 
 
 def test_nothing_is_left_for_a_runtime_to_program(looking: BackendFixture, tree: FpgaTree) -> None:

@@ -47,7 +47,7 @@ def test_a_card_is_one_device_with_the_nodes_and_claims_of_both_fpgas(
     assert card.attributes["pciBusID"] == f"{FIRST}.1"
     edits = backend.allocate(request(backend, [card]))
     assert [node.path for node in edits.nodes] == ["/dev/dri/renderD128", "/dev/dri/renderD129"]
-    assert edits.env["FPGA_PCI_{RESOURCE}"] == f"{FIRST}.1,{SECOND}.1"
+    assert edits.env["FPGA_PCI_EXAMPLE_COM_RESOURCE"] == f"{FIRST}.1,{SECOND}.1"
     managed = {
         node.path for node in backend.allocate(request(backend, [card], FpgaUse(management=True))).nodes
     }
@@ -62,7 +62,7 @@ def test_two_cards_are_never_mixed_however_their_fpgas_lie(tmp_path: Path, looki
     devices = by_id(backend)
     assert list(devices) == ["u30-ONE", "u30-TWO"]
     given = {
-        name: backend.allocate(request(backend, [device])).env["FPGA_PCI_{RESOURCE}"]
+        name: backend.allocate(request(backend, [device])).env["FPGA_PCI_EXAMPLE_COM_RESOURCE"]
         for name, device in devices.items()
     }
     assert given == {"u30-ONE": "0000:21:00.1,0000:23:00.1", "u30-TWO": "0000:22:00.1,0000:24:00.1"}

@@ -84,7 +84,7 @@ def test_a_container_hears_the_names_of_its_rdma_devices(tmp_path, looking):
     backend = looking(connectx.connectx8_xdr(tmp_path))
     edits = backend.allocate(request(backend, list(by_id(backend).values())))
     assert edits.env["RDMA_DEVICES"] == "mlx5_0,smi1"
-    assert edits.env["RDMA_DEVICES_{RESOURCE}"] == "mlx5_0,smi1"  # for those with two resources
+    assert edits.env["RDMA_DEVICES_EXAMPLE_COM_RESOURCE"] == "mlx5_0,smi1"  # for those with two resources
     backend = looking(connectx.virtual_functions(tmp_path / "2"))
     found = by_id(backend)
     edits = backend.allocate(request(backend, [found["0000:3b:00.4"], found["0000:3b:00.2"]]))

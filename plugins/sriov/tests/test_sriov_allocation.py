@@ -19,8 +19,9 @@ from devhost.testing.fixtures import BackendFixture, by_id, request
 if TYPE_CHECKING:
     from devhost_sriov import Sriov
 
-IDS, INFO = "PCIDEVICE_{RESOURCE}", "PCIDEVICE_{RESOURCE}_INFO"
-
+RESOURCE = "intel.com/sriov-net"
+IDS, INFO = "PCIDEVICE_INTEL_COM_SRIOV_NET", "PCIDEVICE_INTEL_COM_SRIOV_NET_INFO"
+KUBEVIRT = "PCI_RESOURCE_INTEL_COM_SRIOV-NET"
 
 RDMA = SriovUse(rdma=True)
 
@@ -28,7 +29,7 @@ RDMA = SriovUse(rdma=True)
 def given(backend: Sriov, *names: str, use: SriovUse = PLAIN) -> Edits:
     """What a container gets with these functions through an entry that says ``use``."""
     devices = by_id(backend)
-    return backend.allocate(request(backend, [devices[name] for name in names], use))
+    return backend.allocate(request(backend, [devices[name] for name in names], use, RESOURCE))
 
 
 def told(edits: Edits, name: str) -> dict[str, dict[str, str]]:
@@ -72,8 +73,8 @@ def test_functions_are_named_in_one_order_whatever_the_kubelet_chose(
 
 def test_both_names_that_pods_may_look_for_are_there(tmp_path: Path, looking: BackendFixture) -> None:
     env = given(looking(network.igb(tmp_path)), "0000:02:10.0").env
-    assert env[IDS] == env["PCIDEVICE_{RESOURCE-}"] == "0000:02:10.0"
-    assert env[INFO] == env["PCIDEVICE_{RESOURCE-}_INFO"]
+    assert env[IDS] == env["PCIDEVICE_INTEL_COM_SRIOV-NET"] == "0000:02:10.0"
+    assert env[INFO] == env["PCIDEVICE_INTEL_COM_SRIOV-NET_INFO"]
     assert len(env) == 4
 
 
@@ -334,8 +335,8 @@ def test_kubevirt_finds_functions_bound_to_vfio_by_the_name_it_looks_for(
 ) -> None:
     backend, use = looking(others.qat(tmp_path)), SriovUse(kubevirt=True)
     env = given(backend, "0000:6b:00.4", "0000:6b:00.3", "0000:6b:00.1", use=use).env
-    assert env["PCI_RESOURCE_{RESOURCE-}"] == "0000:6b:00.3,0000:6b:00.4"
-    assert "PCI_RESOURCE_{RESOURCE-}" not in given(backend, "0000:6b:00.1", use=use).env
+    assert env[KUBEVIRT] == "0000:6b:00.3,0000:6b:00.4"
+    assert KUBEVIRT not in given(backend, "0000:6b:00.1", use=use).env
 
 
 def test_kubevirt_gets_the_nodes_of_vfio_with_the_permissions_of_its_own_plugin(

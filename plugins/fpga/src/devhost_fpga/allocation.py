@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from devhost.backend import AllocationError, AttributeValue, DeviceNode, Edits, claim
+from devhost.backend import AllocateRequest, AllocationError, AttributeValue, DeviceNode, Edits, claim
 from devhost.backend.sysfs import Sysfs, is_regular, natural, node_number
 
 from .model import Kind, Unit
@@ -69,22 +69,26 @@ def _is(sysfs: Sysfs, path: str, number: str, *, is_live: bool) -> bool:
     return found == f"c{number}" or (not found and not is_live and is_regular(sysfs.prefix + path))
 
 
-VARIABLES = {"FPGA_PCI_{RESOURCE}": "pciBusID", "FPGA_AFU_{RESOURCE}": "afuId"}
-"""Variables with an attribute of each device, in the order of ids; devices without it are left out."""
+_PCI, _AFU = "FPGA_PCI", "FPGA_AFU"
 
-NODES = "FPGA_NODES_{RESOURCE}"
-"""The variable with the nodes in the container."""
+VARIABLES = {_PCI: "pciBusID", _AFU: "afuId"}
+"""Prefixes of variables, and the attribute of each device that they list; devices without it are omitted."""
+
+NODES = "FPGA_NODES"
+"""Prefix of the variable that lists the nodes in the container."""
 
 
-def edits(sysfs: Sysfs, units: Sequence[Unit], use: FpgaUse, *, is_live: bool) -> Edits:
+def edits(sysfs: Sysfs, units: Sequence[Unit], request: AllocateRequest, *, is_live: bool) -> Edits:
     """What one container needs to use these units.
 
     Args:
-        is_live: whether the nodes are real ones; in a recorded tree plain files stand for them.
+        units: those of the devices of ``request``.
+        is_live: whether the nodes are real; in a recorded tree, plain files represent them.
 
     Raises:
-        AllocationError: one cannot be used as it is now.
+        AllocationError: a unit cannot be used as it is now.
     """
+    use: FpgaUse = request.options
     ordered = sorted(units, key=lambda unit: natural(unit.device.id))
     paths: dict[str, None] = {}
     for unit in ordered:
@@ -93,12 +97,12 @@ def edits(sysfs: Sysfs, units: Sequence[Unit], use: FpgaUse, *, is_live: bool) -
                 paths[node(sysfs, place, is_live=is_live)] = None
         except AllocationError as error:
             raise AllocationError(f"{unit.device.id}: {error.message}") from error
-    env = {NODES: ",".join(paths)}
-    for variable, attribute in VARIABLES.items():
+    env = {request.variable(NODES): ",".join(paths)}
+    for prefix, attribute in VARIABLES.items():
+        if prefix == _AFU and use.program is not None:
+            continue  # programming before the container starts changes it
         if text := _joined(value for unit in ordered for value in _values(unit, attribute)):
-            env[variable] = text
-    if use.program is not None:
-        env.pop("FPGA_AFU_{RESOURCE}", None)  # it will be another one when the container starts
+            env[request.variable(prefix)] = text
     return Edits(tuple(map(DeviceNode, paths)), env=env)
 
 

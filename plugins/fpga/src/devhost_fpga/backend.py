@@ -118,7 +118,7 @@ class Fpga(Backend):
         if use.program is not None:
             for unit in units:
                 self._programmer.check(unit, use.program)
-        return edits(self._sysfs, units, use, is_live=self._is_live)
+        return edits(self._sysfs, units, request, is_live=self._is_live)
 
     def prepare(self, request: AllocateRequest) -> None:
         """Programs the regions that a container is about to use, where its resource says with what.

@@ -37,9 +37,12 @@ from .scan import PORTS, Function, FunctionReader, Scan, Unit, read_place
 from .verbs import Verbs, VerbsHealth
 from .watch import PortWatch, unannounced_ports
 
-DEVICES_VARIABLES = ("RDMA_DEVICES_{RESOURCE}", "RDMA_DEVICES")
-"""What a container learns the names of its RDMA devices from, joined with commas. Only the first is there
-for each resource that it asks for: of a variable that several set, the kubelet keeps one value."""
+DEVICES = "RDMA_DEVICES"
+"""The variable with the names of a container's RDMA devices, separated by commas.
+
+The kubelet keeps one value where several resources set it, so each resource also sets one that ends in its own
+name.
+"""
 
 OWN_NODES = DIRECTORY
 """Where libibverbs opens nodes, whatever the root is."""
@@ -162,7 +165,8 @@ class Rdma(Backend):
         if rdma_cm:
             nodes[rdma_cm] = rdma_cm_needed
         edits = tuple(DeviceNode(path, required=is_needed) for path, is_needed in nodes.items())
-        return Edits(edits, env=dict.fromkeys(DEVICES_VARIABLES, ",".join(names)))
+        variables = (request.variable(DEVICES), DEVICES)
+        return Edits(edits, env=dict.fromkeys(variables, ",".join(names)))
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """What opening each device showed, where pyverbs is installed.

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from devhost.backend import AllocationError, DeviceNode, Edits
+from devhost.backend import AllocateRequest, AllocationError, DeviceNode, Edits
 from devhost.backend.infiniband import Node, Role, nodes_below, rdma_cm_node
 from devhost.backend.sysfs import Sysfs, natural
 
@@ -227,21 +227,29 @@ def vdpa_path(sysfs: Sysfs, function: Function) -> str:
     return ""
 
 
-VARIABLE = "PCIDEVICE"
-"""With the resource's name behind it: the ids of the functions. With ``_INFO`` behind that: what they give,
-as JSON. Both are the names that sriov-network-device-plugin uses, whose pods and programs read them."""
+VARIABLE, INFO = "PCIDEVICE", "INFO"
+"""Prefix of the variable with the ids of the functions, and suffix of the one that describes them in JSON.
 
-KUBEVIRT = "PCI_RESOURCE_{RESOURCE-}"
-"""KubeVirt's virt-launcher looks for the addresses of host devices here (its ``ResourceNameToEnvVar``, which
-leaves hyphens as they are)."""
+sriov-network-device-plugin uses the same names, with hyphens, and pods and programs read them.
+"""
+
+KUBEVIRT = "PCI_RESOURCE"
+"""Prefix of the variable in which KubeVirt's virt-launcher looks for the addresses of host devices.
+
+Its ``ResourceNameToEnvVar`` keeps hyphens.
+"""
 
 
-def edits(sysfs: Sysfs, functions: Sequence[Function], use: SriovUse) -> Edits:
+def edits(sysfs: Sysfs, functions: Sequence[Function], request: AllocateRequest) -> Edits:
     """Everything one container needs in order to use these functions.
+
+    Args:
+        functions: those of the devices of ``request``.
 
     Raises:
         AllocationError: one of them cannot be used as it is now.
     """
+    use: SriovUse = request.options
     ordered = sorted(functions, key=lambda function: natural(function.id))
     for function in ordered:
         _check_unchanged(sysfs, function)
@@ -250,11 +258,12 @@ def edits(sysfs: Sysfs, functions: Sequence[Function], use: SriovUse) -> Edits:
     ids = ",".join(parts)
     info = json.dumps({name: _info(name, own, use) for name, own in parts.items()}, sort_keys=True)
     env = {}
-    for resource in ("{RESOURCE}", "{RESOURCE-}"):  # the one shells can expand, and the peer's own
-        env[f"{VARIABLE}_{resource}"] = ids
-        env[f"{VARIABLE}_{resource}_INFO"] = info
-    if use.kubevirt:
-        env |= _kubevirt([function for function in ordered if function.uses_vfio])
+    for keep_hyphens in (False, True):  # shells can expand the first, pods may expect the second
+        env[request.variable(VARIABLE, keep_hyphens=keep_hyphens)] = ids
+        env[request.variable(VARIABLE, INFO, keep_hyphens=keep_hyphens)] = info
+    addresses = [function.address for function in ordered if function.uses_vfio]
+    if use.kubevirt and addresses:
+        env[request.variable(KUBEVIRT, keep_hyphens=True)] = ",".join(addresses)
     return Edits(tuple(given), env=env)
 
 
@@ -283,10 +292,6 @@ def _info(name: str, parts: Sequence[Part], use: SriovUse) -> Mapping[str, Mappi
     info = {"generic": {"deviceID": name}} | {part.provider: dict(part.info) for part in parts}
     extra = use.info.get("*", {}) | use.info.get(name, {})
     return info | {"extra": extra} if extra else info
-
-
-def _kubevirt(functions: Sequence[Function]) -> dict[str, str]:
-    return {KUBEVIRT: ",".join(function.address for function in functions)} if functions else {}
 
 
 VERSION = "1.1.0"

@@ -130,7 +130,7 @@ class Sriov(Backend):
             AllocationError: one is gone, or cannot be used as it is now.
         """
         functions = [self._basis(device).function for device in request.devices]
-        return edits(self._sysfs, functions, request.options)
+        return edits(self._sysfs, functions, request)
 
     def device_info(self, device: Device, request: AllocateRequest) -> Mapping[str, object] | None:
         """What network plugins are told of a function.
