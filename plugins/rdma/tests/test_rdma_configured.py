@@ -96,7 +96,7 @@ SELECTIONS: dict[Machine, dict[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("machine", SELECTIONS, ids=lambda machine: machine.__name__)
-def test_where_takes_the_devices_a_user_means(machine: Machine, node: Node):
+def test_where_selects_the_expected_devices(machine: Machine, node: Node):
     machine(node.root)
     entries = dict(enumerate(SELECTIONS[machine].items()))
     offers = node.offers(
@@ -109,7 +109,7 @@ def test_where_takes_the_devices_a_user_means(machine: Machine, node: Node):
     assert taken == SELECTIONS[machine]
 
 
-def test_a_name_with_the_link_layer_makes_a_resource_of_each(node: Node):
+def test_a_name_with_the_link_layer_gives_a_resource_for_each(node: Node):
     connectx.infiniband_and_roce(node.root)
     offers = node.offers("name: 'rdma/hca-{linkLayer}', backend: rdma")
     assert offers == {"rdma/hca-infiniband": ["0000:3b:00.0"], "rdma/hca-ethernet": ["0000:af:00.0"]}
@@ -145,7 +145,7 @@ def test_a_device_in_two_resources_serves_the_first_only(node: Node):
     assert [refusal["device"] for refusal in document["refusals"]] == VIRTUAL
 
 
-def test_a_node_that_rdma_has_is_not_sold_again_by_another_backend(node: Node):
+def test_a_node_of_an_rdma_device_is_not_allocated_by_another_backend(node: Node):
     machines.efa(node.root)
     document = node.discover(
         "name: rdma/efa, backend: rdma",
@@ -156,13 +156,15 @@ def test_a_node_that_rdma_has_is_not_sold_again_by_another_backend(node: Node):
     assert "node:/dev/infiniband/uverbs0" in refusal["reason"]
 
 
-def test_explain_says_why_a_device_is_unhealthy_and_which_condition_fails(node: Node):
+def test_explain_shows_why_a_device_is_unhealthy_and_which_condition_fails(node: Node):
     connectx.connectx6_infiniband(node.root, without="rdma_ucm")
     node.write(
         "name: rdma/roce, backend: rdma, where: {linkLayer: ethernet}", "name: rdma/hca, backend: rdma"
     )
     lines = node.run("explain", "mlx5_0").stdout.splitlines()
-    assert lines[0] == "0000:3b:00.0 of backend rdma: Unhealthy: rdma_cm missing: is module rdma_ucm loaded?"
+    assert (
+        lines[0] == "0000:3b:00.0 of backend rdma: Unhealthy: rdma_cm is missing (is module rdma_ucm loaded?)"
+    )
     assert "rdma/roce (resources[0]): no, linkLayer must be ethernet, it is infiniband" in lines
     assert "rdma/hca (resources[1]): yes, it takes the device" in lines
 
@@ -174,7 +176,7 @@ def test_a_device_is_found_by_its_interface_or_its_rdma_name(node: Node):
         assert node.run("explain", word).stdout.startswith("mlx5_core.sf.2 of backend rdma: Healthy")
 
 
-def test_an_unknown_attribute_is_answered_with_the_right_one(node: Node):
+def test_an_unknown_attribute_is_refused_with_a_suggestion(node: Node):
     machines.efa(node.root)
     node.write("name: rdma/hca, backend: rdma, where: {linklayer: ethernet}")
     done = node.run("discover")
@@ -183,5 +185,5 @@ def test_an_unknown_attribute_is_answered_with_the_right_one(node: Node):
     assert "did you mean linkLayer?" in line
 
 
-def test_a_machine_without_rdma_offers_nothing_and_that_is_no_error(node: Node):
+def test_a_machine_without_rdma_offers_nothing_without_an_error(node: Node):
     assert node.offers("name: rdma/hca, backend: rdma") == {}

@@ -1,7 +1,7 @@
-"""What a container gets: device nodes, looked up by number when it starts, and variables.
+"""What a container gets: device nodes, looked up by number at Allocate, and variables.
 
-No node is ever opened here: those of DFL and OPAE open for one program at a time, and one that stays open
-while its card is pulled out can crash the kernel.
+Nothing here opens a node: only one program at a time can open those of DFL and OPAE, and a node that stays
+open while its card is removed can crash the kernel.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from .model import Kind, Unit
 from .options import FpgaUse
 
 _LINK = re.compile(r"(?:\.\./)?([\w-][\w.-]*(/[\w-][\w.-]*)*)")
-"""What links in ``/dev/char`` lead to."""
+"""Targets of the links in ``/dev/char``."""
 
 _NUMBER = re.compile(r"[0-9]{1,7}:[0-9]{1,7}")
 
 
 def node(sysfs: Sysfs, place: str, *, is_live: bool) -> str:
-    """The node in ``/dev`` of the device at ``place`` in sysfs.
+    """The path in ``/dev`` of the node of the device at ``place`` in sysfs.
 
-    The kernel's own name for it comes first; where that is another device's, udev's list of all nodes by
-    number, ``/dev/char``, has the right one if anything has.
+    This is the name that the kernel gives; if another device has it, the target of udev's link in
+    ``/dev/char``, which has one for each number.
 
     Args:
-        is_live: whether the nodes are real ones; in a recorded tree plain files stand for them.
+        is_live: whether the nodes are real; in a recorded tree, plain files represent them.
 
     Raises:
-        AllocationError: there is none.
+        AllocationError: the device has no node.
     """
     return numbered(sysfs, place, is_live=is_live)[0]
 
 
 def numbered(sysfs: Sysfs, place: str, *, is_live: bool) -> tuple[str, str]:
-    """That node, with its number: ``major:minor``.
+    """The same path, with the number of the node: ``major:minor``.
 
     Raises:
-        AllocationError: there is none.
+        AllocationError: the device has no node.
     """
     if not sysfs.exists(place):
         raise AllocationError("it is gone")
@@ -55,8 +55,8 @@ def numbered(sysfs: Sysfs, place: str, *, is_live: bool) -> tuple[str, str]:
         return f"/dev/{link[1]}", number
     found = node_number(sysfs.prefix + usual)
     if found or sysfs.exists(usual):
-        raise AllocationError(f"{usual} is {found or 'no device node'}, and not c{number}")
-    raise AllocationError(f"{usual} does not exist; it should be c{number}")
+        raise AllocationError(f"{usual} is {found or 'not a device node'}, expected c{number}")
+    raise AllocationError(f"{usual} does not exist, expected c{number}")
 
 
 def node_claims(sysfs: Sysfs, places: Iterable[str]) -> frozenset[str]:
@@ -107,7 +107,7 @@ def edits(sysfs: Sysfs, units: Sequence[Unit], request: AllocateRequest, *, is_l
 
 
 def missing_node(sysfs: Sysfs, unit: Unit, *, is_live: bool) -> str:
-    """Why a container could not get a unit's own nodes; empty where it could."""
+    """Why a container cannot get the nodes of a unit; empty if it can."""
     try:
         for place in unit.nodes:
             node(sysfs, place, is_live=is_live)
@@ -117,20 +117,23 @@ def missing_node(sysfs: Sysfs, unit: Unit, *, is_live: bool) -> str:
 
 
 def _places(unit: Unit, use: FpgaUse) -> Iterable[str]:
-    """The sysfs directories of all nodes that this use of a unit comes with."""
+    """The sysfs directories of all nodes that a container gets with a unit."""
     kind = unit.device.attributes.get("kind")
-    if not unit.nodes and use.program is None:  # a chip that was never programmed has none yet
-        hint = ": nothing is programmed in it, which needs an entry with `program`" if unit.slots else ""
+    if not unit.nodes and use.program is None:  # a chip has none until it is programmed
+        hint = " until it is programmed (use an entry with `program`)" if unit.slots else ""
         raise AllocationError(f"it has no device node that a container could use{hint}")
     yield from unit.nodes
     if use.development:
         if not unit.development:
-            hint = "an accelerator function has none: use kind: region" if kind == Kind.AF else "it has none"
-            raise AllocationError(f"development: true asks for the node that programs it; {hint}")
+            has_none = "an accelerator function has none (use kind: region)"
+            raise AllocationError(
+                "development: true needs the node of the management engine, and "
+                f"{has_none if kind == Kind.AF else 'it has none'}"
+            )
         yield from unit.development
     if use.management:
         if not unit.management:
-            raise AllocationError("management: true asks for a management node; it has none here")
+            raise AllocationError("management: true needs a management node, and it has none here")
         yield from unit.management
 
 
