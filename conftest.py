@@ -15,6 +15,16 @@ ROOT = Path(__file__).parent
 
 sys.path.append(str(ROOT / "tests"))  # for what test modules of several directories share
 
+CHECKS = (
+    "tests/test_docs.py",
+    "tests/test_imports.py",
+    "tests/test_references.py",
+    "tests/test_repository.py",
+    "tests/test_tests.py",
+    "tests/test_ways.py",
+)
+"""The form of code and pages: ``make check`` runs these."""
+
 SLOW = (
     "plugins/udev/tests/test_udev_examples.py",
     "tests/breakages/",
@@ -39,6 +49,7 @@ SLOW = (
     "tests/test_docs_picture.py",
     "tests/test_docs_sessions.py",
     "tests/test_first_steps.py",
+    *CHECKS,
     "tests/test_tutorial.py",
     "tests/testing/test_contract_page.py",
     "tests/testing/test_kubelet_command.py",

@@ -57,6 +57,7 @@ PURE = (
     "backend.where",
     "backend.backoff",
     "allocation.allocations",
+    "allocation.timing",
     "allocation.preferred.grouping",
     "discovery.health",
     "host.recent_removals",

@@ -19,10 +19,6 @@ TESTS = [file for file in RIGS if file.name.startswith("test_")]
 
 PRIVATE: dict[str, int] = {
     "plugins/udev/tests/test_udev_discovery.py": 3,
-    "tests/conformance/test_watchdog.py": 1,
-    "tests/host/test_host_last_good.py": 2,
-    "tests/host/test_host_observers.py": 2,
-    "tests/host/test_host_provisioning.py": 2,
     "tests/discovery/test_catalog.py": 1,
 }
 """Private attributes of objects of devhost that a file still reads. Only ever remove or lower."""
@@ -32,21 +28,6 @@ PATCHED: dict[str, int] = {
     "tests/cli/test_check.py": 1,
     "tests/cli/test_plugins.py": 1,
     "tests/cli/test_schema.py": 1,
-    "tests/conformance/test_conformance_calls.py": 2,
-    "tests/conformance/test_conformance_podresources.py": 3,
-    "tests/conformance/test_watchdog.py": 1,
-    "tests/host/cdi_scene.py": 1,
-    "tests/host/test_daemon_switch.py": 2,
-    "tests/host/test_host_cancelled.py": 1,
-    "tests/host/test_host_cdi.py": 2,
-    "tests/host/test_host_cdi_kept.py": 1,
-    "tests/host/test_host_deviceinfo.py": 1,
-    "tests/host/test_host_isolation.py": 2,
-    "tests/host/test_host_kubelet_directory.py": 1,
-    "tests/host/test_host_labels.py": 2,
-    "tests/host/test_host_provisioning.py": 1,
-    "tests/host/test_host_reload.py": 3,
-    "tests/kubelet/test_holders.py": 1,
     "tests/telemetry/test_status_kept.py": 1,
     "tests/discovery/test_catalog.py": 6,
 }

@@ -56,7 +56,7 @@ def test_a_wrong_path_is_told_to_programs_in_their_form(toys, tmp_path):
     done = toys.devhost("run", "--log-format", "json", "--kubelet-dir", str(tmp_path / "file"))
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (done.returncode, line["message"]) == (3, "cannot start")
-    assert line["reason"] == f"{tmp_path / 'file'} is not a directory (give another --kubelet-dir)"
+    assert line["reason"] == f"{tmp_path / 'file'} is not a directory (choose another --kubelet-dir)"
     toys.root = tmp_path / "nowhere"
     done = toys.devhost("run", "--log-format", "json")
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]

@@ -312,7 +312,7 @@ def test_a_kubelet_directory_that_is_none_exits_with_3(toys, tmp_path):
     (tmp_path / "file").touch()
     done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "file"))
     assert done.returncode == 3
-    assert done.stderr == f"devhost: {tmp_path / 'file'} is not a directory (give another --kubelet-dir)\n"
+    assert done.stderr == f"devhost: {tmp_path / 'file'} is not a directory (choose another --kubelet-dir)\n"
 
 
 def test_a_directory_too_long_for_a_socket_is_said_at_once(toys, tmp_path):

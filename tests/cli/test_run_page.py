@@ -63,7 +63,7 @@ async def test_page_and_json_name_pods_only_where_that_is_asked_for(toys, tmp_pa
         (["--show-pods"], "--show-pods has no page to show them on (add --listen HOST:PORT)"),
         (
             ["--hide-pods", "--pod-metrics", "--listen", "127.0.0.1:0"],
-            "--pod-metrics and --hide-pods contradict each other (leave one of them out)",
+            "--pod-metrics and --hide-pods contradict each other (omit one of them)",
         ),
     ],
 )

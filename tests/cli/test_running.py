@@ -288,7 +288,7 @@ def test_devices_handed_out_together_have_a_health_each() -> None:
 @pytest.mark.usefixtures("runtime")
 def test_where_no_devhost_runs_explain_says_that_what_containers_hold_does_not_count(toys: Any) -> None:
     seen = asyncio.run(view(load_or_everything(toys.config), toys.root))
-    assert (seen.running, seen.unheard) == (None, "no devhost is running here")
+    assert (seen.running, seen.not_asked) == (None, "no devhost is running here")
     why = "What containers hold is not counted: no devhost is running here."
     assert toys.devhost("explain", "one").stdout.splitlines()[-1] == why
     done = toys.devhost("explain", "one", "--output", "json")

@@ -33,7 +33,7 @@ def _module(path: Path) -> ModuleType:
 
 # Test directories are no packages here, so the rig comes by its path.
 _host_tests = _module(Path(__file__).parents[1] / "host" / "conftest.py")
-rig, kubelet, impatient = _host_tests.rig, _host_tests.kubelet, _host_tests.impatient
+rig, kubelet = _host_tests.rig, _host_tests.kubelet
 
 Dial = Callable[..., AbstractAsyncContextManager[api_pb2_grpc.DevicePluginStub]]
 

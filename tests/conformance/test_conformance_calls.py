@@ -12,8 +12,7 @@ import pytest
 from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
 from scraped_series import samples
 
-from devhost.allocation import allocator
-from devhost.allocation.preferred import across_resources
+from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest
 from devhost.backend.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.kubelet.api import PRE_START_DEADLINE
@@ -147,10 +146,10 @@ def hang():
 @pytest.mark.conformance(50)
 @pytest.mark.field_failure("F12")
 async def test_an_allocate_that_hangs_ends_at_our_own_deadline_and_delays_no_other_call(
-    rig, kubelet, dial, hang, monkeypatch
+    rig, kubelet, dial, hang
 ):
-    assert allocator.ALLOCATE_DEADLINE <= 10
-    monkeypatch.setattr(allocator, "ALLOCATE_DEADLINE", 5.0)  # enough for what does not hang
+    assert NODE.allocate <= 10
+    rig.hurry_allocation(allocate=1.0)
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
@@ -245,14 +244,14 @@ async def test_a_preference_that_cannot_be_met_is_the_best_there_is_and_no_error
 
 @pytest.mark.conformance(54)
 @pytest.mark.field_failure("F13")
-async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet, monkeypatch):
+async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet):
     def broken(*_: object, **__: object) -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(across_resources, "prefer", broken)
     rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running() as host:
         await served(kubelet, toy=2)
+        host.services[TOY].allocator.prefer = broken
         assert len((await kubelet.admit("pod", "main", TOY, 1)).device_ids) == 1
     (asked,) = kubelet.events.of(ev.PreferenceAsked)
     assert asked.answer == ()
@@ -280,7 +279,7 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
         if len(prepared) == 1:
             raise OSError("the reset did not finish")
 
-    assert allocator.PREPARE_DEADLINE < PRE_START_DEADLINE
+    assert NODE.prepare < PRE_START_DEADLINE
     rig.classes["toy"].prepare = prepare
     rig.write(TOY_LINE)
     metrics = Metrics()

@@ -176,6 +176,7 @@ async def test_a_thousand_connections_cost_descriptors_for_sixteen_and_leave_the
 
 @pytest.mark.parametrize("says", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
 async def test_a_silent_connection_is_closed_and_makes_room_and_the_kubelets_is_not(rig, kubelet, dial, says):
+    rig.hurry(handshake=0.5, idle=0.5)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)

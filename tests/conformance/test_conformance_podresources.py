@@ -19,9 +19,9 @@ THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
 
 @pytest.fixture(autouse=True)
-def _soon_again(impatient: None, rig) -> None:
-    """A kubelet that refuses is asked again ten times as soon, too."""
-    rig.hurry(question_failed=(0.1, 6.0))
+def _soon_again(rig) -> None:
+    """A kubelet that refuses is asked again soon."""
+    rig.hurry(question_failed=(0.05, 1.0))
 
 
 def shown(host: Host) -> Iterator[DeviceStatus]:
@@ -74,10 +74,8 @@ async def test_a_live_device_that_is_released_is_not_shown_as_held_any_more(rig,
 
 
 @pytest.mark.conformance(60, 19)
-async def test_a_device_held_since_before_devhost_started_stays_when_it_vanishes(
-    rig, kubelet, devices, monkeypatch
-):
-    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
+async def test_a_device_held_since_before_devhost_started_stays_when_it_vanishes(rig, kubelet, devices):
+    rig.hurry_allocation(grace=0.2)
     rig.write(TOY_LINE)
     async with rig.running():
         await ready(kubelet, 2)
@@ -98,10 +96,10 @@ async def test_a_device_held_since_before_devhost_started_stays_when_it_vanishes
     ids=["throttled", "hangs", "cut", "garbage"],
 )
 async def test_who_holds_what_is_unknown_and_nothing_is_released_while_the_kubelet_does_not_tell(
-    rig, kubelet, devices, fault, monkeypatch
+    rig, kubelet, devices, fault
 ):
     rig.hurry(list_pods=0.2)
-    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
+    rig.hurry_allocation(grace=0.2)
     kubelet.faults.inject(Point.POD_RESOURCES, fault, times=None)
     rig.write(TOY_LINE)
     async with rig.running() as host:
@@ -133,10 +131,8 @@ async def test_an_absent_socket_is_waited_for_and_devices_are_served_meanwhile(r
 
 
 @pytest.mark.conformance(60)
-async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothing(
-    rig, kubelet, devices, monkeypatch
-):
-    monkeypatch.setattr("devhost.allocation.inventory.GRACE", 0.2)
+async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothing(rig, kubelet, devices):
+    rig.hurry_allocation(grace=0.2)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await ready(kubelet, 2)

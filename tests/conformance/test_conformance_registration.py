@@ -133,14 +133,14 @@ async def test_a_kubelet_socket_on_which_nobody_listens_is_tried_again(rig, kube
 @pytest.mark.conformance(7)
 async def test_a_register_without_an_answer_ends_at_a_deadline_and_leaks_no_task(rig, kubelet, hurried):
     assert NODE.register > 10, "the kubelet itself may take ten seconds to dial back"
-    rig.hurry(register=1.0)
+    rig.hurry(register=0.3)
     kubelet.faults.inject(Point.REGISTER, hang, times=2)
     before = asyncio.all_tasks()
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services, WAIT)
         condition = host.services[TOY].registration.condition
-        await rig.until(lambda: "has not answered Register within 1 s" in condition.error, WAIT)
+        await rig.until(lambda: "has not answered Register within 0.3 s" in condition.error, WAIT)
         await served(kubelet, toy=2)
         await rig.until(
             lambda: condition.error == "", WAIT

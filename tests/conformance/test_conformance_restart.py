@@ -66,7 +66,7 @@ async def test_a_stream_cut_at_once_for_ever_is_answered_ever_more_slowly(rig, k
 async def test_a_registration_that_held_makes_the_next_loss_start_from_the_shortest_delay(
     rig, kubelet, hurried
 ):
-    rig.hurry(steady=1.5)
+    rig.hurry(steady=1.0)
     kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
     rig.write(TOY_LINE)
     async with rig.running() as host:
@@ -76,7 +76,9 @@ async def test_a_registration_that_held_makes_the_next_loss_start_from_the_short
         kubelet.faults.clear()
         await served(kubelet, toy=2)
         registration = host.services[TOY].registration
-        await rig.until(lambda: registration.streams and time.time() > registration.condition.last + 2, WAIT)
+        await rig.until(
+            lambda: registration.streams and time.time() > registration.condition.last + 1.2, WAIT
+        )
         before = len(losses.delays)
         kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
         kubelet.kill_stream(TOY)

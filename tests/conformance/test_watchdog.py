@@ -28,14 +28,18 @@ def hold_up(seconds: float) -> None:
     block_until(lambda: False, seconds)
 
 
+def stacks(caplog) -> dict[str, list[str]]:
+    """The logged stacks by the names of their threads."""
+    logged = [record.fields for record in caplog.records if "stack" in getattr(record, "fields", {})]
+    return {fields["thread"]: fields["stack"] for fields in logged}
+
+
 async def test_a_blocked_loop_ends_the_process_once_and_says_what_it_was_doing(caplog):
     left: list[int] = []
     with Watchdog(stall=0.2, tick=0.02, leave=left.append):
         block_until(lambda: left)
     assert left == [EXIT_STALLED]
-    stacks = [record.fields for record in caplog.records if "stack" in getattr(record, "fields", {})]
-    (main,) = [fields["stack"] for fields in stacks if fields["thread"] == "MainThread"]
-    assert any("block_until" in call for call in main)
+    assert any("block_until" in call for call in stacks(caplog)["MainThread"])
 
 
 async def test_a_loop_that_answers_now_and_then_is_left_alone():
@@ -62,7 +66,7 @@ async def test_it_ends_with_its_block_and_with_its_loop():
     assert "watchdog" not in threads()
 
 
-async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
+async def test_a_stalled_process_ends_even_if_its_stacks_cannot_be_logged():
     over = threading.Event()
 
     class Stuck(logging.Handler):
@@ -70,11 +74,10 @@ async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
             over.wait(120)
 
     handler = Stuck()
-    monkeypatch.setattr(watchdog, "TELL", 0.1)
     logging.getLogger("devhost.telemetry.watchdog").addHandler(handler)
     left: list[int] = []
     try:
-        with Watchdog(stall=0.1, tick=0.02, leave=left.append):
+        with Watchdog(stall=0.1, tick=0.02, leave=left.append, report=0.1):
             block_until(lambda: left)
         assert left == [EXIT_STALLED]
     finally:
@@ -82,14 +85,19 @@ async def test_it_leaves_also_when_its_last_words_cannot_be_said(monkeypatch):
         logging.getLogger("devhost.telemetry.watchdog").removeHandler(handler)
 
 
-@pytest.mark.parametrize("deep", [1, 500])
-def test_a_stack_is_bounded_and_begins_with_the_innermost_call(deep):
-    import sys
+@pytest.mark.parametrize("depth", [1, 500])
+async def test_a_stack_is_bounded_and_begins_with_the_innermost_call(depth, caplog):
+    left: list[int] = []
 
-    def dive(left: int) -> list[str]:
-        return dive(left - 1) if left else watchdog._stack(sys._getframe())
+    def dive(below: int) -> None:
+        if below:
+            dive(below - 1)
+        while not left:
+            pass
 
-    stack = dive(deep)
+    with Watchdog(stall=0.2, tick=0.02, leave=left.append):
+        dive(depth)
+    stack = stacks(caplog)["MainThread"]
     assert "dive" in stack[0]
     assert len(stack) <= 40
 

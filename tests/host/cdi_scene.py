@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 from devhost.allocation.cdi import spec
 from devhost.allocation.cdi.files import SpecFiles
@@ -58,14 +59,18 @@ class Specs:
         return applied(parts)
 
 
-def before_each_list(monkeypatch, look):
-    """Calls ``look`` with the ids of each list just before it is sent."""
-    from devhost.kubelet import server
+def each_list(rig, look):
+    """The ``changed`` of a host that calls ``look`` with the ids of each list, before any of it is sent."""
+    seen = set()
 
-    device_list = server.device_list
+    def changed():
+        for service in rig.host.services.values():
+            if service not in seen:
+                seen.add(service)
+                service.inventory.subscribe(partial(published, service.inventory))
 
-    def looked(snapshot):
-        look(set(snapshot.entries), {n for n, e in snapshot.entries.items() if e.health.healthy})
-        return device_list(snapshot)
+    def published(inventory):
+        entries = inventory.snapshot.entries
+        look(set(entries), {name for name, entry in entries.items() if entry.health.healthy})
 
-    monkeypatch.setattr(server, "device_list", looked)
+    return changed

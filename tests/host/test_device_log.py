@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.inventory import GRACE, Changes, Inventory
+from devhost.allocation.inventory import Changes, Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.device_log import NAMED, REASONS, DeviceLog
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
+
+GRACE = NODE.grace
 
 
 @dataclass

@@ -169,7 +169,9 @@ def test_reasons_of_one_plan_look_at_a_bounded_number_of_devices() -> None:
     settings = Settings(tuple(ResourceSettings(n, f"a/{n}", "toy", where) for n in range(3)))
     backends: Any = {"toy": Listed(ADAPTERS)}
     plan = make_plan({"toy": ADAPTERS}, settings)
-    reasons = [one.reason for one in EntryOutcomes(settings, plan, backends, looks=2 * len(ADAPTERS)).all()]
+    reasons = [
+        one.reason for one in EntryOutcomes(settings, plan, backends, comparisons=2 * len(ADAPTERS)).all()
+    ]
     miss = '0 devices; 2 match all but subsystem ("tty", not "TTY")'
     assert reasons == [miss, miss, f"0 devices; {UNKNOWN}"]
     assert [one.reason for one in EntryOutcomes(settings, plan, backends).all()] == [miss] * 3

@@ -10,23 +10,25 @@ import threading
 from dataclasses import replace
 
 import pytest
-from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, before_each_list
+from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE, each_list
 
 from devhost.allocation.cdi import injector
 from devhost.backend import AllocationError, Device, DeviceNode, Edits, Mount
 from devhost.backend.model import unhealthy
-from devhost.host.timing import Timing
 from devhost.testing import runtime
 from devhost.testing.kubelet import UnexpectedAdmissionError
 from devhost.testing.kubelet import events as ev
 
 
 @pytest.mark.conformance(52)
-async def test_every_list_names_only_what_the_specification_has_already(rig, kubelet, specs, monkeypatch):
+async def test_every_list_names_only_what_the_specification_has_already(rig, kubelet, specs):
     lists = []
-    before_each_list(monkeypatch, lambda ids, healthy: lists.append((ids, healthy, set(specs.devices()))))
+
+    def look(ids, healthy):
+        lists.append((ids, healthy, set(specs.devices())))
+
     rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(changed=each_list(rig, look)):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         new = Device(id="d2", attributes={"model": "x100", "index": 2})
         rig.change("toy", [*rig.scripts["toy"].devices, new])
@@ -176,15 +178,15 @@ async def test_a_missing_or_impossible_node_is_named(rig, kubelet, specs, tmp_pa
         assert specs.devices().keys() == {"d0"}
 
 
-async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, kubelet, specs, monkeypatch):
+async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, kubelet, specs):
     over = threading.Event()
-    monkeypatch.setattr(injector, "RENDER_DEADLINE", 1.0)
+    rig.hurry_allocation(render=0.5)
     rig.scripts["toy"].on_allocate = lambda devices: over.wait()
     rig.write(TOY_LINE, OTHER_LINE)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
         assert host.services[TOY].inventory.snapshot.entries["d1"].health.reason == (
-            "backend toy did not answer within 1 s when serving a container"
+            "backend toy did not answer within 0.5 s when serving a container"
         )
         over.set()
         rig.scripts["toy"].on_allocate = lambda devices: None
@@ -278,7 +280,7 @@ async def test_a_write_that_fails_at_allocate_fails_the_pod_with_the_reason(rig,
             await kubelet.admit("pod", "main", TOY, 1)
 
 
-async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet, specs, monkeypatch):
+async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet, specs):
     over, asked = threading.Event(), threading.Event()
 
     def hang(devices):
@@ -286,8 +288,8 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
         over.wait()
 
     # longer than the rig waits for the host's end
-    monkeypatch.setattr(injector, "RENDER_DEADLINE", 60.0)
-    rig.timing = Timing(leave=60.0)
+    rig.timing = replace(rig.timing, leave=60.0)
+    rig.hurry_allocation(render=60.0)
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE)
     async with rig.running():
@@ -309,24 +311,21 @@ async def test_a_new_backend_object_is_asked_anew_and_nothing_flickers_meanwhile
         assert kubelet.allocatable() == {TOY: 2}
 
 
-async def test_a_first_list_waits_for_a_backend_that_starts_anew(rig, kubelet, specs, monkeypatch):
+async def test_a_first_list_waits_for_a_backend_that_starts_anew(rig, kubelet, specs):
     rig.write("name: example.com/toy, backend: toy")
     go = threading.Event()
     lists = []
-    async with rig.running():
+    async with rig.running(changed=each_list(rig, lambda ids, healthy: lists.append(healthy))):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        before_each_list(
-            monkeypatch,
-            lambda ids, healthy: lists.append((len(kubelet.events.of(ev.Registered, TOY)), healthy)),
-        )
         rig.scripts["toy"].on_discover = go.wait
         rig.classes["toy"] = type("Edited", (rig.classes["toy"],), {})
         rig.write(TOY_LINE)
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0})
         await rig.until(lambda: rig.host.scanners["toy"].runner.kind is rig.classes["toy"])
+        lists.clear()
         go.set()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        assert [healthy for registrations, healthy in lists if registrations == 2] == [{"d0", "d1"}]
+        assert [healthy for healthy in lists if healthy] == [{"d0", "d1"}]
 
 
 async def test_resources_from_a_template_have_a_file_each(rig, kubelet, specs):

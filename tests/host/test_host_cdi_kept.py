@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE
 
-from devhost.allocation.cdi import injector
 from devhost.backend import Device, unhealthy
 from devhost.host.status import status
 
@@ -170,28 +169,6 @@ async def test_an_earlier_file_that_cannot_be_read_is_never_written_over(rig, ku
         monkeypatch.setattr(Path, "read_bytes", read)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         assert "d2" in specs.devices()
-
-
-async def test_a_set_that_a_container_was_told_of_outlives_any_number_of_others(
-    rig, kubelet, specs, monkeypatch
-):
-    monkeypatch.setattr(injector, "MAX_SETS", 1)
-    rig.classes["toy"].allocate = specs.together  # a variable that lists all of them makes sets
-    rig.scripts["toy"].devices = [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(6)]
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
-        told = (await kubelet.admit("pod", "main", TOY, 2)).response
-        before = specs.resolve(told)
-        for number in range(2):
-            await kubelet.admit(f"short-{number}", "main", TOY, 2)
-        assert specs.resolve(told) == before
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
-        supply = rig.host.services[TOY].allocator
-        for pair in (["d2", "d3"], ["d3", "d4"], ["d4", "d5"]):
-            await supply.allocate(pair)
-        assert specs.resolve(told) == before  # to whom an earlier run told its sets is not known
 
 
 async def test_what_is_left_in_a_directory_that_is_configured_no_more_goes_with_its_last_pod(

@@ -6,8 +6,6 @@ import asyncio
 import threading
 from dataclasses import replace
 
-import pytest
-
 from devhost.backend.model import Device, Holder
 from devhost.host.status import status
 from devhost.planning.claims import UNNAMED
@@ -20,8 +18,6 @@ OTHER_LINE = "name: example.com/other, backend: other"
 SHARED = ", exclusive: false"
 POD = Holder("default", "pod", "main")
 POD_STATUS = {"namespace": "default", "pod": "pod", "container": "main"}
-
-pytestmark = pytest.mark.usefixtures("impatient")
 
 
 async def held(rig, kubelet, resource: str = TOY, pod: str = "pod") -> str:

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import pytest
 
-from devhost.allocation import allocations
 from devhost.backend import Device
 
 NET = "example.com/net"
@@ -16,13 +15,6 @@ LINE = "name: example.com/net, backend: toy"
 
 def told(device):
     return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": device}}
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch):
-    """A kubelet that is asked more often shows sooner that a pod is gone."""
-    for name, seconds in (("APART", 0.2), ("RELAXED", 0.4), ("MISSED", 0.4)):
-        monkeypatch.setattr(allocations, name, seconds)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from devhost.planning.tokens import stand_in
 from devhost.testing.kubelet import UnexpectedAdmissionError
 
 TOY = "example.com/toy"
-pytestmark = pytest.mark.usefixtures("impatient")
 
 POLICIES = ["topology", "pack", "spread", "distinct"]
 

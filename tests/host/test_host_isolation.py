@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from devhost.allocation import allocator
 from devhost.backend import Event
 from devhost.backend.model import Device, unhealthy
 from devhost.discovery import worker
@@ -94,21 +93,21 @@ async def test_sighup_probes_again_and_events_do_not(rig, kubelet):
         assert "probe other" not in host.tasks.named()
 
 
-async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang, monkeypatch):
-    monkeypatch.setattr(allocator, "ALLOCATE_DEADLINE", 4.0)  # enough for the resource that does not hang
+async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang):
+    rig.hurry_allocation(allocate=1.0)
     rig.scripts["toy"].on_allocate = lambda devices: hang()
     rig.write(*BOTH)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         stuck = asyncio.create_task(kubelet.admit("stuck", "main", TOY, 1))
         assert (await kubelet.admit("fine", "main", OTHER, 1)).response.envs["DEVICES"] == "d0"
-        with pytest.raises(UnexpectedAdmissionError, match="backend toy did not answer within 4 s"):
+        with pytest.raises(UnexpectedAdmissionError, match="backend toy did not answer within 1 s"):
             await stuck
 
 
 @pytest.mark.conformance(43)
-async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang, monkeypatch):
-    monkeypatch.setattr(allocator, "ALLOCATE_DEADLINE", 0.5)
+async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang):
+    rig.hurry_allocation(allocate=0.2)
     rig.scripts["toy"].on_allocate = lambda devices: hang()
     rig.write(BOTH[0])
     refusal = ""

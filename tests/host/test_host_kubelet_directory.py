@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -97,7 +98,9 @@ async def test_why_there_can_be_no_socket_is_told_with_the_mend(rig, kubelet, tm
     async with rig.running() as host:
         await served(kubelet)
         server = PluginServer(host.services[TOY].allocator, tmp_path / place, Metrics(), lambda: None)
-        with pytest.raises(Exception, match=f"^cannot make a socket in .*/{place}: {cause} \\(devhost must"):
+        with pytest.raises(
+            Exception, match=f"^cannot make a socket in .*/{place}: {cause} \\(run devhost as root"
+        ):
             await server.start()
         await server.stop()
 
@@ -108,19 +111,17 @@ async def test_a_directory_that_lets_nobody_make_a_socket_is_told_until_it_does(
     def closed(self, address):
         raise RuntimeError("Failed to bind to address")
 
+    def read_only(self, address):
+        raise OSError(errno.EROFS, "Read-only file system")
+
     rig.write(LINE)
     async with rig.running() as host:
         await served(kubelet)
         with monkeypatch.context() as patched:
             patched.setattr(type(grpc.aio.server()), "add_insecure_port", closed)
-            patched.setattr(
-                "devhost.kubelet.server._obstacle",
-                lambda path: OSError(errno.EROFS, "Read-only file system"),
-            )
+            patched.setattr(socket.socket, "bind", read_only)
             kubelet.kill_stream(TOY)
-            said = (
-                f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (devhost must be able to"
-            )
+            said = f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (run devhost as root"
             await rig.until(lambda: said in standing(host).error)
             await rig.until(lambda: said in host.ready()[1])
             assert [said in problem.reason for problem in problems(host).shown] == [True]
@@ -181,14 +182,14 @@ async def test_a_kubelet_that_hangs_up_during_register_is_said_to_have_gone(rig,
     async with server, rig.running() as host:
         await rig.until(lambda: TOY in host.services)
         await rig.until(lambda: standing(host).error)
-        begins = ("the kubelet went away during Register:", "no process answers on the kubelet's socket:")
+        begins = ("the kubelet disconnected during Register:", "no process answers on the kubelet's socket:")
         assert standing(host).error.startswith(begins)
 
 
 @pytest.mark.parametrize(
     ("code", "details", "said"),
     [
-        (None, "", "the kubelet does not know Register of v1beta1: Method not found!"),
+        (None, "", "the kubelet does not serve Register of v1beta1: Method not found!"),
         (grpc.StatusCode.UNKNOWN, "disk\nis  full", "the kubelet did not register it: disk is full"),
         (grpc.StatusCode.INVALID_ARGUMENT, "bad name", "the kubelet did not register it: bad name"),
         (grpc.StatusCode.INTERNAL, "", "the kubelet did not register it: it gave no reason (INTERNAL)"),

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from scraped_series import value
 
 from devhost.backend import Device, incident
 from devhost.discovery.reconciler import Retry
-from devhost.host import node_labels
 from devhost.host.status import status
 from devhost.telemetry.metrics import Metrics
 
@@ -30,9 +30,8 @@ def labels(self, devices, offered):
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch):
-    for name, seconds in (("SETTLE", 0.02), ("PENDING", 0.1)):
-        monkeypatch.setattr(node_labels, name, seconds)
+def hurried(rig):
+    rig.timing = replace(rig.timing, labels_settle=0.02, labels_pending=0.1)
 
 
 @pytest.fixture
@@ -51,10 +50,10 @@ def features(rig, tmp_path):
     rig.write = with_labels
 
     def lines(backend="toy"):
-        file = next(directory.glob(f"devhost*_{backend}"), None)
-        if file is None:
-            return None
-        return [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        for file in directory.glob(f"devhost*_{backend}"):
+            with suppress(FileNotFoundError):  # it has just been removed
+                return [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        return None
 
     return lines
 
@@ -85,7 +84,7 @@ async def test_nothing_is_written_unless_it_is_wanted(rig, features):
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: rig.host.services)
-        assert await rig.host.node_labels.refresh() == node_labels.RESYNC
+        assert await rig.host.node_labels.refresh() == rig.timing.labels_resync
         assert not rig.features.exists()
         assert standing(rig) is None
 
@@ -140,7 +139,7 @@ async def test_a_backend_that_cannot_look_after_a_restart_keeps_its_labels(rig, 
     rig.scripts["toy"].on_discover = fail
     async with rig.running():
         await rig.until(lambda: rig.scripts["toy"].looks > 2)
-        assert await rig.host.node_labels.refresh() == node_labels.PENDING
+        assert await rig.host.node_labels.refresh() == rig.timing.labels_pending
         assert features() == before
 
 
@@ -257,8 +256,8 @@ async def test_files_that_cannot_be_removed_are_told_once_with_the_place_and_go_
     assert len(told) == 1
 
 
-async def test_a_file_that_somebody_removed_comes_back(rig, features, monkeypatch):
-    monkeypatch.setattr(node_labels, "RESYNC", 0.2)
+async def test_a_file_that_somebody_removed_comes_back(rig, features):
+    rig.timing = replace(rig.timing, labels_resync=0.2)
     rig.write(LINE)
     async with rig.running():
         await rig.until(features)

@@ -11,7 +11,6 @@ import pytest
 from devhost.backend.observe import ConfigurationRead, hookimpl
 from devhost.config.last_good import Accepted, LastGood
 from devhost.config.loader import Copied
-from devhost.discovery import catalog
 from devhost.host.problems import problems
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -95,12 +94,10 @@ async def test_observers_hear_at_the_start_that_the_file_was_refused(rig, kubele
         def devhost_configuration_read(self, news: tuple[ConfigurationRead, ...]) -> None:
             self.news += news
 
-    ear, load, builder = Ear(), rig.load, catalog._Builder()
-    builder._register(ear, "tests", "1", "ear")
+    ear, load = Ear(), rig.load
+    rig.observe(ear)
     copied = Copied(Path("/var/lib/devhost/config-0.yaml"), "2026-11-20T12:00:00Z", ("it is wrong",))
-    rig.load = lambda: replace(
-        load(), catalog=replace(load().catalog, observers=tuple(builder.observers.values())), copied=copied
-    )
+    rig.load = lambda: replace(load(), copied=copied)
     rig.write(TOY_LINE)
     async with rig.running():
         await rig.until(lambda: ear.news)

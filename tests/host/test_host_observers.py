@@ -33,9 +33,6 @@ LINE = f"name: {TOY}, backend: toy"
 PAGE = Path(__file__).parents[2] / "docs" / "observers.md"
 
 
-pytestmark = pytest.mark.usefixtures("impatient")
-
-
 @dataclass
 class Ear:
     """An observer with every hook."""
@@ -63,25 +60,10 @@ class Ear:
         return [(type(one).__name__, one.device.id) for one in self.news if hasattr(one, "device")]
 
 
-def observing(rig, *plugins: object) -> None:
-    """Makes these plugins, drop-in modules or objects, the observers of the host from its next load on."""
-    builder = catalog._Builder()
-    for number, plugin in enumerate(plugins):
-        builder._register(plugin, "tests", "1", f"observer{number}")
-    assert builder.refused == []
-    rig.observers = tuple(builder.observers.values())
-
-    def load():
-        loaded = type(rig).load(rig)
-        return replace(loaded, catalog=replace(loaded.catalog, observers=rig.observers))
-
-    rig.load = load
-
-
 @pytest.fixture
 def ear(rig) -> Ear:
     ear = Ear()
-    observing(rig, ear)
+    rig.observe(ear)
     return ear
 
 
@@ -148,7 +130,7 @@ async def test_who_begins_to_listen_on_a_reload_is_told_what_there_is_and_the_ol
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: ear.of(Held))
         new = Ear()
-        observing(rig, new)
+        rig.observe(new)
         host.reload()
         await rig.until(lambda: new.of(ConfigurationRead))
         old = len(ear.news)
@@ -195,7 +177,7 @@ async def test_a_backend_that_fails_and_is_back_is_news_once_each(rig, kubelet, 
 async def test_a_hung_observer_holds_up_neither_lists_nor_pods_nor_the_exit(rig, kubelet, ear):
     ear.hang = threading.Event()
     other = Ear()
-    observing(rig, ear, other)
+    rig.observe(ear, other)
     rig.write(LINE)
     rig.hurry_discovery(observer=1.0)
     async with rig.running() as host:
@@ -231,7 +213,7 @@ async def test_the_drop_in_of_the_documentation_writes_who_held_what(rig, kubele
     file = tmp_path / "holding.py"
     file.write_text(_programs()[0], encoding="utf-8")
     (module,) = (one.plugin for one in catalog.load([tmp_path]).observers if one.origin == str(file))
-    observing(rig, module)
+    rig.observe(module)
     written = tmp_path / "holding.jsonl"
     rig.write(LINE)
     async with rig.running():
@@ -248,7 +230,7 @@ async def test_the_drop_in_of_the_documentation_writes_who_held_what(rig, kubele
 async def test_the_object_of_the_documentation_knows_every_device(rig, kubelet):
     package = ModuleType("example_inventory")
     exec(_programs()[1], vars(package))
-    observing(rig, package.exporter)
+    rig.observe(package.exporter)
     rig.write(LINE)
     async with rig.running():
         await rig.until(lambda: len(package.exporter.devices) == 2)

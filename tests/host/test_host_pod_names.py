@@ -27,8 +27,6 @@ NEW_LINE = f"name: {NEW}, backend: toy"
 POD = "train-x7"
 HOLDER = {"namespace": "default", "pod": POD, "container": "main"}
 
-pytestmark = pytest.mark.usefixtures("impatient")
-
 
 async def forgotten(rig, kubelet, token: str) -> None:
     await kubelet.restart(forget=True)

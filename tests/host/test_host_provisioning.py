@@ -97,24 +97,29 @@ async def test_hardware_is_provided_although_no_resource_has_devices_of_that_bac
         assert shown(host) is not None
 
 
-async def test_what_waits_for_a_pod_goes_on_as_soon_as_the_pod_is_gone(rig, kubelet, monkeypatch):
-    calls = []
-    make_provide(rig, calls)
+async def test_what_waits_for_a_pod_is_tried_again_as_soon_as_the_pod_is_gone(rig, kubelet):
     woken = []
-    monkeypatch.setattr("devhost.discovery.provisioning.Provisioning.wake", lambda self: woken.append(self))
+    make_provide(rig, [])
     write(rig, 2)
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         await rig.until(lambda: shown(host) == ("waiting", "a pod has it"))
-        for subscriber in tuple(host.allocations._released):
-            subscriber(TOY, ("d0",))
-        assert woken == [host.provisioning["toy"]]
+        host.provisioning["toy"].wake = lambda: woken.append("toy")
+        await starts_and_ends(rig, kubelet)
+        assert woken == ["toy"]
         write(rig, 1)
         await rig.until(lambda: shown(host) == ("ok", ""))
-        woken.clear()
-        for subscriber in tuple(host.allocations._released):
-            subscriber(TOY, ("d0",))
-        assert woken == []
+        await starts_and_ends(rig, kubelet)
+        assert woken == ["toy"]
+
+
+async def starts_and_ends(rig, kubelet):
+    """A pod gets a device, and releases it."""
+    allocations = rig.host.allocations.of(TOY)
+    (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+    await rig.until(lambda: allocations.holder(token))
+    kubelet.release("pod")
+    await rig.until(lambda: not allocations.tokens())
 
 
 async def test_metrics_say_in_which_state_it_is(rig, kubelet):

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from scraped_series import value
@@ -14,8 +15,8 @@ from scraped_series import value
 from devhost.backend import AllocationError
 from devhost.backend.files import fingerprint
 from devhost.backend.model import unhealthy
-from devhost.config import document, watcher
 from devhost.config.loader import load
+from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
 from devhost.telemetry.metrics import Metrics
@@ -209,7 +210,7 @@ async def test_requests_to_read_again_before_the_host_runs_lead_to_one_reading(r
         reads.append(1)
         return rig.load()
 
-    host = Host(rig.config, rig.load(), read, rig.kubelet_dir)
+    host = Host(rig.config, rig.load(), read, rig.kubelet_dir, timing=rig.timing)
     host.reload()
     host.reload()
     running = asyncio.create_task(host.run())
@@ -325,24 +326,22 @@ async def test_a_complaint_is_about_what_there_is_now(rig, kubelet):
         await rig.until(lambda: not host.last_reload.complaints)
 
 
-async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet, monkeypatch):
-    monkeypatch.setattr(document, "PIPE_DEADLINE", 0.2)
+async def test_a_pipe_in_the_files_place_holds_nothing_up(rig, kubelet):
     rig.write(TOY_LINE)
     good = rig.config.read_text()
-    async with rig.running() as host:
+    async with rig.running(partial(rig.load, pipe_deadline=0.2)) as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.config.unlink()
         os.mkfifo(rig.config)
         await rig.until(lambda: host.last_reload.complaints)
-        assert "nobody wrote into this pipe" in host.last_reload.complaints[0]
+        assert "no process wrote to this pipe" in host.last_reload.complaints[0]
         rig.config.unlink()
         rig.config.write_text(good)
         await rig.until(lambda: not host.last_reload.complaints)
 
 
-async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, monkeypatch, caplog):
-    monkeypatch.setattr(watcher, "POLL", 0.05)
-    monkeypatch.setattr(watcher, "AGAIN", 0.05)
+async def test_what_was_wrong_beside_the_file_may_be_mended_there(rig, kubelet, caplog):
+    rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.05, retry=0.05))
     rig.write(TOY_LINE)
     reads = []
     async with rig.running(lambda: (reads.append(None), rig.load())[1]) as host:

@@ -53,7 +53,7 @@ async def another(rig, *resources):
     second = copy.copy(rig)
     second.config = rig.config.with_name("second.yaml")
     second.write(*resources)
-    host = Host(second.config, second.load(), second.load, rig.kubelet_dir)
+    host = Host(second.config, second.load(), second.load, rig.kubelet_dir, timing=rig.timing)
     task = asyncio.create_task(host.run())
     try:
         yield host
@@ -258,6 +258,7 @@ async def test_the_devhost_that_lost_a_name_does_not_take_it_back_when_its_regis
 
 
 async def test_after_a_kubelet_restart_the_plugin_that_had_the_resource_may_register_first(rig, kubelet):
+    rig.hurry(kubelet_start=2.0)
     rig.write(TOY_LINE, OTHER_LINE)
     async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin, rig.running() as host:
         await rig.until(lambda: reported(host))

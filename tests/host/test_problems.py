@@ -9,6 +9,7 @@ import asyncinotify
 
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
+from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.problems import KINDS, MOST, NAMED, Problem, problems
 from devhost.host.status import status
@@ -121,6 +122,8 @@ async def test_without_inotify_what_is_polled_is_a_problem_until_inotify_works_a
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncinotify, "Inotify", refuse)
+    rig.hurry(poll=0.2)
+    rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.2))
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: counted(host) == {"events": 2})

@@ -340,8 +340,8 @@ def test_what_has_no_place_here_is_said(read, line: str, words: str) -> None:
 def test_what_the_plugin_would_refuse_is_refused_with_its_place(read, source: str, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(source)
-    assert any(one.path.endswith(path) for one in caught.value.complaints)
-    assert all(str(one).isprintable() for one in caught.value.complaints)
+    assert any(one.path.endswith(path) for one in caught.value.diagnostics)
+    assert all(str(one).isprintable() for one in caught.value.diagnostics)
 
 
 def test_both_ways_of_sharing_at_once_are_refused(read) -> None:
@@ -494,7 +494,7 @@ def test_values_are_found_where_other_charts_and_tools_have_them(read, wrap: str
 def test_wrong_values_are_refused_with_their_place(read, source: str, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(source)
-    assert [one.path for one in caught.value.complaints] == [path]
+    assert [one.path for one in caught.value.diagnostics] == [path]
 
 
 def test_the_object_of_the_gpu_operator_says_where_the_configuration_is() -> None:

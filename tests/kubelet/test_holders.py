@@ -13,9 +13,10 @@ import pytest
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
+from devhost.allocation.timing import Timing as AllocationTiming
 from devhost.backend.model import Holder
 from devhost.kubelet.podresources import PodResources, Unanswered
-from devhost.kubelet.podresources_poller import BELIEVED, PodResourcesPoller
+from devhost.kubelet.podresources_poller import FAILURES, PodResourcesPoller
 from devhost.kubelet.timing import Timing
 
 TOY = "example.com/toy"
@@ -47,7 +48,7 @@ async def running(
     source: Scripted, timing: Timing = FAST
 ) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
     clock = asyncio.get_running_loop().time
-    ledger = Allocations(clock)
+    ledger = Allocations(clock, timing=AllocationTiming(list_allocated=0.01))
     inventory = Inventory(lambda: 0.0, clock, allocations=ledger.of(TOY))
     holders = PodResourcesPoller(source, ledger, lambda: None, timing=timing)
     task = asyncio.create_task(holders.run())
@@ -92,11 +93,10 @@ async def test_a_kubelet_that_fails_every_other_time_is_no_news(caplog) -> None:
             await until(lambda asked=asked: source.asked > asked)
         assert not holders.condition.reason
     assert said(caplog) == ["INFO"]
-    assert BELIEVED > 1
+    assert FAILURES > 1
 
 
-async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes(monkeypatch) -> None:
-    monkeypatch.setattr("devhost.allocation.allocations.EAGER", 0.01)
+async def test_nobody_is_asked_while_nothing_is_held_and_an_allocation_wakes() -> None:
     source = Scripted()
     async with running(source, replace(FAST, question_new=0.0)) as (holders, inventory):
         await until(lambda: source.asked == 1)

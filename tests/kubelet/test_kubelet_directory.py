@@ -84,7 +84,7 @@ def test_a_directory_that_may_not_be_looked_into_is_said_to_be_one(
     monkeypatch.setattr(os, "stat", refuse)
     kubelet = KubeletSocket(directory)
     kubelet.look()
-    assert kubelet.failure == "the kubelet's directory cannot be looked into: Permission denied"
+    assert kubelet.failure == "cannot read the kubelet's directory: Permission denied"
 
 
 @pytest.mark.usefixtures("ordinary_rights")

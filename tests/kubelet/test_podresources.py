@@ -114,7 +114,7 @@ async def test_an_answer_over_the_device_plugins_limit_is_taken_and_one_over_16_
     [
         (
             refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit"),
-            "the kubelet wants to be asked less often: rejected by rate limit",
+            "the kubelet limits the rate of calls: rejected by rate limit",
         ),
         (refusing(grpc.StatusCode.UNIMPLEMENTED, "unknown"), "the kubelet does not serve podresources v1"),
         (refusing(grpc.StatusCode.UNAVAILABLE, "going away"), "the kubelet did not answer: going away"),
@@ -138,7 +138,7 @@ async def test_garbage_is_told_and_no_traceback_is_logged(serve, caplog) -> None
     async def garbage(_context: Any) -> bytes:
         return b"\xff\xff\xff"
 
-    assert await why(await serve(garbage)) == "the kubelet's answer is no message of podresources v1"
+    assert await why(await serve(garbage)) == "the kubelet's answer is not a podresources v1 message"
     assert not caplog.records
 
 
@@ -171,11 +171,11 @@ async def test_a_socket_that_is_absent_dead_or_no_socket_is_told(tmp_path) -> No
     )
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-    assert await why(PodResources(path)) == f"{path} cannot be reached: Connection refused"
+    assert await why(PodResources(path)) == f"cannot connect to {path}: Connection refused"
     path.unlink()
     path.touch()
-    assert await why(PodResources(path)) == f"{path} cannot be reached: Connection refused"
-    assert "cannot be reached: Not a directory" in await why(PodResources(path / "kubelet.sock"))
+    assert await why(PodResources(path)) == f"cannot connect to {path}: Connection refused"
+    assert ": Not a directory" in await why(PodResources(path / "kubelet.sock"))
 
 
 async def test_an_answer_of_a_kubelet_that_is_replaced_meanwhile_is_not_used(serve, tmp_path) -> None:
@@ -184,7 +184,7 @@ async def test_an_answer_of_a_kubelet_that_is_replaced_meanwhile_is_not_used(ser
         os.replace(tmp_path / "new", tmp_path / "kubelet.sock")  # noqa: PTH105 - as short as it gets
         return pods(1).SerializeToString()
 
-    assert await why(await serve(replaced)) == "the kubelet restarted while it was asked"
+    assert await why(await serve(replaced)) == "the kubelet restarted during the call"
 
 
 def test_podresources_lies_beside_the_plugin_directory() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.allocations import RELAXED
+from devhost.allocation.timing import NODE as ALLOCATION
 from devhost.kubelet.poll_schedule import PollSchedule
 from devhost.kubelet.timing import NODE
+
+RELAXED = ALLOCATION.list_held
 
 GAP, FIRST, PATIENCE = NODE.question_gap, NODE.question_first, NODE.question_new
 

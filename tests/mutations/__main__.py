@@ -1,4 +1,4 @@
-"""Plants each fault in a copy of the sources and looks whether its test notices: docs/mutations.md."""
+"""Plants each fault in a copy of the sources and looks whether its test notices: docs/development.md."""
 
 from __future__ import annotations
 

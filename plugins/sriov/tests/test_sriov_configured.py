@@ -96,7 +96,7 @@ def test_expensive_attributes_are_not_needed_to_find_a_function(looking, tmp_pat
 def test_an_address_without_its_domain_is_refused_with_the_full_one(planned, key):
     with pytest.raises(ConfigError) as refused:
         planned(network.igb, f'{{{key}: "02:10.0"}}')
-    assert [complaint.hint for complaint in refused.value.complaints] == ['write "0000:02:10.0"']
+    assert [complaint.hint for complaint in refused.value.diagnostics] == ['write "0000:02:10.0"']
 
 
 def test_former_backend_keys_are_refused_with_their_new_place():
@@ -105,7 +105,7 @@ def test_former_backend_keys_are_refused_with_their_new_place():
     with pytest.raises(ConfigError) as refused:
         loads("\n".join([*lines, "resources: []"]), "f.yaml", catalog.load)
     hint = "(put it into each entry under resources that needs it, beside backend: sriov)"
-    assert [str(complaint) for complaint in refused.value.complaints] == [
+    assert [str(complaint) for complaint in refused.value.diagnostics] == [
         f'f.yaml:4:5: backends.sriov: "rdma" is a key of an entry, not of the backend {hint}',
         f'f.yaml:5:5: backends.sriov: "info" is a key of an entry, not of the backend {hint}',
     ]

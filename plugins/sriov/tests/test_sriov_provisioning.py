@@ -257,7 +257,7 @@ def test_existing_functions_are_not_changed(machine: Machine) -> None:
     for wanted, words in (
         (some(0), "3 virtual functions that devhost did not create; devhost does not change them to 0"),
         (some(5), "3 virtual functions that devhost did not create; devhost does not change them to 5"),
-        (some(3, "vfio-pci"), f"did not make .* does not bind {FIRST}, {SECOND}, {THIRD} to vfio-pci"),
+        (some(3, "vfio-pci"), f"did not create .* does not bind {FIRST}, {SECOND}, {THIRD} to vfio-pci"),
     ):
         with pytest.raises(BackendError, match=words):
             machine.bring(wanted)
@@ -467,7 +467,7 @@ def configured(text: str) -> Iterator[str]:
     try:
         loads(json.dumps(document), "devhost.yaml", lambda paths, wanted: found)
     except ConfigError as error:
-        yield from map(str, error.complaints)
+        yield from map(str, error.diagnostics)
 
 
 @pytest.mark.parametrize(

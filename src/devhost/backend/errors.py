@@ -1,7 +1,7 @@
 """The exceptions a user may meet: one line, a hint how to mend it, and an exit code.
 
     DevhostError                 1  something failed while running
-    ├── ConfigError              2  the YAML is wrong (carries every complaint at once)
+    ├── ConfigError              2  the YAML is wrong (carries every diagnostic at once)
     ├── UsageError               2  the command line asks for something that does not exist
     ├── EnvironmentFailure       3  the machine does not let us: no permission, no directory
     └── BackendError             1  a backend failed, hung or answered nonsense
@@ -35,7 +35,7 @@ class DevhostError(Exception):
 class Diagnostic:
     """One thing wrong in a configuration file, with the place it stands at.
 
-    ``line`` and ``column`` count from 1; 0 means the complaint is about the file as a whole.
+    ``line`` and ``column`` count from 1; 0 means the diagnostic is about the whole file.
     ``path`` is the key's path as a user would say it: ``resources[2].where.linkLayer``.
     """
 
@@ -54,13 +54,13 @@ class Diagnostic:
 
 
 class ConfigError(DevhostError):
-    """The configuration is refused; ``complaints`` holds everything wrong with it, in file order."""
+    """The configuration is refused; ``diagnostics`` is everything wrong with it, in file order."""
 
     exit_code = 2
 
-    def __init__(self, complaints: tuple[Diagnostic, ...]) -> None:
-        super().__init__("\n".join(map(str, complaints)))
-        self.complaints = complaints
+    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        super().__init__("\n".join(map(str, diagnostics)))
+        self.diagnostics = diagnostics
 
 
 class UsageError(DevhostError):

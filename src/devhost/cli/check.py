@@ -45,8 +45,8 @@ def command(files: tuple[str, ...]) -> None:
             settings = _read(file, catalogs)
         except ConfigError as error:
             bad = True
-            for complaint in error.complaints:
-                click.echo(str(complaint), err=True)
+            for diagnostic in error.diagnostics:
+                click.echo(str(diagnostic), err=True)
         else:
             click.echo(f"{_label(file)}: ok ({_count(settings)})")
             for backend, hint in settings.not_installed().items():

@@ -54,8 +54,8 @@ def command(device: str, config: Path | None, root: Path, output: str) -> None:
             if number:
                 click.echo("")
             _print(seen, name, match)
-    if seen.unheard and seen.found.settings.resources:
-        click.echo(f"What containers hold is not counted: {seen.unheard}.", err=output == "json")
+    if seen.not_asked and seen.found.settings.resources:
+        click.echo(f"What containers hold is not counted: {seen.not_asked}.", err=output == "json")
 
 
 def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:

@@ -137,8 +137,8 @@ def call() -> NoReturn:
                 descriptors.provide(descriptors.COMMAND)
         sys.exit(root(prog_name="devhost", standalone_mode=False))
     except ConfigError as error:
-        for complaint in error.complaints:
-            click.echo(complaint, err=True)
+        for diagnostic in error.diagnostics:
+            click.echo(diagnostic, err=True)
         sys.exit(error.exit_code)
     except DevhostError as error:
         click.echo(f"devhost: {error}", err=True)

@@ -133,6 +133,6 @@ def command(
             raise
         if log_format == "text":
             raise error from failure
-        for reason in error.complaints if isinstance(error, ConfigError) else (error,):
+        for reason in error.diagnostics if isinstance(error, ConfigError) else (error,):
             log.error("cannot start", reason=str(reason))
         sys.exit(error.exit_code)

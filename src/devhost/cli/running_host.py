@@ -52,11 +52,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A scan beside what a running devhost says; ``unheard`` is why none is asked, empty if one is."""
+    """A scan beside what a running devhost says; ``not_asked`` is why none was asked; empty if one was."""
 
     found: ScanResult
     running: Running | None
-    unheard: str
+    not_asked: str
     same_config: bool
 
     def verdict(self, resource: str, backend: str, device: Device) -> Verdict | None:
@@ -104,15 +104,15 @@ async def view(loaded: Loaded, root: Path, *, everything: bool = False) -> View:
         root: the directory that represents ``/``; only a devhost with the same one is asked.
         everything: see :func:`devhost.host.scan_once.scan_once`.
     """
-    running, unheard = None, ""
+    running, not_asked = None, ""
     try:
         running = answer(await _document(root))
     except DevhostError as error:
-        unheard = error.message
+        not_asked = error.message
     listing = running.listing if running else None
     found = await scan_once(loaded, root, everything=everything, listing=listing)
     same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
-    return View(found, running, unheard, same)
+    return View(found, running, not_asked, same)
 
 
 async def _document(root: Path) -> StatusDocument:

@@ -66,7 +66,7 @@ class BackendManager:
             self._tasks.cancel(f"provision {name}")
         for name in needed:
             backend, options = catalog.get(name), settings.backends.get(name)
-            wanted, entries = settings.wanted(name), settings.said_to(name)
+            wanted, entries = settings.wanted(name), settings.resource_options(name)
             running = self.scanners.get(name)
             if backend is None:
                 continue  # config.load refuses a file that needs a missing backend

@@ -51,14 +51,20 @@ class Watchdog:
         stall: seconds without an answer that end the process.
         tick: seconds between two questions.
         leave: ends the process; called on the watchdog's own thread.
+        report: seconds that logging the stacks may take.
     """
 
     def __init__(
-        self, stall: float = STALL, tick: float = TICK, leave: Callable[[int], object] = os._exit
+        self,
+        stall: float = STALL,
+        tick: float = TICK,
+        leave: Callable[[int], object] = os._exit,
+        report: float = TELL,
     ) -> None:
         self._patience = max(1, round(stall / tick))
         self._tick = tick
         self._leave = leave
+        self._report = report
         self._over = threading.Event()
 
     def __enter__(self) -> Watchdog:
@@ -93,7 +99,7 @@ class Watchdog:
     def _tell(self, seconds: float) -> None:
         teller = threading.Thread(target=_last_words, args=(seconds,), name="last words", daemon=True)
         teller.start()
-        teller.join(TELL)
+        teller.join(self._report)
 
 
 def _last_words(seconds: float) -> None:
