@@ -281,3 +281,11 @@ def test_a_class_that_cannot_be_listed_is_an_error_and_empties_nothing(
         *("0000:05:00.0-port0", "0000:05:00.0-fme")
     }
     assert ONES not in str(after)
+
+
+def test_a_damaged_link_to_a_physical_function_is_ignored(looking: BackendFixture, tree: FpgaTree) -> None:
+    (card,) = (tree.root / "sys/devices").rglob(CARD)
+    (card / "physfn").symlink_to("../no address ")
+    devices = by_id(looking(tree))
+    assert list(devices) == [PORT0, PORT1, ENGINE]
+    assert all(device.part_of == {f"pci:{CARD}"} for device in devices.values())

@@ -276,3 +276,11 @@ def test_only_ports_without_an_interface_are_polled(tmp_path, monkeypatch):
 def test_a_change_of_ports_does_not_cause_a_full_scan():
     assert [event.sys_path for event in (LINK, PORT)] == ["/sys/class/net", "/sys/class/infiniband"]
     assert {LINK.subsystem, PORT.subsystem} <= set(Rdma.subsystems)
+
+
+def test_a_device_whose_name_cannot_be_claimed_hides_no_other(tmp_path):
+    tree = RdmaTree(tmp_path, "mlx5_core")
+    for number, name in enumerate(("mlx5_0", "trailing blank ", "control\x01")):
+        card = tree.function(f"0000:1{number}:00.0", "mlx5_core", "15b3:1017")
+        tree.ibdev(card, name, roce(f"eth{number}", EDR))
+    assert list(look(start(tmp_path))) == ["0000:10:00.0"]

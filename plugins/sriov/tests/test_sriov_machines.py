@@ -199,6 +199,27 @@ def test_invalid_files_omit_their_attribute(looking, tmp_path):
     assert found["0000:01:00.0"].attributes["vendor"] == "ffff"
 
 
+def test_a_damaged_link_on_the_bus_hides_no_other_function(looking, tmp_path):
+    tree = network.igb(tmp_path)
+    before = set(by_id(looking(tree)))
+    tree.file("/sys/devices/virtual/odd/class", "0x020000")
+    link = tmp_path / "sys/bus/pci/devices/0000:02:10.2"
+    link.unlink()
+    link.symlink_to("../../../devices/virtual/odd")
+    assert set(by_id(looking(tree))) == before - {"0000:02:10.2"}
+
+
+@pytest.mark.parametrize("group", ["٣", "x", ""])
+def test_an_invalid_iommu_group_is_not_claimed(looking, tmp_path, group):
+    tree = others.qat(tmp_path)
+    (function,) = (tmp_path / "sys/devices").rglob("0000:6b:00.4")
+    (function / "iommu_group").unlink()
+    (function / "iommu_group").symlink_to(f"../groups/{group}")
+    device = by_id(looking(tree))["0000:6b:00.4"]
+    assert not device.health
+    assert not [claim for claim in device.claims if claim.startswith("iommu:")]
+
+
 @pytest.mark.parametrize(
     ("driver", "is_passed_on"),
     [

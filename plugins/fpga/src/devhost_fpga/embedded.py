@@ -17,7 +17,7 @@ from devhost.backend import HEALTHY, Device, Health, claim, unhealthy
 from . import attributes, manager_state, pci_ids, xrt_cards
 from .allocation import node_claims
 from .managers import Member, Tree
-from .model import FpgaSysfs, Interface, Kind, Slot, Unit
+from .model import FpgaSysfs, Interface, Kind, Slot, Unit, legal
 
 _DEVICES, _DRIVERS = "/sys/bus/platform/devices", "/sys/bus/platform/drivers"
 
@@ -69,7 +69,7 @@ class Embedded:
         return None
 
     def _unit(self, place: str, manager: Member | None, now: dict[manager_state.Identity, Health]) -> Unit:
-        sysfs, name = self._sysfs, place.rpartition("/")[2]
+        sysfs, name = self._sysfs, legal(place.rpartition("/")[2])
         render, driver = xrt_cards.render(sysfs, place), sysfs.target(f"{place}/driver")
         state = manager_state.manager(sysfs, manager.path) if manager else manager_state.Manager()
         identity = manager_state.identity(sysfs, place)

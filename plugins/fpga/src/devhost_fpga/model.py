@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from devhost.backend import Device, Health, claim
-from devhost.backend.sysfs import SYSFS_LIMIT, PciFunction, Sysfs, pci_path, pcie_path
+from devhost.backend.sysfs import BDF, SYSFS_LIMIT, PciFunction, Sysfs, pci_path, pcie_path
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -129,12 +129,22 @@ class Place:
     @property
     def whole(self) -> str:
         """Address of the physical function of a virtual one; empty for others."""
-        return self.function.physical_function if self.function else ""
+        return physical_function(self.function) if self.function else ""
 
     @property
     def parts(self) -> frozenset[str]:
         """Claims of the PCI function, and of its physical function."""
         return frozenset(claim.pci(name) for name in (self.name, self.whole) if self.function and name)
+
+
+def physical_function(function: PciFunction) -> str:
+    """Address of the physical function of a virtual one; empty for others, and for a damaged link."""
+    return function.physical_function if BDF.fullmatch(function.physical_function) else ""
+
+
+def legal(name: str) -> str:
+    """The name of a platform device without characters that are illegal in ids."""
+    return _ILLEGAL.sub("-", name)
 
 
 def place(sysfs: Sysfs, path: str) -> Place:
@@ -143,7 +153,7 @@ def place(sysfs: Sysfs, path: str) -> Place:
     function = sysfs.pci(base) if base else None
     return Place(
         path=base or path,
-        name=function.address if function else _ILLEGAL.sub("-", path.rpartition("/")[2])[:_MAX_NAME],
+        name=function.address if function else legal(path.rpartition("/")[2])[:_MAX_NAME],
         function=function,
         numa_node=function.numa_node if function else sysfs.numa_node(path),
         pcie_path=pcie_path(base) if base else (),

@@ -189,7 +189,7 @@ def _device(
     withheld: str | None,
 ) -> Device:
     common = {"vendor": attributes.XILINX, "kind": str(Kind.CARD)}
-    whole = one.pci.physical_function
+    whole = model.physical_function(one.pci)
     return Device(
         id=one.pci.address,
         attributes=attributes.present(common | attributes.of_pci(one.pci) | dict(facts)),
@@ -337,6 +337,7 @@ def _gone(unit: Unit) -> Unit:
 
 
 _MISC = "/sys/class/misc"
+_TRANSCODER_NAME = re.compile(rf"{AMA}[\w.-]*")
 _TRANSCODER = ("10ee", "5070")
 """PCI ids of a transcoder chip."""
 
@@ -360,7 +361,7 @@ class Ama:
         units = [
             self._unit(path, name, seen)
             for name in self._sysfs.listed(_MISC)
-            if name.startswith(AMA) and (path := self._sysfs.device(f"{_MISC}/{name}"))
+            if _TRANSCODER_NAME.fullmatch(name) and (path := self._sysfs.device(f"{_MISC}/{name}"))
         ]
         return [*units, *self._idle(seen)]
 

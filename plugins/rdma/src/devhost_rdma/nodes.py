@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -10,6 +11,9 @@ from devhost.backend.infiniband import CLASSES, Node, Role, node, owner, role_of
 from devhost.backend.sysfs import Sysfs, natural
 
 from .model import INFINIBAND, IbDevice
+
+_ENTRY = re.compile(r"[\w-][\w.-]*")
+"""Names of the devices of a class; other names could not be claimed."""
 
 
 @dataclass(slots=True)
@@ -72,7 +76,7 @@ def by_owner(nodes: Iterable[Node]) -> dict[str, list[Node]]:
 def _entries(sysfs: Sysfs) -> Iterator[tuple[Role, str, int]]:
     for name in CLASSES:
         for entry, inode in sysfs.identities(f"/sys/class/{name}").items():
-            if role := role_of(name, entry):
+            if _ENTRY.fullmatch(entry) and (role := role_of(name, entry)):
                 yield role, f"/sys/class/{name}/{entry}", inode
 
 

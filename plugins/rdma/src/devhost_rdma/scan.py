@@ -218,9 +218,9 @@ class Scan:
 
 
 def read_device(sysfs: Sysfs, name: str) -> tuple[IbDevice, Place] | None:
-    """One RDMA device and its place; ``None`` if it does not exist."""
+    """One RDMA device and its place; ``None`` if it does not exist, or its name could not be claimed."""
     path = sysfs.device(f"{CORE}/{name}")
-    if not path:
+    if not path or not name.isprintable() or name != name.strip():
         return None
 
     def text(file: str) -> str:

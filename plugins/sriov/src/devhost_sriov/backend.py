@@ -233,6 +233,6 @@ class Sriov(Backend):
         if function.kind is Kind.SCALABLE:
             return frozenset((claim.auxiliary(function.id),))
         own = {claim.pci(function.address)}
-        if function.uses_vfio and (group := function.iommu_group).isdecimal():
+        if function.uses_vfio and (group := function.iommu_group).isascii() and group.isdecimal():
             own |= {claim.iommu_group(group), claim.node(group_node(self._sysfs, group))}
         return frozenset(own)

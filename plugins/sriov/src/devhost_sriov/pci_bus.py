@@ -141,7 +141,7 @@ class PhysicalFunction:
         except OSError:
             return ()
         found = {int(n[1]): link.resolve().name for link in links if (n := _VIRTUAL.fullmatch(link.name))}
-        return tuple(found[number] for number in sorted(found))
+        return tuple(found[number] for number in sorted(found) if BDF.fullmatch(found[number]))
 
     @property
     def mark(self) -> tuple[int, ...]:

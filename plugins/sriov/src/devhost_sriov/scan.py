@@ -56,6 +56,8 @@ class FunctionReader:
         """
         sysfs = self._sysfs
         address = path.rpartition("/")[2]
+        if not BDF.fullmatch(address):  # a damaged link on the bus
+            return None
         parent = sysfs.target(f"{path}/physfn")
         pci_class = self._sysfs.hexadecimal(f"{path}/class")
         driver = sysfs.target(f"{path}/driver")
@@ -107,7 +109,7 @@ class FunctionReader:
         sysfs = self._sysfs
         below, _, name = path.rpartition("/")
         address = below.rpartition("/")[2]
-        if not BDF.fullmatch(address) or not sysfs.exists(path):
+        if not BDF.fullmatch(address) or not SCALABLE.fullmatch(name) or not sysfs.exists(path):
             return None
         vdpa = self._vdpa_of(path)
         interfaces, _ = self._interfaces(path, vdpa)
