@@ -46,7 +46,6 @@ def no_kubelet(stage: Stage) -> Iterator[str]:
     yield "no-kubelet"
     stage.start_kubelet()
     stage.until(lambda now: now["kubelet"]["podResources"]["known"], "kubelet")
-    yield "nothing"
     yield "nothing-found"
 
 

@@ -90,7 +90,7 @@ def in_the_code() -> set[Row]:
 
 
 def on_the_page() -> list[Row]:
-    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^- `([^`]+)` \((\w+)(?:; ([^)]*))?\)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return [(message, level, fields.replace("`", "").strip()) for message, level, fields in rows]
 
 

@@ -310,10 +310,14 @@ def test_every_fixed_label_value_is_documented() -> None:
             *ObserverFailure,
             *State,
             *RefusalKind,
-            *get_args(ProblemKind),
         )
         if f"| `{value}` | " not in text
     ] == []
+
+
+def test_every_kind_of_problem_is_documented_on_the_page_of_status() -> None:
+    text = DOC.with_name("status.md").read_text()
+    assert [kind for kind in get_args(ProblemKind) if f"| `{kind}` | " not in text] == []
 
 
 async def test_a_scrape_lets_other_work_through_and_is_what_prometheus_expects(
