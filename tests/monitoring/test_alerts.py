@@ -208,13 +208,13 @@ def test_a_short_outage_is_not_an_alert(tmp_path, rules_file):
             "DevhostBackendDegraded",
             {"backend": "gpu"},
             "backend gpu is degraded on n1",
-            "Backend gpu on n1 fails or hangs, and its last good list is offered. no answer within 10 s.",
+            "Backend gpu on n1 fails or hangs; its last good list is offered. no answer within 10 s.",
         ),
         (
             "DevhostDevicesUnhealthy",
             {"resource": "nvidia.com/gpu"},
             "2 of nvidia.com/gpu on n1 are unhealthy",
-            "2 devices of nvidia.com/gpu on n1 cannot be given to pods. 2 of them: Xid 79.",
+            "2 devices of nvidia.com/gpu on n1 cannot be allocated to pods. 2 of them: Xid 79.",
         ),
     ],
 )

@@ -48,7 +48,7 @@ SHOWN = {
     "Unhealthy, by reason A",
     "List streams A",
     "Degraded A",
-    "Time of a look A",
+    "Time of discovery A",
     "Configuration A",
     "Configuration B",
     "Configuration C",
