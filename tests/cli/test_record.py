@@ -163,7 +163,7 @@ def test_a_drop_in_backend_finds_the_same_in_the_tree(root: Path, config: Path, 
     assert said.startswith(f"{end}: ")
     assert "2 devices of lamp" in said
     assert "find the same in this tree as on the machine" in said
-    assert "serial numbers, MAC and IP addresses and GUIDs" in said
+    assert "serial numbers, MAC and IP addresses, and GUIDs" in said
     assert (end / "devhost.yaml").read_text() == CONFIG
     assert not any("hunter2" in file.read_text() for file in end.rglob("*") if file.is_file())
 
