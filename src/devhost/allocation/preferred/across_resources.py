@@ -105,14 +105,14 @@ class PreferredAllocation:
             explain=_standard_log.isEnabledFor(logging.DEBUG),
         )
         self._grouping.preferred(resource, began, choice.tokens, places.places(choice.tokens), admission.same)
-        if choice.worths:
+        if choice.scores:
             log.debug(
                 "preferred",
                 resource=resource,
                 devices=",".join(choice.tokens),
                 beside=",".join(call.resource for call in admission.same),
                 exact=choice.exact,
-                because="; ".join(f"{name}: {worth}" for name, worth in choice.worths.items()),
+                because="; ".join(f"{name}: {score}" for name, score in choice.scores.items()),
             )
         return choice
 
