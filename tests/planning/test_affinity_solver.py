@@ -37,11 +37,13 @@ def test_a_choice_that_would_take_too_long_is_refused_before_any_score_is_comput
 
 
 @pytest.mark.parametrize("policy", Prefer)
-def test_of_equal_choices_the_one_with_the_first_devices_is_taken(policy: Prefer) -> None:
+def test_of_equal_devices_the_first_ones_are_taken(policy: Prefer) -> None:
     assert best(availability(0, 0, 0, 0), 2, SCALES[policy]) == [1, 1, 0, 0]
     assert best(availability(0, 1, 2, 3), 1, SCALES[policy]) == [1, 0, 0, 0]
 
 
-def test_of_equal_numa_nodes_the_first_one_gives_more() -> None:
-    chosen = best(availability(0, 1, 0, 1, 0, 1), 4, SCALES[Prefer.TOPOLOGY])
-    assert chosen == [1, 1, 1, 0, 1, 0]
+@pytest.mark.parametrize("free", [(1, 2), (2, 1)])
+def test_of_different_devices_with_equal_scores_the_first_one_is_taken(free: tuple[int, int]) -> None:
+    """``spread`` counts only what is in use."""
+    tokens = {f"d{n}::{k}": Device(f"d{n}") for n in range(2) for k in range(free[n])}
+    assert best(Availability(topology(tokens), free, (0, 0)), 1, SCALES[Prefer.SPREAD]) == [1, 0]
