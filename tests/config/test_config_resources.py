@@ -149,7 +149,7 @@ def test_a_where_means_what_it_says(read: Read, selection: str, blocks: where.Wh
         ("{virtual: yes}", "(write true)"),
         ("{virtual: 1}", "must be true or false, not the number 1"),
         ("{numaNode: 010}", "(write it in plain decimals"),
-        ("{numaNode: -1}", "where the kernel says -1 a device has no such attribute"),
+        ("{numaNode: -1}", "if the kernel reports -1, the device has no such attribute"),
         ("{numaNode: true}", "must be a whole number, not the value true"),
         ("{numaNode: 3-1}", 'the range "3-1" is empty (turn it round: "1-3")'),
         ("{numaNode: '1--3'}", '"1--3" is not a range of whole numbers (write it as "0-3,6,8-")'),
@@ -217,7 +217,7 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
         ("name: a.b/c, share: {of: every}", "share.of: must be one of each, all"),
         (
             "name: a.b/c, share: {of: all, overrides: [{where: {vendor: x}, replicas: 3}]}",
-            "share.overrides: has no meaning with of: all, where no device has a number of its own",
+            "share.overrides: has no effect with of: all, which counts all devices together",
         ),
         ("name: a.b/c, share: {overrides: [{replicas: 3}]}", "share.overrides[0]: the key where is required"),
         (

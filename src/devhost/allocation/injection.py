@@ -121,7 +121,7 @@ def make_injection(
 
     Args:
         specifications: where a CDI specification goes, if the resource has one.
-        settled: called in the loop when what :meth:`Injection.listable` says may have changed.
+        settled: called in the loop when the result of :meth:`Injection.listable` may have changed.
     """
     if way is Inject.DIRECT:
         return DirectInjection()

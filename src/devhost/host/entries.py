@@ -187,7 +187,7 @@ def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
             found.append(f"{_match(count)}, but {each}{reason}")
             continue
         entry = settings.resources[taker]
-        exclusive = " and does not say exclusive: false" if kind is RefusalKind.UNSHARED else ""
+        exclusive = " and does not have exclusive: false" if kind is RefusalKind.UNSHARED else ""
         them = "it" if count == 1 else "them"
         found.append(f"{_match(count)}, but resources[{taker}] ({entry.name}) took {them}{exclusive}")
     text = "; ".join((*found, *_rest(len(groups) - len(found), "more reason")))
