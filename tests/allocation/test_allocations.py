@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
-from devhost.allocation.allocations import APART, EMPTY_PATIENCE, Allocations, Listing
+from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text, Where
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, plan_devices, units
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.tokens import device_of, represents_all, token, unit_of
+
+APART = NODE.release_gap
+EMPTY_PATIENCE = NODE.no_pods
 
 POD = Holder("default", "pod", "main")
 OLD, NEW = "example.com/old", "example.com/new"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from devhost.allocation.allocations import APART, Allocations, Listing
+from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.planning.claims import UNNAMED, Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
+
+APART = NODE.release_gap
 
 POD = Holder("default", "pod", "main")
 

@@ -1,4 +1,4 @@
-"""Hostile peers of a plugin socket: many connections, silent ones, and bytes that are no request."""
+"""Hostile peers of a plugin socket: many connections, silent ones, and undecodable requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_MESSAGE = b"\x0a\xff"
 
 
 def descriptors() -> int:
-    """Open descriptors of this process, which has both ends."""
+    """Open descriptors of this process, which has both ends of each connection."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -48,16 +48,16 @@ class Peers:
         self.path = path
         self.sockets: list[socket.socket] = []
 
-    async def connect(self, count: int, says: bytes = b"") -> None:
-        """Opens so many connections and says the same on each."""
+    async def connect(self, count: int, data: bytes = b"") -> None:
+        """Opens so many connections and sends the same bytes on each."""
         for number in range(count):
             one = socket.socket(socket.AF_UNIX)
             one.connect(str(self.path))
             one.setblocking(False)
             self.sockets.append(one)
-            if says:
+            if data:
                 with suppress(BrokenPipeError):  # it was closed at once
-                    one.send(says)
+                    one.send(data)
             if number % 20 == 0:
                 await asyncio.sleep(0.01)
 
@@ -111,16 +111,14 @@ async def raw(host, method: str, data: bytes) -> grpc.aio.AioRpcError:
 
 
 async def serves_on(kubelet) -> None:
-    """The kubelet's connection and stream are those of the start, and answer."""
+    """Checks that the kubelet's connection and stream are still the first ones and work."""
     assert len((await kubelet.admit("pod", "main", TOY, 1)).device_ids) == 1
     assert len(kubelet.events.of(ev.Registered, TOY)) == 1
     assert not kubelet.events.of(ev.StreamEnded)
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_bytes_that_are_no_request_are_one_log_line_and_an_error_with_a_sentence(
-    rig, kubelet, caplog, method
-):
+async def test_undecodable_requests_are_logged_once_and_refused_with_a_reason(rig, kubelet, caplog, method):
     """gRPC for Python logs a traceback for each of them and answers INTERNAL."""
     rig.write(TOY_LINE)
     with caplog.at_level(logging.INFO):
@@ -137,12 +135,12 @@ async def test_bytes_that_are_no_request_are_one_log_line_and_an_error_with_a_se
 
 
 @pytest.mark.parametrize(
-    "says",
+    "data",
     [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"\x16\x03\x01" * 100, PREFACE + b"\xff" * 400],
     ids=["http1", "zeros", "tls", "frames"],
 )
-async def test_bytes_that_are_not_http_2_end_their_connection_and_log_nothing(
-    rig, kubelet, caplog, capfd, says
+async def test_bytes_that_are_not_http_2_close_the_connection_and_log_nothing(
+    rig, kubelet, caplog, capfd, data
 ):
     rig.write(TOY_LINE)
     with caplog.at_level(logging.INFO):
@@ -151,14 +149,14 @@ async def test_bytes_that_are_not_http_2_end_their_connection_and_log_nothing(
             logged = len(caplog.records)
             async with peers_of(host) as peers:
                 for _ in range(10):
-                    await peers.connect(5, says)
+                    await peers.connect(5, data)
                     await peers.until_alive(0)
             assert len(caplog.records) == logged
             await serves_on(kubelet)
     assert "Traceback" not in capfd.readouterr().err
 
 
-async def test_a_thousand_connections_cost_descriptors_for_sixteen_and_leave_the_kubelet_alone(rig, kubelet):
+async def test_a_thousand_connections_use_descriptors_for_sixteen_and_do_not_affect_the_kubelet(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
@@ -174,24 +172,23 @@ async def test_a_thousand_connections_cost_descriptors_for_sixteen_and_leave_the
             await serves_on(kubelet)
 
 
-@pytest.mark.parametrize("says", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
-async def test_a_silent_connection_is_closed_and_makes_room_and_the_kubelets_is_not(rig, kubelet, dial, says):
+@pytest.mark.parametrize("data", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
+async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, dial, data):
+    rig.hurry(handshake=0.5, idle=0.5)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
         async with peers_of(host) as peers:
-            await peers.connect(CONNECTIONS * 2, says)
+            await peers.connect(CONNECTIONS * 2, data)
             await peers.until_alive(CONNECTIONS)
             assert peers.alive()
             await peers.until_alive(0)
             async with dial(host, TOY) as stub:
                 await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
-        await serves_on(kubelet)  # though it has been silent for longer, with its stream open
+        await serves_on(kubelet)  # although it has been silent for longer, with its stream open
 
 
-async def test_calls_without_end_on_one_connection_are_bounded_and_leave_the_kubelet_alone(
-    rig, kubelet, dial
-):
+async def test_endless_calls_on_one_connection_are_bounded_and_do_not_affect_the_kubelet(rig, kubelet, dial):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)

@@ -1,4 +1,4 @@
-"""The log has a line for each device and change of it, and few lines where very many change at once."""
+"""The log has a line for each change of a device, and few lines if very many change at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.inventory import GRACE, Changes, Inventory
+from devhost.allocation.inventory import Changes, Inventory
+from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.device_log import NAMED, REASONS, DeviceLog
@@ -18,14 +19,16 @@ from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
 
+GRACE = NODE.grace
+
 
 @dataclass
 class Rig:
-    """An inventory, its devices, and the lines that the log had of them since they were last read."""
+    """An inventory, its devices, and the log lines about them since the last read."""
 
     caplog: pytest.LogCaptureFixture
     now: float = 100.0
-    sick: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.caplog.set_level(logging.INFO, "devhost")
@@ -38,11 +41,11 @@ class Rig:
         return self.lines()
 
     def verdict(self, device: Device) -> Health:
-        reason = self.sick.get(device.id)
+        reason = self.reasons.get(device.id)
         return unhealthy(reason) if reason else HEALTHY
 
     def lines(self) -> list[str]:
-        """Level, message and fields, the resource left out; that each line has it is checked."""
+        """Level, message and fields without the resource, which is checked for each line."""
         lines = []
         for record in self.caplog.records:
             fields = dict(vars(record)["fields"])
@@ -58,24 +61,24 @@ def rig(caplog: pytest.LogCaptureFixture) -> Rig:
     return Rig(caplog)
 
 
-def test_a_device_that_falls_ill_and_recovers_is_a_warning_and_a_line(rig: Rig) -> None:
+def test_a_device_that_becomes_unhealthy_is_a_warning_and_its_recovery_a_line(rig: Rig) -> None:
     rig.show("ab")
-    rig.sick["a"] = "port 1 is down"
+    rig.reasons["a"] = "port 1 is down"
     assert rig.show("ab") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
     assert rig.show("ab") == []
-    rig.sick.clear()
+    rig.reasons.clear()
     assert rig.show("ab") == ["INFO device is healthy again device=a"]
     assert rig.show("ab") == []
 
 
-def test_the_first_list_is_told_by_its_registration_and_not_device_by_device(rig: Rig) -> None:
+def test_the_devices_of_the_first_list_are_not_logged_one_by_one(rig: Rig) -> None:
     assert rig.show("abc") == []
 
 
-def test_a_device_that_is_ill_from_the_beginning_is_told_with_its_reason(rig: Rig) -> None:
-    rig.sick["a"] = "port 1 is down"
+def test_a_device_that_is_unhealthy_from_the_start_is_logged_with_its_reason(rig: Rig) -> None:
+    rig.reasons["a"] = "port 1 is down"
     assert rig.show("abc") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
-    rig.sick.clear()
+    rig.reasons.clear()
     assert rig.show("abc") == ["INFO device is healthy again device=a"]
 
 
@@ -84,28 +87,28 @@ def test_devices_of_a_list_that_was_empty_at_first_appear(rig: Rig) -> None:
     assert rig.show("a") == ["INFO device appeared device=a"]
 
 
-def test_another_reason_for_the_same_sickness_is_a_line_of_its_own(rig: Rig) -> None:
+def test_a_new_reason_for_an_unhealthy_device_is_logged(rig: Rig) -> None:
     rig.show("a")
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     rig.show("a")
-    rig.sick["a"] = "lost"
+    rig.reasons["a"] = "lost"
     assert rig.show("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
     assert rig.show("a") == []
-    rig.sick.clear()
+    rig.reasons.clear()
     assert rig.show("a") == ["INFO device is healthy again device=a"]
 
 
-def test_reasons_that_alternate_are_told_once_each_until_the_device_is_well(rig: Rig) -> None:
+def test_alternating_reasons_are_logged_once_each_until_the_device_is_healthy(rig: Rig) -> None:
     rig.show("a")
     for _ in range(2):
-        rig.sick["a"] = "hot"
+        rig.reasons["a"] = "hot"
         assert rig.show("a") == ["WARNING device is unhealthy device=a reason=hot"]
-        rig.sick["a"] = "lost"
+        rig.reasons["a"] = "lost"
         assert rig.show("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
         for reason in ("hot", "lost"):
-            rig.sick["a"] = reason
+            rig.reasons["a"] = reason
             assert rig.show("a") == []
-        rig.sick.clear()
+        rig.reasons.clear()
         rig.show("a")
 
 
@@ -113,27 +116,27 @@ def test_a_reason_with_another_number_each_time_does_not_fill_the_log(rig: Rig) 
     rig.show("a")
     lines = []
     for degrees in range(100):
-        rig.sick["a"] = f"it has {degrees} °C"
+        rig.reasons["a"] = f"it has {degrees} °C"
         lines += rig.show("a")
     assert len(lines) == REASONS
 
 
-def test_a_device_that_comes_back_ill_is_told_anew(rig: Rig) -> None:
+def test_a_device_that_comes_back_unhealthy_is_logged_again(rig: Rig) -> None:
     rig.show("ab")
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     rig.show("ab")
-    rig.sick["a"] = "lost"
+    rig.reasons["a"] = "lost"
     rig.show("ab")
     rig.show("b")
     assert rig.show("ab") == [
         "INFO device appeared device=a",
         "WARNING device is unhealthy device=a reason=lost",
     ]
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     assert rig.show("ab") == ["WARNING device is unhealthy for another reason device=a reason=hot"]
 
 
-def test_a_device_that_vanishes_is_told_at_once_and_once(rig: Rig) -> None:
+def test_a_device_that_vanishes_is_logged_once_and_at_once(rig: Rig) -> None:
     rig.show("ab")
     assert rig.show("a") == ["INFO device left device=b reason=it was unplugged"]
     assert rig.show("a") == []
@@ -142,15 +145,15 @@ def test_a_device_that_vanishes_is_told_at_once_and_once(rig: Rig) -> None:
     assert rig.show("ab") == ["INFO device appeared device=b"]
 
 
-def test_a_device_that_is_back_while_still_listed_appears_and_is_not_healthy_again(rig: Rig) -> None:
+def test_a_device_that_returns_while_still_listed_is_logged_as_appeared(rig: Rig) -> None:
     rig.show("ab")
     rig.show("a")
     assert rig.show("ab") == ["INFO device appeared device=b"]
 
 
-def test_a_device_that_appears_ill_is_told_with_its_reason(rig: Rig) -> None:
+def test_a_device_that_appears_unhealthy_is_logged_with_its_reason(rig: Rig) -> None:
     rig.show("a")
-    rig.sick["b"] = "port 1 is down"
+    rig.reasons["b"] = "port 1 is down"
     assert rig.show("ab") == [
         "INFO device appeared device=b",
         "WARNING device is unhealthy device=b reason=port 1 is down",
@@ -160,51 +163,51 @@ def test_a_device_that_appears_ill_is_told_with_its_reason(rig: Rig) -> None:
 @pytest.mark.parametrize("of", Of)
 def test_a_device_shared_a_hundred_times_is_one_line_for_each_change(rig: Rig, of: Of) -> None:
     rig.show("ab", 100, of)
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     assert rig.show("ab", 100, of) == ["WARNING device is unhealthy device=a reason=hot"]
-    rig.sick.clear()
+    rig.reasons.clear()
     assert rig.show("ab", 100, of) == ["INFO device is healthy again device=a"]
     assert rig.show("b", 100, of) == ["INFO device left device=a reason=it was unplugged"]
     assert rig.show("", 100, of) == ["INFO device left device=b reason=it was unplugged"]
     assert rig.show("b", 100, of) == ["INFO device appeared device=b"]
 
 
-def test_handing_devices_out_in_another_way_is_no_change_of_theirs(rig: Rig) -> None:
+def test_another_way_of_sharing_is_no_change_of_devices(rig: Rig) -> None:
     rig.show("ab")
     for replicas, of in ((100, Of.EACH), (50, Of.EACH), (3, Of.ALL), (1, Of.EACH), (100, Of.EACH)):
         assert rig.show("ab", replicas, of) == []
-    rig.sick["a"] = "hot"
+    rig.reasons["a"] = "hot"
     assert rig.show("ab", 50) == ["WARNING device is unhealthy device=a reason=hot"]
 
 
 @pytest.mark.parametrize("of", Of)
-def test_ten_thousand_changes_at_once_are_a_handful_of_lines_and_a_count(rig: Rig, of: Of) -> None:
+def test_ten_thousand_changes_at_once_are_a_few_lines_and_a_count(rig: Rig, of: Of) -> None:
     many = [f"d{n}" for n in range(10_000)]
     rig.show(many, of=of)
-    rig.sick = dict.fromkeys(many, "backend toy does not answer")
+    rig.reasons = dict.fromkeys(many, "backend toy does not answer")
     lines = rig.show(many, of=of)
     assert lines[0] == "WARNING device is unhealthy device=d0 reason=backend toy does not answer"
     assert lines[NAMED:] == ["WARNING more devices are unhealthy devices=9980"]
-    rig.sick = {}
+    rig.reasons = {}
     assert rig.show(many, of=of)[NAMED:] == ["INFO more devices are healthy again devices=9980"]
     assert rig.show([], of=of)[NAMED:] == ["INFO more devices left devices=9980"]
     assert rig.show(many, of=of)[NAMED:] == ["INFO more devices appeared devices=9980"]
 
 
-def test_as_many_changes_as_are_named_have_no_count(rig: Rig) -> None:
+def test_the_largest_number_of_logged_changes_has_no_count(rig: Rig) -> None:
     many = [f"d{n}" for n in range(NAMED)]
     rig.show([])
     assert len(rig.show(many)) == NAMED
 
 
 def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
-    ward = HealthTracker()
+    tracker = HealthTracker()
     written = []
     for second in range(600):
         rig.now += 1.0
         device = Device("a", health=unhealthy("port 1 is down") if second % 2 else HEALTHY)
         rig.inventory.update(
-            units(Of.EACH, [Offer(device)]), lambda device: ward.verdict(device, rig.now), Reason
+            units(Of.EACH, [Offer(device)]), lambda device: tracker.verdict(device, rig.now), Reason
         )
         written += rig.lines()
     assert 0 < len(written) <= 2 * 3 + REASONS
@@ -219,36 +222,36 @@ states = st.tuples(
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(states, st.sampled_from((0.0, GRACE))), min_size=1))
-def test_what_was_told_adds_up_to_what_is_listed(history: list[tuple[State, float]]) -> None:
-    """Whoever knows the first list and follows the changes knows every later list."""
+def test_the_logged_changes_add_up_to_the_list(history: list[tuple[State, float]]) -> None:
+    """The first list and the logged changes give every later list."""
     now = 100.0
-    told: dict[str, bool] = {}
+    known: dict[str, bool] = {}
 
     def follow(changes: Changes) -> None:
         for device in changes.left:
-            assert told.pop(device) is not None
+            assert known.pop(device) is not None
         for device in changes.appeared:
-            assert device not in told
-            told[device] = True
+            assert device not in known
+            known[device] = True
         for device in changes.unhealthy:
-            assert told[device]
-            told[device] = False
+            assert known[device]
+            known[device] = False
         for device in changes.other_reason:
-            assert not told[device]
+            assert not known[device]
         for device in changes.healthy_again:
-            assert not told[device]
-            told[device] = True
+            assert not known[device]
+            known[device] = True
 
     inventory = Inventory(lambda: now, lambda: now, changed=follow)
-    for number, ((present, sick, replicas, of), wait) in enumerate(history):
+    for number, ((present, failing, replicas, of), wait) in enumerate(history):
         now += wait
         offers = [Offer(Device(device), replicas) for device in sorted(present)]
         inventory.update(
             units(of, offers),
-            lambda device, sick=sick: unhealthy("hot") if device.id in sick else HEALTHY,  # type: ignore[misc]
+            lambda device, failing=failing: unhealthy("hot") if device.id in failing else HEALTHY,  # type: ignore[misc]
             Reason,
         )
-        right = {device: device not in sick for device in present}
+        right = {device: device not in failing for device in present}
         if not number:
-            told.update(right)
-        assert told == right
+            known.update(right)
+        assert known == right

@@ -1,4 +1,4 @@
-"""What a container has that no list shows is told with the true reason; gone is said of what is gone only."""
+"""Allocations that no list shows are reported with the right reason; only vanished devices count as gone."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def reasons(host) -> dict[str, str]:
     return {one["id"]: one["reason"] for one in status(host)["held"]}
 
 
-def ill(host) -> list[tuple[str, str]]:
+def device_problems(host) -> list[tuple[str, str]]:
     return [(one.subject, one.reason) for one in problems(host).shown if one.kind == "device"]
 
 
 async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -> None:
-    """Has a pod get so much of a resource before devhost restarts."""
+    """Allocates so much of a resource to a pod before devhost restarts."""
     rig.write(line)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable().get(resource) == count)
@@ -31,23 +31,23 @@ async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -
 
 
 async def settled(rig, host, condition) -> None:
-    """Waits for a condition, and until every backend has looked."""
+    """Waits for a condition, and until every backend has scanned."""
     await rig.until(lambda: host.planned and host.allocations.known and condition())
     await rig.until(lambda: all(one.listed for one in host.scanners.values()))
 
 
-async def test_a_device_that_went_while_devhost_was_away_is_a_problem_until_it_is_back(rig, kubelet):
+async def test_a_device_that_vanished_while_devhost_was_stopped_is_a_problem_until_it_returns(rig, kubelet):
     await handed_out(rig, kubelet, LINE, 2)
     both = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = both[:1]
     async with rig.running() as host:
         await settled(rig, host, lambda: reasons(host) == {"d1": GONE})
-        assert ill(host) == [(f"{TOY} d1", GONE)]
+        assert device_problems(host) == [(f"{TOY} d1", GONE)]
         rig.change("toy", both)
-        await rig.until(lambda: not ill(host) and not reasons(host))
+        await rig.until(lambda: not device_problems(host) and not reasons(host))
 
 
-async def test_also_where_no_device_of_the_resource_is_left(rig, kubelet):
+async def test_a_vanished_device_is_a_problem_even_if_its_resource_has_no_devices(rig, kubelet):
     await handed_out(rig, kubelet, LINE, 2)
     rig.scripts["toy"].devices = []
     async with rig.running() as host:
@@ -55,17 +55,17 @@ async def test_also_where_no_device_of_the_resource_is_left(rig, kubelet):
         assert problems(host).counts["device"] == 2
 
 
-async def test_a_resource_that_only_begins_as_a_template_does_may_be_another_plugins(rig, kubelet):
+async def test_a_resource_that_matches_a_template_may_belong_to_another_plugin(rig, kubelet):
     rig.scripts["other"].devices = [Device(id="o0", attributes={"model": "special", "index": 0})]
     await handed_out(rig, kubelet, "name: example.com/special, backend: other", 1, "example.com/special")
     rig.write("name: 'example.com/{model}', backend: toy")
     async with rig.running() as host:
         await settled(rig, host, lambda: reasons(host))
         assert reasons(host) == {"o0": UNSERVED}
-        assert ill(host) == []
+        assert device_problems(host) == []
 
 
-async def test_a_resource_that_has_another_backend_now_has_lost_nothing(rig, kubelet):
+async def test_a_resource_that_changed_its_backend_has_lost_no_device(rig, kubelet):
     rig.scripts["other"].devices = [Device(id="o0", attributes={"model": "x100", "index": 0})]
     rig.write(LINE)
     async with rig.running() as host:
@@ -75,10 +75,10 @@ async def test_a_resource_that_has_another_backend_now_has_lost_nothing(rig, kub
         rig.write(f"name: {TOY}, backend: other", "name: example.com/still, backend: toy")
         await settled(rig, host, lambda: host.scanners.keys() == {"other", "toy"} and reasons(host))
         await rig.until(lambda: list(reasons(host).values()) == [OTHER_BACKEND])
-        assert ill(host) == []
+        assert device_problems(host) == []
 
 
-async def test_of_devices_that_were_handed_out_together_only_the_one_that_went_is_gone(rig, kubelet):
+async def test_only_the_vanished_one_of_devices_allocated_together_is_gone(rig, kubelet):
     await handed_out(rig, kubelet, LINE + ", share: {replicas: 4, of: all}", 4)
     rig.write(LINE)
     async with rig.running() as host:
@@ -86,33 +86,33 @@ async def test_of_devices_that_were_handed_out_together_only_the_one_that_went_i
         await rig.until(lambda: all(one["devices"] for one in status(host)["held"]))
         assert set(reasons(host).values()) == {SHARED_OTHERWISE}
         rig.change("toy", rig.scripts["toy"].devices[:1])
-        await rig.until(lambda: [subject for subject, _ in ill(host)] == [f"{TOY} d1"])
+        await rig.until(lambda: [subject for subject, _ in device_problems(host)] == [f"{TOY} d1"])
         assert GONE not in reasons(host).values()
 
 
-async def test_a_device_whose_replicas_are_listed_in_part_is_one_problem(rig, kubelet):
+async def test_a_device_with_some_replicas_listed_is_one_problem(rig, kubelet):
     await handed_out(rig, kubelet, LINE + ", share: {replicas: 4}", 8)
     rig.write(LINE + ", share: {replicas: 2}")
     async with rig.running() as host:
         await settled(rig, host, lambda: len(reasons(host)) == 4)
         rig.change("toy", rig.scripts["toy"].devices[:1])
         await rig.until(lambda: GONE in reasons(host).values())
-        assert ill(host) == [(f"{TOY} d1", GONE)]
+        assert device_problems(host) == [(f"{TOY} d1", GONE)]
         assert problems(host).counts["device"] == 1
 
 
-async def test_a_device_that_is_reported_unusably_is_not_gone(rig, kubelet):
+async def test_a_device_that_is_refused_as_unusable_is_not_gone(rig, kubelet):
     await handed_out(rig, kubelet, LINE, 2)
     one, two = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [one, replace(two, attributes={"model": 7, "index": 1})]
     async with rig.running() as host:
         await settled(rig, host, lambda: "d1" in reasons(host))
         assert reasons(host)["d1"] != GONE
-        assert ill(host) == []
+        assert device_problems(host) == []
         assert problems(host).counts["refused"] == 1
 
 
-async def test_of_a_backend_that_has_not_answered_since_the_start_nothing_is_said_to_be_gone(rig, kubelet):
+async def test_no_device_of_a_backend_that_has_not_answered_is_gone(rig, kubelet):
     await handed_out(rig, kubelet, LINE, 2)
 
     def fail() -> None:
@@ -122,4 +122,4 @@ async def test_of_a_backend_that_has_not_answered_since_the_start_nothing_is_sai
     async with rig.running() as host:
         await rig.until(lambda: problems(host).counts["backend"] and len(reasons(host)) == 2)
         assert set(reasons(host).values()) == {UNSERVED}
-        assert ill(host) == []
+        assert device_problems(host) == []

@@ -14,20 +14,22 @@ Dropping a held token from the device list (its CDI name goes with it) is worse 
 devhost believes a release late:
 
 * a token that this kubelet has named since its last Allocate is released when two lists lack it, at least
-  :data:`APART` seconds apart and without one in between that names it. Such a kubelet knows the pod, so only
-  the end of the pod removes the token from the list; the second list guards against a wrong answer;
+  :attr:`.Timing.release_gap` seconds apart and without one in between that names it. Such a kubelet knows the
+  pod, so only the end of the pod removes the token from the list; the second list guards against a wrong
+  answer;
 * a token that it has not named (the pod was shorter-lived than the interval between lists, or one of the
-  reasons above) is released when the lists of one kubelet have lacked it for :data:`PATIENCE` seconds. A
-  list without any pod is no evidence: a kubelet that knows no pods yet answers with one;
-* however often the kubelet restarts, a token that no list names counts for :data:`PATIENCE` seconds in all.
+  reasons above) is released when the lists of one kubelet have lacked it for :attr:`.Timing.unnamed` seconds.
+  A list without any pod is no evidence: a kubelet that knows no pods yet answers with one;
+* however often the kubelet restarts, a token that no list names counts for :attr:`.Timing.unnamed` seconds in
+  all.
 
 A container's devices never change while it runs. So a container that an earlier kubelet listed with a
 token, and that the present one lists without any device, still holds the token: this kubelet has lost its
 checkpoint. Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that
 the container has ended:
 
-* two lists, :data:`APART` seconds apart, of which the first does not have the container (a container of that
-  name in the second list is new: the pod of a StatefulSet that was created again);
+* two lists, :attr:`.Timing.release_gap` seconds apart, of which the first does not have the container (a
+  container of that name in the second list is new: the pod of a StatefulSet that was created again);
 * or the container has devices: a kubelet that lost its checkpoint gives none to a container that already runs
   (kubelet 1.28 and later), so this is a new container, too.
 
@@ -67,30 +69,7 @@ from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.planning.tokens import ALL, Known, represents_all, unit_of
 
-APART = 2.0
-"""Least seconds between the two lists that show a release."""
-
-PATIENCE = 300.0
-"""Seconds for which lists must lack a token that the kubelet never named.
-
-The kubelet waits as long for a plugin that has gone. An init container may run longer; then its device counts
-as free although it is not."""
-
-EAGER = 0.5
-"""Seconds after Allocate until the list is wanted that names the container which got the devices."""
-
-RELAXED = 15.0
-"""Seconds between lists while the holder of every token is known."""
-
-MISSED = 5.0
-"""Seconds between lists while a vanished token is kept only because a container holds it."""
-
-WATCHED = 2.0
-"""Seconds between lists while a token is forgotten: a list has to show that its container has ended before
-another container of that name exists."""
-
-EMPTY_PATIENCE = 30.0
-"""Seconds for which a kubelet must name no pods at all before devhost believes that there are none."""
+from .timing import NODE, Timing
 
 Kubelet = tuple[int, ...]
 """One kubelet from its start to its end: device, inode and change time of its podresources socket, and how
@@ -144,20 +123,20 @@ class _Lease:
         self.missing_since = self.missing_from = None
         self.ending = False
 
-    def due(self, last: float, *, vanished: bool) -> float:
+    def due(self, last: float, timing: Timing, *, vanished: bool) -> float:
         """When the next list is wanted because of it, in monotonic seconds."""
         if self.ending and self.missing_from is not None:
-            return self.missing_from[1] + APART
+            return self.missing_from[1] + timing.release_gap
         if self.forgotten_by is not None:
-            return last + WATCHED
-        usual = MISSED if vanished else RELAXED
+            return last + timing.list_forgotten
+        usual = timing.list_vanished if vanished else timing.list_held
         if self.named_by is None:
             # soon after Allocate, then less and less often: as long again as has passed since
             last = max(last, self.since)
-            return last + min(usual, max(EAGER, last - self.since))
+            return last + min(usual, max(timing.list_allocated, last - self.since))
         return last + usual
 
-    def is_released(self, listing: Listing, *, recalls: bool) -> bool:
+    def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
         """Takes a list that does not name the token; true if it shows that the token is released."""
         if listing.began < self.since:
             return False
@@ -180,9 +159,9 @@ class _Lease:
         if self.missing_from is None or self.missing_from[0] != kubelet:
             self.missing_from = (kubelet, began)
             return False
-        if began - self.missing_from[1] < APART:
+        if began - self.missing_from[1] < timing.release_gap:
             return False
-        return ends or began - self.missing_since >= PATIENCE
+        return ends or began - self.missing_since >= timing.unnamed
 
 
 @dataclass(slots=True)
@@ -194,6 +173,7 @@ class Leases:
     """
 
     clock: Callable[[], float]
+    timing: Timing = NODE
     _leases: dict[str, _Lease] = field(init=False, default_factory=dict)
     _listed: bool = field(init=False, default=False)
 
@@ -269,7 +249,7 @@ class Leases:
         for token in [token for token in self._leases if token not in named]:
             lease = self._leases[token]
             was_forgotten = lease.forgotten_by is not None
-            if lease.is_released(listing, recalls=recalls):
+            if lease.is_released(listing, self.timing, recalls=recalls):
                 del self._leases[token]
                 changed = True
             changed = changed or was_forgotten != (lease.forgotten_by is not None)
@@ -285,7 +265,10 @@ class Leases:
         if not self._listed:
             return last
         return min(
-            (lease.due(last, vanished=token in vanished) for token, lease in self._leases.items()),
+            (
+                lease.due(last, self.timing, vanished=token in vanished)
+                for token, lease in self._leases.items()
+            ),
             default=None,
         )
 
@@ -346,7 +329,7 @@ class ResourceAllocations:
         """The terms on which this run of devhost allocated tokens, the latest last."""
         self._everything = everything
         self._devices = everything.devices
-        self._leases = Leases(everything.clock)
+        self._leases = Leases(everything.clock, everything.timing)
         self._devices_of: dict[str, tuple[Key, ...]] = {}
         self._reserved: dict[str, list[tuple[Key, ...]]] = {}
         self._inferred: set[str] = set()
@@ -548,10 +531,17 @@ class Allocations:
         clock: monotonic seconds. changed: called when the plan is outdated because the allocations have
         changed; not after an Allocate of
             what the plan offered.
+        timing: when lists are wanted, and when a release is believed.
     """
 
-    def __init__(self, clock: Callable[[], float], changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        changed: Callable[[], None] = lambda: None,
+        timing: Timing = NODE,
+    ) -> None:
         self.clock = clock
+        self.timing = timing
         self.devices = HeldDevices()
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
@@ -674,7 +664,7 @@ class Allocations:
         """Takes a list of the kubelet; true when a holder has changed."""
         if self._first is None:
             self._first = listing.began
-        self._known = self._known or bool(listing.pods) or listing.began - self._first >= EMPTY_PATIENCE
+        self._known = self._known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
         self._listing, self._units = listing, {}
         if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
             self._recalling = listing.kubelet

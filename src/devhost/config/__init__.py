@@ -45,10 +45,10 @@ def load(path: Path, catalog_for: CatalogFor, *, pipe_deadline: float = PIPE_DEA
     Raises:
         ConfigError: with everything that is wrong with it, in file order.
     """
-    return loads(read(path, pipe_deadline), str(path), catalog_for)
+    return loads(read(path, pipe_deadline=pipe_deadline), str(path), catalog_for)
 
 
-def read(path: Path, pipe_deadline: float = PIPE_DEADLINE) -> bytes:
+def read(path: Path, *, pipe_deadline: float = PIPE_DEADLINE) -> bytes:
     """The bytes of a configuration file, for :func:`loads`.
 
     Args:
