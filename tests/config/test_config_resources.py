@@ -64,10 +64,10 @@ def test_devices_are_shared_one_by_one_unless_the_file_says_all(read: Read) -> N
     assert (each.share.of, together.share) == (Of.EACH, Share(7, (), Of.ALL))
 
 
-def test_overrides_of_devices_handed_out_together_are_refused_where_they_stand(complaints: Complain) -> None:
+def test_overrides_of_devices_allocated_together_are_refused_at_their_position(complaints: Complain) -> None:
     (found,) = complaints(file("name: a.b/c,\n  share: {of: all, overrides: [{where: {}, replicas: 3}]}"))
     assert (found.line, found.column, found.path) == (4, 31, "resources[0].share.overrides")
-    assert found.hint.startswith("remove them, or make entries of their own")
+    assert found.hint.startswith("remove them, or add a separate entry")
 
 
 @pytest.mark.parametrize(
