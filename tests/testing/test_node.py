@@ -1,4 +1,4 @@
-"""The node for tests of backends: it serves what the file says, and says what came of it."""
+"""The node for tests of backends: it serves the configuration and returns the results."""
 
 from __future__ import annotations
 

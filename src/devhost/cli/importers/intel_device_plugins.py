@@ -244,7 +244,9 @@ def service_name(services: str) -> str:
 
 def _queues(domain: str, node: str, one: _Queues, result: _Result) -> None:
     if one.driver == "vfio-pci":
-        result.add_difference("the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses")
+        result.add_difference(
+            "the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses"
+        )
         where = {"vendor": "8086", "device": ["0b25", "11fb", "1212"], "driver": "vfio-pci"}
         result.add(f"{domain}/vfio", "sriov", where)
         return

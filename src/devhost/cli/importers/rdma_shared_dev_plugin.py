@@ -234,7 +234,9 @@ def _entry(resource: _Resource, overlapping: Sequence[str]) -> Iterator[str]:
     yield f"    share: {{replicas: {resource.rdma_hca_max}, of: all}}"
     yield "    permissions: rwm"
     if overlapping:
-        few = ", ".join(overlapping[:3]) + (f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else "")
+        few = ", ".join(overlapping[:3]) + (
+            f" and {len(overlapping) - 3} more" if len(overlapping) > 3 else ""
+        )
         yield f"    # If an HCA is also selected by {few}, it serves both, as with the plugin."
         yield "    exclusive: false"
     yield "    whenEmpty: register"
