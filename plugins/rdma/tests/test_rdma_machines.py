@@ -27,8 +27,8 @@ def test_every_machine_has_exactly_its_devices(machine, tmp_path, looking):
 def test_the_attributes_of_a_device_match_the_kernel(machine, name, tmp_path, looking):
     expected = MACHINES[machine][name]
     device = by_id(looking(machine(tmp_path)))[name]
-    said = {key: device.attributes.get(key) for key in expected.attributes}
-    assert said == dict(expected.attributes)
+    found = {key: device.attributes.get(key) for key in expected.attributes}
+    assert found == dict(expected.attributes)
     assert [key for key in expected.absent if key in device.attributes] == []
     assert "" not in device.attributes.values()
     assert device.numa_nodes == (() if expected.numa is None else (expected.numa,))

@@ -1,4 +1,4 @@
-"""What makes no uevent is heard: links that go down, RDMA notifications, states that only a poll shows."""
+"""Changes without a uevent are noticed: links, RDMA notifications, and polled states."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ async def test_ports_are_read_once_more_after_a_change(
 
 
 class Overflowing:
-    """A subscription whose receive buffer overflowed: the kernel says so once, in place of a message."""
+    """A subscription whose receive buffer overflowed, which the kernel reports once instead of a message."""
 
     def __init__(self, inner: socket.socket, error: int) -> None:
         self._inner, self._error = inner, error
@@ -416,7 +416,7 @@ async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-# --- a real kernel, in network namespaces of our own
+# --- a real kernel, in separate network namespaces
 
 REAL = """
 import asyncio, fcntl, logging, socket, struct, sys
@@ -444,14 +444,14 @@ async def main():
         waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await events.aclose()
-    print("heard, without pyroute2:", "pyroute2" not in sys.modules)
+    print("watched, without pyroute2:", "pyroute2" not in sys.modules)
 
 asyncio.run(main())
 """
 
 
 def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
-    """Runs :data:`REAL` in a network namespace of its own; skips where there can be none."""
+    """Runs :data:`REAL` in a separate network namespace; skips if that is not possible."""
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("unshare (util-linux) is not installed")
@@ -470,11 +470,11 @@ def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_real_kernel_is_watched_without_privileges() -> None:
     done = in_namespace("-Urn")
-    assert (done.stdout, done.stderr) == ("heard, without pyroute2: True\n", "")
+    assert (done.stdout, done.stderr) == ("watched, without pyroute2: True\n", "")
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace")
 def test_a_real_kernel_is_watched_as_root() -> None:
     done = in_namespace("-n")
-    assert (done.stdout, done.stderr) == ("heard, without pyroute2: True\n", "")
+    assert (done.stdout, done.stderr) == ("watched, without pyroute2: True\n", "")

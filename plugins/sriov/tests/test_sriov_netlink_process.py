@@ -47,7 +47,7 @@ print("{}", flush=True)
 for line in iter(sys.stdin.readline, ""):
     print(json.dumps(answer(json.loads(line))), flush=True)
 """
-"""Answers as the file beside it says, and ends with its input."""
+"""Answers as configured in a file, and ends with its input."""
 
 
 class Program:
