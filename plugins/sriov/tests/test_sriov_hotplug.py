@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sriov_network as network
 from devhost_sriov.bursts import ROUNDS, BurstWait
-from devhost_sriov.scan import MOST_PLACES, NETWORK, Scan
+from devhost_sriov.scan import MAX_PLACES, NETWORK, Scan
 from sriov_backend import Recording, reading
 
 from devhost.backend import Event
@@ -64,7 +64,7 @@ def test_a_very_long_burst_causes_a_full_scan(tmp_path, sysfs):
     scan = Scan(sysfs)
     scan.scan()
     sysfs.functions()
-    for number in range(MOST_PLACES + 1):
+    for number in range(MAX_PLACES + 1):
         scan.notice(Event("pci", "add", f"/sys/devices/pci0000:00/{number:04x}:00:00.0"))
     assert scan.scan().everything
     assert len(sysfs.functions()) == 6
