@@ -42,6 +42,7 @@ def page() -> str:
     lines += ["", "### Required methods", ""]
     lines += _methods(REQUIRED_METHODS)
     lines += ["### Optional methods", ""]
+    lines += ["[When each is called](../backends/writing.md#what-else-there-is).", ""]
     lines += _methods(OPTIONAL_METHODS)
     lines += ["## `Context`", "", _text(Context), "", "| member | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(_text(member))} |" for name, member in _functions(Context)]
@@ -77,7 +78,7 @@ def _methods(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         method = getattr(Backend, name)
         head = "async " if inspect.isasyncgenfunction(method) else ""
-        yield from (f"#### `{head}{name}{_signature(method)}`", "", _text(method), "")
+        yield from (f"#### `{head}{name}{_signature(method)}`", "", _brief(method), "")
 
 
 def _news() -> Iterator[str]:
@@ -149,6 +150,13 @@ def _doc(one: Any) -> str:
 
 def _text(one: Any) -> str:
     return _markdown(_doc(one))
+
+
+def _brief(one: Any) -> str:
+    """The first paragraph and what is raised; [Write a backend] has when each method is called."""
+    first, *others = _text(one).split("\n\n")
+    raises = others[others.index("Raises:") :] if "Raises:" in others else []
+    return "\n\n".join([first, *raises])
 
 
 def _first(one: Any) -> str:
