@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from devhost_sriov import Sriov
 from devhost_sriov.options import SriovOptions, VirtualFunctions
-from devhost_sriov.pci_bus import Bus, write
+from devhost_sriov.pci_bus import Bus, PhysicalFunction, write
 from devhost_sriov.provisioning import FILE, Made, Ownership, Provisioner
 from sriov_kernel import BOOT, PATH, PHYSICAL, Kernel
 
@@ -411,6 +411,14 @@ def test_a_refusal_of_the_kernel_is_reported_and_not_recorded(
         machine.bring(some(4, "vfio-pci"))
     assert autoprobe(machine) == "1"
     assert Ownership(machine.kernel.root).read() == {}
+
+
+def test_a_damaged_link_to_a_virtual_function_is_ignored(machine: Machine) -> None:
+    machine.kernel.write(machine.kernel.whole / "sriov_numvfs", "2")
+    link = machine.kernel.whole / "virtfn1"
+    link.unlink()
+    link.symlink_to("../no address ")
+    assert PhysicalFunction(Bus(machine.kernel.root), PHYSICAL, "ens1").virtual == (FIRST,)
 
 
 def test_a_function_that_its_driver_rejects_is_named(machine: Machine) -> None:
