@@ -89,14 +89,14 @@ async def test_a_pod_whose_function_lacks_a_node_is_refused_by_name_and_leaves_n
     node.configure(asking(iavf="vhostNet: true"))
     async with node.served():
         await node.offers({NET: 2, DPDK: 1}, only=True)
-        (node.root / "dev/vhost-net").unlink()  # nobody tells of it
+        (node.root / "dev/vhost-net").unlink()  # without an event
         with pytest.raises(UnexpectedAdmissionError, match="/dev/vhost-net does not exist"):
             await node.kubelet.admit("pod", "main", NET, 1)
         assert node.device_infos() == {}
 
 
 async def test_vhost_net_concerns_only_the_entry_that_requests_it(node: Node) -> None:
-    """In sriov-network-device-plugin ``needVhostNet`` is of one resource as well."""
+    """In sriov-network-device-plugin ``needVhostNet`` also belongs to one resource."""
     node.configure(asking(vfio="vhostNet: true"))
     async with node.served():
         await node.kubelet.wait_for(lambda: node.kubelet.capacity() == {NET: 2, DPDK: 1})
