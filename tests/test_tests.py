@@ -35,10 +35,6 @@ PATCHED: dict[str, int] = {
     "plugins/sriov/tests/test_sriov_hotplug.py": 4,
     "plugins/sriov/tests/test_sriov_provisioning.py": 1,
     "plugins/udev/tests/test_udev_discovery.py": 1,
-    "tests/cli/test_check.py": 1,
-    "tests/cli/test_plugins.py": 1,
-    "tests/cli/test_schema.py": 1,
-    "tests/telemetry/test_status_kept.py": 1,
     "tests/discovery/test_catalog.py": 6,
 }
 """Modules and classes of devhost that a file still patches. Only ever remove or lower."""

@@ -1,8 +1,8 @@
-"""Generates ``docs/cli.md`` from the commands themselves.
+"""Generates ``docs/cli.md`` from the commands.
 
     python tools/generate_cli_reference.py
 
-``tests/test_docs.py`` fails when the page is not what this writes.
+``tests/test_docs.py`` fails if the page is not up to date.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ IMPORT = """\
 
     devhost import PLUGIN [OPTIONS] FILE
 
-Prints the configuration of another device plugin as a devhost.yaml with the same resources. Comments name
-what differs. FILE may hold several objects as kubectl prints them; "-" reads standard input.
+Converts the configuration of another device plugin to a devhost.yaml with the same resources, and prints it.
+Comments name the differences. FILE may contain several objects, as printed by kubectl; "-" reads standard input.
 
 | PLUGIN | FILE | options |
 |---|---|---|
@@ -54,7 +54,7 @@ MORE = {
     "schema": "Use in an editor: [configuration.md](configuration.md#editors).",
     "status": "States and the JSON document: [status.md](status.md).",
 }
-"""Where to read on, by command."""
+"""Further pages, by command."""
 
 
 def page() -> str:
@@ -76,16 +76,16 @@ def page() -> str:
 
 
 def _import(plugin: str, command: click.Command) -> str:
-    """The row of a plugin whose configuration can be imported."""
+    """The row of an importer."""
     about = " ".join(_help(command).split("\n\n")[-1].split())
-    file = re.sub(r"^FILE (?:is|holds) ", "", _first_sentence(about)).rstrip(".")
-    file = re.sub(r",? as kubectl prints (?:it|them)(?:, together or alone)?", "", file)
+    file = re.sub(r"^FILE (?:is|contains) ", "", _first_sentence(about)).rstrip(".")
+    file = re.sub(r",? as printed by kubectl(?:, together or alone)?", "", file)
     options = (f"{_names(one)}: {_meaning(one)}" for one in _options(command))
     return f"| `{plugin}` | {file} | {' '.join(options)} |".replace("|  |", "| |")
 
 
 def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with what one types; groups only lead to them."""
+    """Every command with its path; groups are not commands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -156,13 +156,13 @@ def _value(option: click.Option) -> str:
     return option.metavar or option.type.name.upper()
 
 
-_SPOKEN_DEFAULT = re.compile(r"\s*\[default: (.*)\]\s*$")
+_DEFAULT_IN_HELP = re.compile(r"\s*\[default: (.*)\]\s*$")
 
 
 def _default(option: click.Option) -> str:
-    """The default as ``--help`` speaks of it, or as the code has it."""
-    if spoken := _SPOKEN_DEFAULT.search(option.help or ""):
-        return spoken[1] if " " in spoken[1] or spoken[1] == "off" else f"`{spoken[1]}`"
+    """The default in the text of ``--help``, or in the code."""
+    if found := _DEFAULT_IN_HELP.search(option.help or ""):
+        return found[1] if " " in found[1] or found[1] == "off" else f"`{found[1]}`"
     if option.required:
         return "required"
     if option.is_flag or not isinstance(option.default, (str, int, Path)) or option.default == "":
@@ -171,7 +171,7 @@ def _default(option: click.Option) -> str:
 
 
 def _meaning(option: click.Option) -> str:
-    return _SPOKEN_DEFAULT.sub("", option.help or "")
+    return _DEFAULT_IN_HELP.sub("", option.help or "")
 
 
 if __name__ == "__main__":

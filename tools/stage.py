@@ -28,10 +28,10 @@ PATIENCE = 60.0
 
 
 WITH_ROOT = "with --root nobody is asked."
-WITHOUT_ROOT = "no devhost is running here."
+WITHOUT_ROOT = "no devhost is running on this node."
 """What ``explain`` says of containers on a tree, and on a machine where nothing is served yet."""
 
-NOT_AS_ROOT = "; one that runs as root answers root only"
+NOT_AS_ROOT = "; a devhost that runs as root answers only root"
 """What a hint says besides to users other than root; pages quote what root sees."""
 
 

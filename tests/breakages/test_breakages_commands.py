@@ -127,4 +127,4 @@ def test_a_status_without_a_devhost(devhost: Command, tmp_path: Path) -> None:
 
 def test_a_device_that_no_backend_knows(devhost: Command, config: str) -> None:
     ended = devhost("explain", "/dev/nothing", "--config", config)
-    ends(ended, CONFIGURATION, "no backend knows a device '/dev/nothing'", "`devhost discover --all`")
+    ends(ended, CONFIGURATION, "no backend has a device '/dev/nothing'", "`devhost discover --all`")

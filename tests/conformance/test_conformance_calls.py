@@ -1,4 +1,4 @@
-"""Allocate, GetPreferredAllocation and PreStartContainer: what the kubelet asks for a pod."""
+"""Allocate, GetPreferredAllocation and PreStartContainer: the kubelet's calls for a pod."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ async def test_several_containers_get_as_many_answers_in_their_order(rig, kubele
     ],
     ids=["unknown", "unhealthy", "none", "twice"],
 )
-async def test_ids_that_cannot_be_handed_out_fail_before_anything_is_done(
-    rig, kubelet, dial, devices, ids, code
-):
+async def test_unusable_ids_fail_before_anything_is_done(rig, kubelet, dial, devices, ids, code):
     asked: list[object] = []
     good = devices(2)
     rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
@@ -145,9 +143,7 @@ def hang():
 
 @pytest.mark.conformance(50)
 @pytest.mark.field_failure("F12")
-async def test_an_allocate_that_hangs_ends_at_our_own_deadline_and_delays_no_other_call(
-    rig, kubelet, dial, hang
-):
+async def test_a_hung_allocate_ends_at_its_deadline_and_delays_no_other_call(rig, kubelet, dial, hang):
     assert NODE.allocate <= 10
     rig.hurry_allocation(allocate=1.0)
     rig.scripts["toy"].on_allocate = hang
@@ -195,7 +191,7 @@ ALL = [f"d{n}" for n in range(8)]  # even ones on NUMA node 0, odd ones on node 
     ("available", "must", "size"),
     [(ALL, [], 1), (ALL, [], 4), (ALL, ["d3"], 3), (ALL[:5], ["d0", "d1"], 4), (ALL, [], 8), (["d6"], [], 1)],
 )
-async def test_a_preference_is_a_full_choice_with_the_musts_on_as_few_numa_nodes_as_can_be(
+async def test_a_preference_is_complete_and_uses_as_few_numa_nodes_as_possible(
     rig, kubelet, dial, devices, available, must, size, order
 ):
     rig.scripts["toy"].devices = devices(8)
@@ -231,7 +227,7 @@ async def test_a_preference_is_a_full_choice_with_the_musts_on_as_few_numa_nodes
         (["d0", "d1"], [], -1, []),
     ],
 )
-async def test_a_preference_that_cannot_be_met_is_the_best_there_is_and_no_error(
+async def test_a_preference_that_cannot_be_met_gets_the_best_choice_and_no_error(
     rig, kubelet, dial, available, must, size, chosen
 ):
     rig.write(TOY_LINE)
@@ -244,7 +240,7 @@ async def test_a_preference_that_cannot_be_met_is_the_best_there_is_and_no_error
 
 @pytest.mark.conformance(54)
 @pytest.mark.field_failure("F13")
-async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet):
+async def test_a_bug_in_the_choice_leaves_the_choice_to_the_kubelet(rig, kubelet):
     def broken(*_: object, **__: object) -> list[str]:
         raise ZeroDivisionError
 
@@ -258,7 +254,7 @@ async def test_a_bug_in_the_choice_leaves_it_to_the_kubelet(rig, kubelet):
 
 
 @pytest.mark.conformance(55, 56)
-async def test_what_was_not_asked_for_is_never_called_and_still_answered(rig, kubelet, dial):
+async def test_a_method_that_was_not_requested_is_never_called_but_answers(rig, kubelet, dial):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)
@@ -271,7 +267,7 @@ async def test_what_was_not_asked_for_is_never_called_and_still_answered(rig, ku
 
 
 @pytest.mark.conformance(56)
-async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_again(rig, kubelet):
+async def test_each_container_start_prepares_again_and_a_failure_may_be_retried(rig, kubelet):
     prepared: list[list[str]] = []
 
     def prepare(self, request: AllocateRequest) -> None:
@@ -305,7 +301,7 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_tried_ag
 
 
 @pytest.mark.conformance(57)
-async def test_a_hundred_allocates_at_once_get_each_their_own(rig, kubelet, dial):
+async def test_a_hundred_allocations_at_once_get_their_own_devices(rig, kubelet, dial):
     rig.scripts["toy"].devices = [
         Device(id=f"r{n % 20}-d{n}", attributes={"model": f"m{n % 20}", "index": n}) for n in range(100)
     ]

@@ -1,4 +1,4 @@
-"""The watchdog: it ends a process whose loop stalled, and no other."""
+"""The watchdog ends a process whose event loop has stalled, and no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def threads() -> list[str]:
 
 
 def block_until(condition, seconds=60.0) -> None:
-    """Holds the event loop up, as a blocking call in it does."""
+    """Blocks the event loop, as a blocking call would."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
@@ -34,7 +34,7 @@ def stacks(caplog) -> dict[str, list[str]]:
     return {fields["thread"]: fields["stack"] for fields in logged}
 
 
-async def test_a_blocked_loop_ends_the_process_once_and_says_what_it_was_doing(caplog):
+async def test_a_blocked_loop_ends_the_process_once_and_logs_its_stack(caplog):
     left: list[int] = []
     with Watchdog(stall=0.2, tick=0.02, leave=left.append):
         block_until(lambda: left)
@@ -42,17 +42,17 @@ async def test_a_blocked_loop_ends_the_process_once_and_says_what_it_was_doing(c
     assert any("block_until" in call for call in stacks(caplog)["MainThread"])
 
 
-async def test_a_loop_that_answers_now_and_then_is_left_alone():
+async def test_a_slow_loop_that_still_answers_does_not_end_the_process():
     left: list[int] = []
     with Watchdog(stall=30.0, tick=0.01, leave=left.append):
         for _ in range(20):
-            hold_up(0.03)  # several ticks, far fewer than the patience
+            hold_up(0.03)  # several ticks, far fewer than the limit
             await asyncio.sleep(0)
             await asyncio.sleep(0)
     assert left == []
 
 
-async def test_it_ends_with_its_block_and_with_its_loop():
+async def test_the_watchdog_ends_with_its_block_and_with_its_loop():
     with Watchdog(tick=0.01):
         assert "watchdog" in threads()
     await asyncio.to_thread(block_until, lambda: "watchdog" not in threads())
@@ -102,6 +102,6 @@ async def test_a_stack_is_bounded_and_begins_with_the_innermost_call(depth, capl
     assert len(stack) <= 40
 
 
-def test_the_patience_is_far_above_a_long_piece_of_work_and_below_a_users():
+def test_the_stall_limit_is_longer_than_any_work_and_shorter_than_a_users_patience():
     assert 10 <= watchdog.STALL <= 30
     assert watchdog.TICK * 5 <= watchdog.STALL

@@ -1,4 +1,4 @@
-"""What the tests of `inject: cdi` share: the specifications of a rig, as a runtime would read them."""
+"""Shared by the tests of `inject: cdi`: the specifications of a rig, as a runtime reads them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Specs:
         return {one["name"]: one["containerEdits"] for one in self.document(resource)["devices"]}
 
     def resolve(self, response, resource=TOY):
-        """What a container has after its runtime applied the answer's names."""
+        """What a container has after its runtime has applied the names in the answer."""
         document = self.document(resource)
         parts = []
         for device in response.cdi_devices:

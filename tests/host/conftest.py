@@ -1,4 +1,4 @@
-"""A whole host in the test's own loop: real sockets, the kubelet simulator, and a backend on strings."""
+"""A whole host in the test's event loop, with real sockets, the kubelet simulator, and a scripted backend."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).parent))  # for what several test modules sha
 
 @dataclass
 class Script:
-    """What the scripted backend will do: tests write it, the backend reads it."""
+    """What the scripted backend does; tests change it."""
 
     devices: list[Device] = field(default_factory=list)
     on_discover: Callable[[], None] = lambda: None
@@ -77,7 +77,7 @@ def devices(count: int, model: str = "x100") -> list[Device]:
 
 
 def observer(plugin: object, name: str) -> InstalledObserver:
-    """An object with hooks as the catalog has it once it was found in a package."""
+    """An object with hooks, as the catalog has it after finding it in a package."""
     registry = pluggy.PluginManager(GROUP)
     registry.add_hookspecs(Hooks)
     registry.register(plugin)
@@ -150,12 +150,12 @@ class Rig:
         self.config.write_text(f"version: 1\nresources:\n{lines}" if lines else "version: 1\nresources: []\n")
 
     def change(self, backend: str, changed: list[Device]) -> None:
-        """Plugs and unplugs: the backend sees other devices, and an event says so."""
+        """Plugs and unplugs devices: the backend finds others, after an event."""
         self.scripts[backend].devices = changed
         self.host.scanners[backend].request_scan()
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        """Waits for something inside the host, which no kubelet event tells of."""
+        """Waits for a condition inside the host."""
         async with asyncio.timeout(seconds):
             while not condition():
                 await asyncio.sleep(0.02)
@@ -202,7 +202,7 @@ def specs(rig, tmp_path):
         rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {rig.cdi}}}\n")
 
     rig.write = with_directory
-    # env that does not depend on the company keeps the names of single devices in play
+    # variables that are the same for each device, so that the names of single devices are used
     together = rig.classes["toy"].allocate
     rig.classes["toy"].allocate = alone(together)
     return Specs(rig, together)

@@ -1,4 +1,4 @@
-"""What ``devhost run`` sets for its whole process."""
+"""Settings of ``devhost run`` for its whole process."""
 
 from __future__ import annotations
 

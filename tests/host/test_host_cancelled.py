@@ -1,4 +1,4 @@
-"""A host whose task is cancelled, by whoever embeds it, ends and leaves nothing behind."""
+"""A host whose task is cancelled ends and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def test_a_cancelled_host_ends_and_unlinks_its_sockets(rig, kubelet):
     assert [path.name for path in rig.kubelet_dir.glob("*.sock")] == ["kubelet.sock"]
 
 
-async def test_a_cancellation_that_a_library_swallows_ends_the_host_all_the_same(rig, kubelet):
-    """``asyncio.wait_for`` does so until Python 3.12 when what it waits for ends at the same moment."""
+async def test_a_cancellation_that_a_library_swallows_still_ends_the_host(rig, kubelet):
+    """``asyncio.wait_for`` does this until Python 3.12 if the awaited task ends at the same moment."""
     reached = asyncio.Event()
 
     async def swallowing() -> None:

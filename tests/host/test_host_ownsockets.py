@@ -1,4 +1,4 @@
-"""The liveness probe calls devhost's own sockets, and harms none of them."""
+"""The liveness probe calls devhost's own sockets and does not affect them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOY, OTHER = "example.com/toy", "example.com/other"
 
 @contextmanager
 def put_in_place(path: Path, *, listening: bool):
-    """Another socket in the place of one, from one moment to the next: it takes connections and is silent."""
+    """Replaces a socket with one that accepts connections and never answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
         aside = path.with_name("aside")
         mute.bind(str(aside))
@@ -42,7 +42,7 @@ async def until(condition):
 
 @asynccontextmanager
 async def checking(*args, **options):
-    """A self-check that runs, with its clock standing still unless it is given another."""
+    """A running self-check; its clock does not move unless another one is given."""
     check = SelfCheck(*args, **{"clock": FakeClock(), **options})
     running = asyncio.create_task(check.run())
     try:
@@ -84,7 +84,7 @@ def standing(host):
     }
 
 
-async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
+async def test_working_sockets_answer_and_are_not_affected(host):
     before, files = standing(host), host.services.sockets()
     async with checking(host.services.sockets, timing=Timing(verdict_holds=0.0)) as sockets:
         for _ in range(20):
@@ -96,7 +96,7 @@ async def test_sockets_that_serve_answer_and_nothing_else_happens_to_them(host):
 @pytest.mark.parametrize(
     ("listening", "reason"), [(True, "no answer within 0.2 s"), (False, "no process listens on it")]
 )
-async def test_a_socket_that_is_not_ours_any_more_is_named_and_fails_the_probe(host, listening, reason):
+async def test_a_socket_that_was_replaced_is_named_and_fails_the_probe(host, listening, reason):
     with put_in_place(host.services.sockets()[TOY], listening=listening):
         async with checking(
             lambda: {TOY: host.services.sockets()[TOY]}, timing=Timing(self_check=0.2)
@@ -109,7 +109,7 @@ async def test_a_socket_that_is_not_ours_any_more_is_named_and_fails_the_probe(h
         assert standing(host)[TOY][0] == 1
 
 
-async def test_a_socket_that_was_replaced_while_it_was_asked_is_no_failure(host, tmp_path):
+async def test_a_registration_that_was_replaced_during_the_check_is_no_failure(host, tmp_path):
     answers = iter([{TOY: tmp_path / "old"}, {TOY: host.services.sockets()[TOY]}])
     async with checking(lambda: next(answers)) as sockets:
         assert await sockets.answer() == (True, "")
@@ -190,7 +190,7 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_call
 
 
 async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):
-    """gRPC closes the seventeenth connection at once, which looks as if nobody listened."""
+    """gRPC closes the seventeenth connection at once, as if no process listened."""
     path = host.services.sockets()[TOY]
     before = standing(host)
     with ExitStack() as open_:
@@ -203,7 +203,7 @@ async def test_a_socket_whose_connections_are_all_in_use_is_no_failure(host):
     assert standing(host) == before
 
 
-async def test_a_socket_of_another_process_that_takes_nobody_in_fails_the_probe(host):
+async def test_a_socket_of_another_process_fails_the_probe(host):
     code = (
         "import socket, sys\n"
         "own = socket.socket(socket.AF_UNIX); own.bind(sys.argv[1]); own.listen()\n"

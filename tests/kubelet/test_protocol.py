@@ -1,4 +1,4 @@
-"""The protocol's code is what its proto says, and its proto is what kubelets speak."""
+"""The generated code matches the proto, and the proto matches the kubelet's."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_committed_code_is_what_the_generator_makes_of_the_proto(
-    generator: ModuleType, tmp_path: Path
-) -> None:
+def test_the_committed_code_is_what_the_generator_writes(generator: ModuleType, tmp_path: Path) -> None:
     outputs = [output for proto in generator.PROTOS for output in generator.outputs(proto)]
     committed = {output: (generator.SOURCE / output).read_text() for output in outputs}
     made_with = {text.split("grpcio-tools ")[1].split(".\n")[0] for text in committed.values()}
@@ -53,7 +51,7 @@ def test_the_committed_code_is_what_the_generator_makes_of_the_proto(
 
 
 @pytest.mark.parametrize(("proto", "module"), [(API, api_pb2), (PODRESOURCES, podresources_pb2)])
-def test_the_committed_descriptor_is_the_proto_whatever_the_generators_version(
+def test_the_committed_descriptor_matches_the_proto_for_every_generator_version(
     generator: ModuleType, proto: str, module: ModuleType
 ) -> None:
     committed = FileDescriptorProto()
@@ -80,7 +78,7 @@ def _version(text: str) -> tuple[int, ...]:
     return (*map(int, text.split(".")), 0, 0)[:3]
 
 
-def test_every_message_field_type_and_method_is_the_kubelets_own(
+def test_every_message_field_type_and_method_of_the_kubelet_is_in_the_proto(
     generator: ModuleType, tmp_path: Path, upstream: Path
 ) -> None:
     theirs, ours = _upstream(generator, tmp_path, upstream, "api"), generator.describe(API)
@@ -89,13 +87,13 @@ def test_every_message_field_type_and_method_is_the_kubelets_own(
     assert not missing, "the kubelet's proto has these, or has them otherwise"
 
 
-def test_nothing_is_in_our_proto_that_the_kubelets_lacks(generator: ModuleType, upstream: Path) -> None:
+def test_the_proto_has_nothing_that_the_kubelets_lacks(generator: ModuleType, upstream: Path) -> None:
     text = _upstream_proto(upstream, "api").read_text()
     for name, _ in _facts(generator.describe(API)):
         assert re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", text), name
 
 
-def test_what_podresources_has_is_exactly_as_the_kubelet_has_it(
+def test_the_podresources_proto_matches_the_kubelets(
     generator: ModuleType, tmp_path: Path, upstream: Path
 ) -> None:
     theirs, ours = _upstream(generator, tmp_path, upstream, "podresources"), generator.describe(PODRESOURCES)
@@ -122,7 +120,7 @@ def test_podresources_has_the_numbers_of_the_published_contract(generator: Modul
 
 def _upstream(generator: ModuleType, tmp_path: Path, upstream: Path, name: str) -> FileDescriptorProto:
     """The kubelet's own proto, compiled."""
-    # It imports gogoproto for options of its Go generator, which say nothing of the wire.
+    # It imports gogoproto for options of its Go generator, which do not affect the wire format.
     text = _upstream_proto(upstream, name).read_text()
     text = re.sub(r'(?m)^import "[^"]*gogo[^"]*";$|^option \(gogoproto\.[^;]*;$', "", text)
     (tmp_path / "upstream.proto").write_text(re.sub(r"\s*\[\s*\(gogoproto\.[^\]]*\]", "", text))
