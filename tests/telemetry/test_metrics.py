@@ -311,7 +311,7 @@ def test_every_fixed_label_value_is_documented() -> None:
             *State,
             *RefusalKind,
         )
-        if f"| `{value}` | " not in text
+        if f"- `{value}`: " not in text
     ] == []
 
 
