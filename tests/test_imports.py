@@ -21,7 +21,7 @@ ROOMS = {
     "testing": "the public test kit for backend authors",
     "host": "the process: composition, reload, one service per resource, problems and status",
     "kubelet": "the device plugin API v1beta1: registration, the servers, podresources",
-    "allocation": "answering Allocate: token checks, direct or CDI injection, which container holds which device",
+    "allocation": "answering Allocate: token checks, injection (direct or CDI), who holds which device",
     "config": "`devhost.yaml` to settings, with line and column for every error",
     "discovery": "running backends: catalog, threads, scans, probes, health, validation, kernel events",
     "planning": "pure decisions: plan, claims, names, tokens, preference among devices",

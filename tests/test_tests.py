@@ -18,22 +18,12 @@ RIGS = sorted(
 TESTS = [file for file in RIGS if file.name.startswith("test_")]
 
 PRIVATE: dict[str, int] = {
-    "plugins/sriov/tests/test_sriov_hotplug.py": 1,
     "plugins/udev/tests/test_udev_discovery.py": 3,
     "tests/discovery/test_catalog.py": 1,
 }
 """Private attributes of objects of devhost that a file still reads. Only ever remove or lower."""
 
 PATCHED: dict[str, int] = {
-    "plugins/fpga/tests/conftest.py": 1,
-    "plugins/fpga/tests/test_fpga_managers.py": 1,
-    "plugins/fpga/tests/test_fpga_program_files.py": 3,
-    "plugins/fpga/tests/test_fpga_program_served.py": 1,
-    "plugins/fpga/tests/test_fpga_xrt_health.py": 4,
-    "plugins/rdma/tests/test_rdma_netlink.py": 1,
-    "plugins/rdma/tests/test_rdma_scan.py": 2,
-    "plugins/sriov/tests/test_sriov_hotplug.py": 4,
-    "plugins/sriov/tests/test_sriov_provisioning.py": 1,
     "plugins/udev/tests/test_udev_discovery.py": 1,
     "tests/discovery/test_catalog.py": 6,
 }

@@ -40,7 +40,8 @@ IMPORT = """\
     devhost import PLUGIN [OPTIONS] FILE
 
 Converts the configuration of another device plugin to a devhost.yaml with the same resources, and prints it.
-Comments name the differences. FILE may contain several objects, as printed by kubectl; "-" reads standard input.
+Comments name the differences. FILE may contain several objects, as printed by kubectl; "-" reads standard
+input.
 
 | PLUGIN | FILE | options |
 |---|---|---|

@@ -26,7 +26,7 @@ def test_the_page_has_each_key_of_an_entry(field: str) -> None:
 
 @pytest.mark.parametrize("variable", [NODES, *VARIABLES])
 def test_the_page_has_each_variable(variable: str) -> None:
-    assert f"`{variable.replace('{RESOURCE}', '<RESOURCE>')}`" in PAGE
+    assert f"`{variable}_<RESOURCE>`" in PAGE
 
 
 def test_the_ready_configuration_offers_every_port_and_no_region(

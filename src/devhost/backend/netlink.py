@@ -135,7 +135,18 @@ def _aligned(length: int) -> int:
     return (length + 3) & ~3
 
 
-def ask(protocol: int, kind: int, *, timeout: float) -> Message | None:
+def connect(protocol: int) -> socket.socket:
+    """An unbound blocking netlink socket.
+
+    Raises:
+        OSError: the protocol does not exist (EPROTONOSUPPORT), or permission is denied.
+    """
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+
+
+def ask(
+    protocol: int, kind: int, *, timeout: float, connect: Callable[[int], socket.socket] = connect
+) -> Message | None:
     """Asks one question without arguments; the kernel's answer, ``None`` when it has nothing to say.
 
     The kernel works while ``send`` runs, so a driver that hangs there is not bounded by ``timeout``
@@ -146,7 +157,7 @@ def ask(protocol: int, kind: int, *, timeout: float) -> Message | None:
         OSError: the protocol is not there (EPROTONOSUPPORT), or the kernel refuses.
     """
     deadline = time.monotonic() + timeout
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as link:
+    with connect(protocol) as link:
         link.settimeout(timeout)
         link.bind((0, 0))
         link.sendto(request(kind, _SEQUENCE), (0, 0))
