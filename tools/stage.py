@@ -160,10 +160,9 @@ class Stage:
     def output(self, command: str) -> str:
         """What a command of a page prints, on both streams, with places as a node has them.
 
-        A command may end in ``| head -N`` or ``| tail -N``.
+        A command may end in ``| head -N`` and ``| tail -N``.
         """
-        command, _, first = command.partition(" | head -")
-        command, _, last = command.partition(" | tail -")
+        command, *filters = command.split(" | ")
         words = shlex.split(command)
         if words[0] == "curl":
             return self.shown(self._fetch(words[-1]))
@@ -173,11 +172,9 @@ class Stage:
             words += ["--root", str(self.tree.root)]
         done = self._run(words)
         text = self.shown(done.stdout + done.stderr)
-        lines = text.splitlines(keepends=True)
-        if first:
-            text = "".join(lines[: int(first)])
-        if last:
-            text = "".join(lines[-int(last) :])
+        for kind, number in (one.split(" -") for one in filters):
+            lines = text.splitlines(keepends=True)
+            text = "".join(lines[: int(number)] if kind == "head" else lines[-int(number) :])
         return text.replace(WITH_ROOT, WITHOUT_ROOT) if self._at_home else text
 
     def shown(self, text: str) -> str:

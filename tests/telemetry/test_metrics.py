@@ -288,9 +288,9 @@ async def test_process_metrics_and_version_are_served() -> None:
 def test_every_metric_is_documented_as_the_code_has_it() -> None:
     rows = []
     for one in TABLE:
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        rows.append(f"| `devhost_{one.name}` | {one.kind} |{f' {labels} ' if labels else ' '}| {one.help} |")
-    assert re.findall(r"^\| `devhost_.*", DOC.read_text(), re.MULTILINE) == rows
+        labels = "".join(f", `{label}`" for label in one.labels).replace(",", ";", 1)
+        rows.append(f"- `devhost_{one.name}` ({one.kind}{labels}): {one.help}")
+    assert re.findall(r"^- `devhost_\w+` \(.*", DOC.read_text(), re.MULTILINE) == rows
 
 
 def test_every_declared_metric_is_scraped_once_and_no_other(metrics: Metrics) -> None:
