@@ -290,7 +290,8 @@ def test_every_metric_is_documented_as_the_code_has_it() -> None:
     for one in TABLE:
         labels = "".join(f", `{label}`" for label in one.labels).replace(",", ";", 1)
         rows.append(f"- `devhost_{one.name}` ({one.kind}{labels}): {one.help}")
-    assert re.findall(r"^- `devhost_\w+` \(.*", DOC.read_text(), re.MULTILINE) == rows
+    text = re.sub(r"\n +", " ", DOC.read_text())
+    assert re.findall(r"^- `devhost_\w+` \(.*", text, re.MULTILINE) == rows
 
 
 def test_every_declared_metric_is_scraped_once_and_no_other(metrics: Metrics) -> None:
