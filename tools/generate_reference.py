@@ -56,9 +56,11 @@ def backends() -> str:
 
 def _keys(schema: Mapping[str, Any]) -> Iterator[str]:
     for path, one, required in _walk(schema, ""):
-        default = f"; default {_code(one['default'])}" if one.get("default") not in (None, "", [], {}) else ""
+        default = one.get("default") not in (None, "", [], {})
+        about = [_type(one)] if not default or "enum" in one or "anyOf" in one else []
+        about += ["required"] if required else [f"default {_code(one['default'])}"] if default else []
         meaning = _cell(one.get("description", "").rstrip("."))
-        yield f"- `{path}` ({_type(one)}{'; required' if required else default}): {meaning}.{_examples(one)}"
+        yield f"- `{path}` ({'; '.join(about)}): {meaning}.{_examples(one)}"
 
 
 def _examples(schema: Mapping[str, Any]) -> str:
@@ -107,8 +109,9 @@ def _type(schema: Mapping[str, Any]) -> str:
 def _attributes(attributes: Mapping[str, Attribute]) -> Iterator[str]:
     for name, one in attributes.items():
         kind = " (hex)" if one.hex else "" if one.type is str else f" ({TYPES[one.type]})"
-        words = ", ".join(_code(word) for word in one.words)
-        example = f" ({_code(plain(one.example))})" if one.type in (str, list) else ""
+        words = ", ".join(map(_code, one.words))
+        words = "" if all(_code(word) in one.meaning for word in one.words) else words
+        example = f" ({_code(plain(one.example))})" if one.type in (str, list) and not one.words else ""
         yield f"- `{name}`{kind}: {_cell(one.meaning)}{f': {words}' if words else example}"
 
 

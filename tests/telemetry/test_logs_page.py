@@ -137,4 +137,4 @@ def test_messages_that_are_not_literal_are_listed_by_name() -> None:
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_every_level_is_explained(level: log.Level) -> None:
-    assert f"| {level} | " in PAGE.read_text(encoding="utf-8")
+    assert f"- {level}: " in PAGE.read_text(encoding="utf-8")

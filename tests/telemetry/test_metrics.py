@@ -288,9 +288,10 @@ async def test_process_metrics_and_version_are_served() -> None:
 def test_every_metric_is_documented_as_the_code_has_it() -> None:
     rows = []
     for one in TABLE:
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        rows.append(f"| `devhost_{one.name}` | {one.kind} |{f' {labels} ' if labels else ' '}| {one.help} |")
-    assert re.findall(r"^\| `devhost_.*", DOC.read_text(), re.MULTILINE) == rows
+        labels = "".join(f", `{label}`" for label in one.labels).replace(",", ";", 1)
+        rows.append(f"- `devhost_{one.name}` ({one.kind}{labels}): {one.help}")
+    text = re.sub(r"\n +", " ", DOC.read_text())
+    assert re.findall(r"^- `devhost_\w+` \(.*", text, re.MULTILINE) == rows
 
 
 def test_every_declared_metric_is_scraped_once_and_no_other(metrics: Metrics) -> None:
@@ -311,7 +312,7 @@ def test_every_fixed_label_value_is_documented() -> None:
             *State,
             *RefusalKind,
         )
-        if f"| `{value}` | " not in text
+        if f"- `{value}`: " not in text
     ] == []
 
 

@@ -18,7 +18,7 @@ PROMISES = [name for name in vars(BackendContract) if name.startswith("test_")]
 
 def test_every_contract_test_is_documented() -> None:
     section = PAGE.read_text().partition("## What is promised")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| \S.* \|$", section, re.M)
+    rows = re.findall(r"^- `(\w+)`: \S.*$", section, re.M)
     assert [f"test_{row}" for row in rows] == PROMISES
 
 

@@ -166,12 +166,11 @@ def test_a_preference_shows_the_devices_that_must_be_included():
 def test_every_event_command_option_and_point_is_documented():
     text = DOCS.read_text()
     for kind in kinds():
-        assert f"| `{kind.kind}` |" in text, kind
+        (row,) = [line for line in text.splitlines() if line.startswith(f"- `{kind.kind}`")]
         for field in {item.name for item in fields(kind)} - {"at", "resource"}:
-            row = next(line for line in text.splitlines() if line.startswith(f"| `{kind.kind}` |"))
             assert f"`{field}`" in row, (kind, field)
     for line in HELP.splitlines():
-        assert f"| `{line.split('  ')[0].replace(' / ', '` / `')}` |" in text, line
+        assert f"- `{line.split('  ')[0].replace(' / ', '` / `')}`: " in text, line
     for option in command.params:
         assert option.opts[0] in text
     for point in Point:
