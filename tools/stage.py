@@ -171,7 +171,7 @@ class Stage:
         for kind, number in (one.split(" -") for one in filters):
             lines = text.splitlines(keepends=True)
             text = "".join(lines[: int(number)] if kind == "head" else lines[-int(number) :])
-        return text.replace(WITH_ROOT, WITHOUT_ROOT) if self._at_home else text
+        return text
 
     def shown(self, text: str) -> str:
         """A text with the paths of a node; a table that contains them is aligned again."""
