@@ -3,8 +3,8 @@
 Vendors' libraries hang, crash and take memory. In a process of its own a call that hangs can be ended, a
 crash is an error like any other, and the memory is free again afterwards. There are three shapes:
 
-:func:`run`
-    runs a program once and gives back what it wrote.
+:func:`run`, :func:`run_async`
+    run a program once and return what it wrote.
 :class:`Worker`
     keeps a program that answers questions, one JSON object a line. It starts with the first question, ends
     when it is idle, and starts again, with back-off, after it has failed.
@@ -17,6 +17,7 @@ into the kernel holds cannot be killed: that is reported, and callers must not s
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import selectors
@@ -140,6 +141,32 @@ def python(program: Path | str, *arguments: str, packages: bool = True) -> list[
     return [sys.executable, *flags, os.fspath(program), *arguments]
 
 
+class _Stop:
+    """Lets another thread stop a run. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.is_set = False
+
+    def fileno(self) -> int:
+        """The descriptor that can be read once :meth:`set` was called."""
+        return self._descriptor
+
+    def set(self) -> None:
+        """Stops the run; does nothing after :meth:`close`."""
+        with self._lock:
+            self.is_set = True
+            if self._descriptor >= 0:
+                os.eventfd_write(self._descriptor, 1)
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 def run(
     command: Sequence[str],
     *,
@@ -173,9 +200,74 @@ def run(
         TimedOut: it did not end in time.
         OutputTooLarge: it wrote more than ``limit`` bytes.
     """
+    return _run(command, deadline, stdin, descriptors, name, limit, grace, kill, clock, None)
+
+
+async def run_async(
+    command: Sequence[str],
+    *,
+    deadline: float,
+    name: str = "the program",
+    limit: int = OUTPUT_LIMIT,
+    grace: float = GRACE,
+    kill: Kill = kill_group,
+) -> Result:
+    """:func:`run` for an event loop, which it does not block: the program is followed on a thread.
+
+    If the caller is cancelled, the program is killed, and the cancellation takes effect once the program has
+    ended, after ``grace`` seconds at the latest.
+
+    Raises:
+        NotStarted, TimedOut, OutputTooLarge: as :func:`run` does.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+    stop = _Stop()
+
+    def finish(result: Result | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        elif result is not None:
+            future.set_result(result)
+
+    def follow() -> None:
+        result, problem = None, None
+        try:
+            result = _run(command, deadline, b"", (), name, limit, grace, kill, time.monotonic, stop)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
+            problem = error
+        finally:
+            stop.close()
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+            loop.call_soon_threadsafe(finish, result, problem)
+
+    threading.Thread(target=follow, name=name, daemon=True).start()
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        stop.set()
+        with suppress(Exception):
+            await future
+        raise
+
+
+def _run(
+    command: Sequence[str],
+    deadline: float,
+    stdin: bytes,
+    descriptors: Collection[int],
+    name: str,
+    limit: int,
+    grace: float,
+    kill: Kill,
+    clock: Callable[[], float],
+    stop: _Stop | None,
+) -> Result:
     until = clock() + deadline
     process = _started(command, name, subprocess.PIPE, descriptors)
-    exchange = _Exchange(process, stdin, limit)
+    exchange = _Exchange(process, stdin, limit, stop)
     try:
         in_time = exchange.until(until, clock)
         kill(process)
@@ -185,6 +277,8 @@ def run(
         exchange.close()
         if process.returncode is None:  # the kernel holds it, or the caller was interrupted
             kill(process)
+    if stop is not None and stop.is_set:
+        raise Ended(f"{name} was stopped")
     if exchange.is_too_large:
         raise OutputTooLarge(f"{name} wrote more than {limit} bytes")
     if not in_time:
@@ -200,7 +294,9 @@ def run(
 class _Exchange:
     """Writes a program's input and reads its output, as far as each is possible without waiting."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, limit: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], stdin: bytes, limit: int, stop: _Stop | None
+    ) -> None:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         self._process = process
         self._input = memoryview(stdin)
@@ -217,14 +313,19 @@ class _Exchange:
         self._exit = _exit_descriptor(process.pid)
         if self._exit is not None:
             self._selector.register(self._exit, selectors.EVENT_READ, _nothing)
+        self._stop = stop
+        if stop is not None:
+            self._selector.register(stop, selectors.EVENT_READ, _nothing)
 
     @property
     def is_too_large(self) -> bool:
         return len(self.output) > self._limit
 
     def until(self, deadline: float, clock: Callable[[], float]) -> bool:
-        """Goes on until the program has ended; whether it did so before the deadline."""
+        """Goes on until the program has ended or is to be stopped; false if the deadline passed before."""
         while not _has_exited(self._process.pid) and not self.is_too_large:
+            if self._stop is not None and self._stop.is_set:
+                break
             left = deadline - clock()
             if left <= 0:
                 return False
@@ -327,11 +428,10 @@ class LineProcess:
         self._writing = threading.Lock()
         self._is_over = False
         self._is_expected_to_end = False
-        self._is_left = False
         self._rest_until: float | None = None
         self._kill_at: float | None = None
         self._reason: str | None = None
-        self._gone = threading.Event()
+        self._finished = threading.Event()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
             self._process = _started(command, name, subprocess.DEVNULL, ())
@@ -357,7 +457,7 @@ class LineProcess:
     @property
     def is_gone(self) -> bool:
         """Whether the process has ended. One that the kernel holds after it was killed has not."""
-        return self._gone.is_set() or (self._is_left and self._process.poll() is not None)
+        return self._finished.is_set() and self._process.poll() is not None
 
     @property
     def failure(self) -> str | None:
@@ -415,14 +515,17 @@ class LineProcess:
         with self._lock:
             self._reason = self._reason or reason
             self._is_over = self._is_expected_to_end = True
-            if not self._gone.is_set() and not self._is_left:
+            if not self._finished.is_set():
                 self._kill_process(self._process)
                 self._kill_at = self._clock() + self._grace
             self._wake_up()
 
     def wait(self, patience: float) -> bool:
         """Waits until the process has ended, for so many seconds; whether it has."""
-        return self._gone.wait(patience) or self.is_gone
+        until = time.monotonic() + patience
+        if not self._finished.wait(patience):
+            return False
+        return _reaped(self._process, max(0.0, until - time.monotonic()))  # it may have been left behind
 
     def _end(self) -> None:
         if not self._is_over:
@@ -506,7 +609,7 @@ class LineProcess:
 
     def _finish(self) -> None:
         self._kill_process(self._process)  # what it has started, too
-        is_gone = _reaped(self._process, self._grace)
+        _reaped(self._process, self._grace)
         with self._lock:
             if self._process.returncode and not self._is_expected_to_end:
                 self._reason = f"{self._name} {_ending(self._process.returncode)}"
@@ -514,9 +617,7 @@ class LineProcess:
             self._input.close()
             os.close(self._wake)
             self._wake = -1
-            self._is_left = not is_gone
-            if is_gone:
-                self._gone.set()
+            self._finished.set()
         self._lines.ended()
 
 

@@ -88,6 +88,8 @@ class Timings:
         Until what failed is tried again for the first time.
     ``nvidia_ctk``
         What one run of nvidia-ctk may take: it wakes up the GPUs.
+    ``nvidia_ctk_grace``
+        What nvidia-ctk may take to end after it was killed.
     """
 
     new_vendor: float = 5.0
@@ -119,6 +121,7 @@ class Timings:
     specification_check: float = 60.0
     specification_retry: float = 1.0
     nvidia_ctk: float = 25.0
+    nvidia_ctk_grace: float = 2.0
 
 
 DEFAULT = Timings()

@@ -9,18 +9,15 @@ files.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from devhost.backend.errors import BackendError
 from devhost.backend.files import make_directory, replace_file
+from devhost.backend.process import Kill, Leftover, TimedOut, kill_group, run_async
 from devhost.backend.sysfs import is_live, prefix_of, read_bytes
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.options import GpuOptions
@@ -154,9 +151,6 @@ FILE = "toolkit.devhost-nvidia.json"
 NAMED = "--device-name-strategy=uuid"
 """Has nvidia-ctk name GPUs and instances by their UUIDs."""
 
-KILL_GRACE = 2.0
-"""Seconds that a killed program may take to end."""
-
 _ERROR_LIMIT = 300
 """Characters that are shown of nvidia-ctk's error output."""
 
@@ -165,14 +159,26 @@ class GeneratedSpecification:
     """A specification that nvidia-ctk writes for devhost. Methods that are not coroutines may block on files.
 
     Args:
-        cdi_class: of its kind.
+        root: the directory that represents ``/``.
+        options: of the backend.
+        cdi_class: the class in its kind.
         file: its name.
+        timings: durations.
+        kill: kills nvidia-ctk.
     """
 
     def __init__(
-        self, root: Path, options: GpuOptions, cdi_class: str, file: str, timings: Timings = DEFAULT
+        self,
+        root: Path,
+        options: GpuOptions,
+        cdi_class: str,
+        file: str,
+        timings: Timings = DEFAULT,
+        kill: Kill = kill_group,
     ) -> None:
-        self._deadline = timings.nvidia_ctk
+        self._timings = timings
+        self._kill = kill
+        self._leftover: Leftover | None = None
         self._prefix = prefix_of(root)
         self._chroot = bool(self._prefix) and is_live(root)
         self._options = options
@@ -200,9 +206,29 @@ class GeneratedSpecification:
         """A fresh specification, as text, by nvidia-ctk with these additional arguments.
 
         Raises:
-            BackendError: nvidia-ctk failed or hung.
+            BackendError: nvidia-ctk failed or hung, or an earlier one cannot be killed.
         """
-        return await run(self._command(words), self._deadline)
+        if self._leftover is not None and not self._leftover.is_gone:
+            raise BackendError(
+                f"an earlier {self._program} (pid {self._leftover.pid}) cannot be killed: a call into the "
+                "kernel holds it (if it does not end, restart the node)"
+            )
+        try:
+            result = await run_async(
+                self._command(words),
+                deadline=self._timings.nvidia_ctk,
+                name=self._program,
+                limit=SIZE_LIMIT,
+                grace=self._timings.nvidia_ctk_grace,
+                kill=self._kill,
+            )
+        except TimedOut as error:
+            self._leftover = error.leftover
+            raise
+        if result.status:
+            output = " ".join(result.errors.decode(errors="replace").split())[-_ERROR_LIMIT:]
+            raise BackendError(f"{self._program} failed: {output or result.failure}")
+        return result.output.decode(errors="replace")
 
     def parsed(self, text: str) -> Mapping[str, Any]:
         """The specification that nvidia-ctk wrote.
@@ -266,8 +292,10 @@ class GeneratedSpecification:
 class GpuSpecification(GeneratedSpecification):
     """The specification of the GPUs."""
 
-    def __init__(self, root: Path, options: GpuOptions, timings: Timings = DEFAULT) -> None:
-        super().__init__(root, options, CLASS, FILE, timings)
+    def __init__(
+        self, root: Path, options: GpuOptions, timings: Timings = DEFAULT, kill: Kill = kill_group
+    ) -> None:
+        super().__init__(root, options, CLASS, FILE, timings, kill)
         self._accepted: frozenset[str] = frozenset()
 
     def names(self) -> dict[str, str]:
@@ -283,7 +311,7 @@ class GpuSpecification(GeneratedSpecification):
         """A fresh specification, as text, by nvidia-ctk.
 
         Raises:
-            BackendError: nvidia-ctk failed or hung.
+            BackendError: nvidia-ctk failed or hung, or an earlier one cannot be killed.
         """
         try:
             return await self.run((NAMED,))
@@ -315,41 +343,6 @@ class GpuSpecification(GeneratedSpecification):
         control = {f"{root}/dev/{name}" for name in CONTROL}
         unnamed = {path for path in control - named if self._exists(path)}
         return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | unnamed
-
-
-async def run(command: Sequence[str], deadline: float) -> str:
-    """Runs a program; what it writes.
-
-    Raises:
-        BackendError: it cannot be started, fails, or takes longer than ``deadline`` seconds.
-    """
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd="/", start_new_session=True
-        )
-    except OSError as error:
-        raise BackendError(f"cannot start {command[0]}: {error.strerror or error}") from None
-    try:
-        async with asyncio.timeout(deadline):
-            text, complaint = await process.communicate()
-    except TimeoutError:
-        raise BackendError(f"{command[0]} takes longer than {deadline:g} s") from None
-    finally:
-        if process.returncode is None:
-            await _end(process)
-    if process.returncode:
-        words = " ".join(complaint.decode(errors="replace").split())[-_ERROR_LIMIT:]
-        raise BackendError(f"{command[0]} failed: {words or f'exit code {process.returncode}'}")
-    return text.decode(errors="replace")
-
-
-async def _end(process: Process) -> None:
-    """Kills a program and what it started; one that the kernel holds is left behind."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(KILL_GRACE):
-            await process.wait()
 
 
 def _paths(node: object) -> Iterator[str]:
