@@ -19,12 +19,10 @@ TESTS = [file for file in RIGS if file.name.startswith("test_")]
 
 PRIVATE: dict[str, int] = {
     "plugins/sriov/tests/test_sriov_hotplug.py": 1,
-    "plugins/udev/tests/test_udev_discovery.py": 3,
     "tests/conformance/test_watchdog.py": 1,
     "tests/host/test_host_last_good.py": 2,
     "tests/host/test_host_observers.py": 2,
     "tests/host/test_host_provisioning.py": 2,
-    "tests/discovery/test_catalog.py": 1,
 }
 """Private attributes of objects of devhost that a file still reads. Only ever remove or lower."""
 
@@ -38,7 +36,6 @@ PATCHED: dict[str, int] = {
     "plugins/rdma/tests/test_rdma_scan.py": 2,
     "plugins/sriov/tests/test_sriov_hotplug.py": 4,
     "plugins/sriov/tests/test_sriov_provisioning.py": 1,
-    "plugins/udev/tests/test_udev_discovery.py": 1,
     "tests/cli/test_check.py": 1,
     "tests/cli/test_plugins.py": 1,
     "tests/cli/test_schema.py": 1,
@@ -58,7 +55,6 @@ PATCHED: dict[str, int] = {
     "tests/host/test_host_reload.py": 3,
     "tests/kubelet/test_holders.py": 1,
     "tests/telemetry/test_status_kept.py": 1,
-    "tests/discovery/test_catalog.py": 6,
 }
 """Modules and classes of devhost that a file still patches. Only ever remove or lower."""
 

@@ -64,7 +64,7 @@ async def test_an_xid_makes_its_gpu_unhealthy_at_once_and_a_reset_heals_it(
 
 
 async def test_an_xid_of_one_instance_leaves_its_siblings_alone(station: NvidiaMachine, at: Open) -> None:
-    desk = at(station)
+    desk = at(station, check=0.1)
     before = desk.look()
     uuid = station.uuids[DGX[6]]
     [one] = [name for name, card in desk.backend.cards.items() if getattr(card.facts, "index", "") == "6:2"]
@@ -111,7 +111,7 @@ async def test_a_recovery_action_is_asked_for_as_soon_as_it_changes(
     nvidia: NvidiaMachine, at: Open, kind: int, data: int
 ) -> None:
     uuid = nvidia.gpu(A)
-    desk = at(nvidia)
+    desk = at(nvidia, check=0.1)
     desk.look()
     async with desk.watched() as changed:
         nvidia.nvml.gpus[uuid]["field230"] = 1

@@ -15,7 +15,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -156,19 +156,28 @@ class Catalog:
         return ""
 
 
-def load(paths: Sequence[Path] = (), wanted: Collection[str] | None = None) -> Catalog:
-    """Imports plugins and looks at what they bring.
+def load(
+    paths: Sequence[Path] = (),
+    wanted: Collection[str] | None = None,
+    *,
+    points: Collection[EntryPoint] | None = None,
+    read: Callable[[Path], bytes] = trusted.read_bytes,
+) -> Catalog:
+    """Imports plugins and returns what they provide.
 
-    A plugin stays in memory for as long as the process lives, so one that is known to bring nothing that is
-    wanted is not imported. That is known of this project's own packages: others may bring anything.
+    A plugin stays in memory for as long as the process lives, so a plugin that provides no wanted backend is
+    not imported. That is only known of this project's own packages: others may provide anything.
 
     Args:
         paths: directories whose ``*.py`` files are plugins too (``backendPaths``).
-        wanted: names of backends; where one of them is not found, and where there is no such list, every
-            plugin there is gets imported.
+        wanted: names of backends. Every plugin is imported if one of them is not found, or if this is
+            ``None``.
+        points: the entry points of packages; ``None`` for those that are installed.
+        read: reads a drop-in.
     """
-    builder = _Builder()
-    points = sorted(entry_points(group=GROUP), key=lambda p: (p.name, p.value))
+    builder = _Builder(read)
+    found = entry_points(group=GROUP) if points is None else points
+    points = sorted(found, key=lambda point: (point.name, point.value))
     spared = [point for point in points if wanted is not None and _brings_another(point, wanted)]
     for point in points:
         if point not in spared:
@@ -183,18 +192,19 @@ def load(paths: Sequence[Path] = (), wanted: Collection[str] | None = None) -> C
 
 def _brings_another(point: EntryPoint, wanted: Collection[str]) -> bool:
     """Whether this is a package of the project, for a backend that is not wanted."""
-    return point.name not in wanted and point.dist is not None and OFFICIAL.get(point.name) == point.dist.name
+    return point.name not in wanted and OFFICIAL.get(point.name) == point.dist.name
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[Path], bytes]) -> None:
+        self._read = read
         self.installed: dict[str, Installed] = {}
         self.refused: list[Refusal] = []
         self.observers: dict[str, InstalledObserver] = {}
         self._plugins: list[object] = []
 
     def add_distribution(self, point: EntryPoint) -> None:
-        origin, version = (point.dist.name, point.dist.version) if point.dist else (point.name, "")
+        origin, version = point.dist.name, point.dist.version
         try:
             plugin = point.load()
         except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
@@ -216,7 +226,7 @@ class _Builder:
                 continue
             file = directory / name
             try:
-                text = trusted.read_bytes(file)
+                text = self._read(file)
             except trusted.Untrusted as error:
                 self.refused.append(Refusal(str(file), "", str(error), file.stem))
                 continue

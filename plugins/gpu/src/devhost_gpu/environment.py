@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,8 @@ class Environment:
         :func:`devhost_gpu.nvml.client.binding`.
     ``kill``
         Kills a process that uses NVML. ``None`` is :func:`devhost.backend.process.kill_group`.
+    ``clock``
+        Monotonic seconds.
     """
 
     timings: Timings = DEFAULT
@@ -157,6 +160,7 @@ class Environment:
     exporter_socket: str = EXPORTER_SOCKET
     find_binding: Callable[[], str] | None = None
     kill: Kill | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 STANDARD = Environment()

@@ -24,8 +24,18 @@ PATIENCE = 60.0
 """Seconds to wait for what must happen."""
 
 
+class Clock:
+    """Monotonic seconds, ``ahead`` of the machine's by what a test adds."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
 class NvidiaDesk:
-    """A backend that has just started, with these durations."""
+    """A backend that has just started, with these durations and a clock that a test can put forward."""
 
     def __init__(
         self,
@@ -35,7 +45,8 @@ class NvidiaDesk:
         **seconds: float,
     ) -> None:
         self.machine = machine
-        kind = gpu_with(replace(environment, timings=Timings(**seconds)))
+        self.clock = Clock()
+        kind = gpu_with(replace(environment, timings=Timings(**seconds), clock=self.clock))
         self._looking = BackendFixture[Gpu](kind)
         self.backend = self._looking(machine.root, options)
 
@@ -77,11 +88,22 @@ class NvidiaDesk:
                     return True
         return False
 
+    def outlast_hang(self, *addresses: str) -> None:
+        """Waits until NVML hangs at one of these GPUs, and lets that take longer than a call may."""
+
+        def hangs() -> bool:
+            self.look()
+            process = self.nvidia.client.process
+            return process is not None and process.waiting_for in addresses
+
+        self.until(hangs)
+        self.clock.ahead += Timings().hung
+
     def until(self, condition: Callable[[], object]) -> None:
         """Waits for a condition."""
         end = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < end, "it never came to be"
+            assert time.monotonic() < end, "the condition was not met in time"
             time.sleep(0.02)
 
     @asynccontextmanager

@@ -53,13 +53,13 @@ class Scan:
     numbers and world-wide ids that name no device.
     """
 
-    def __init__(self, root: Path, shared_serials: Collection[str] = ()) -> None:
+    def __init__(self, root: Path, shared_serials: Collection[str] = (), tree: SysTree | None = None) -> None:
         self.nodes = NodeTree(root)
         self.records: dict[str, Record] = {}
         self.by_node: dict[str, Record] = {}
         self.edition = 0
         self._root = root
-        self._tree = SysTree(root)
+        self._tree = tree or SysTree(root)
         self._namer = Namer(self._tree, shared_serials)
         self._keys_by_id: dict[str, set[str]] = {}
         self._renamed: set[str] = set()

@@ -230,7 +230,9 @@ class NvmlClient:
             if command is None or (before is not None and not before.is_gone):
                 return None
             try:
-                process = self._alone[address] = NvmlProcess(command, _ignore, self._timings, self._kill)
+                process = self._alone[address] = NvmlProcess(
+                    command, _ignore, self._timings, self._kill, self._clock
+                )
             except NotStarted:
                 return None
         try:
@@ -286,7 +288,7 @@ class NvmlClient:
             self._fail("earlier programs that used NVML still hang in the kernel")
         else:
             try:
-                self._process = NvmlProcess(command, self._on_event, self._timings, self._kill)
+                self._process = NvmlProcess(command, self._on_event, self._timings, self._kill, self._clock)
             except NotStarted as error:
                 self._fail(error.message)
 

@@ -74,6 +74,7 @@ class NvmlProcess:
             answer has come for which nothing waits any longer, and with ``{"event": "ended"}`` once.
         timings: durations.
         kill: kills the process.
+        clock: monotonic seconds.
 
     Raises:
         NotStarted: the process cannot be started.
@@ -85,14 +86,16 @@ class NvmlProcess:
         on_event: Callable[[Message], None],
         timings: Timings = DEFAULT,
         kill: Kill = kill_group,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._on_event = on_event
         self._timings = timings
         self._changed = threading.Condition()
         self._open: dict[tuple[str, ...], _Request] = {}
         self._count = 0
         self._waiting_for = ""
-        self._waiting_since = self._progress = time.monotonic()
+        self._waiting_since = self._progress = self._clock()
         self._reason = ""
         self._hung_gpu = ""
         self._lines = LineProcess(command, self, name=_NAME, limit=LINE_LIMIT, grace=timings.grace, kill=kill)
@@ -169,7 +172,7 @@ class NvmlProcess:
                 starts.append(self._waiting_since)
             if self.is_over or not starts:
                 return
-            stuck = time.monotonic() - min(starts)
+            stuck = self._clock() - min(starts)
             if stuck < self._timings.hung:
                 return
             self._reason = f"NVML did not answer within {stuck:.0f} s"
@@ -202,7 +205,7 @@ class NvmlProcess:
             return
         if "waitingFor" in message:
             self._waiting_for = str(message["waitingFor"])
-            self._waiting_since = self._progress = time.monotonic()
+            self._waiting_since = self._progress = self._clock()
         elif "id" in message:
             self._take_answer(message)
         elif message.get("event") == "unusable":
@@ -216,17 +219,17 @@ class NvmlProcess:
         self._on_event({"event": "ended"})
 
     def _is_outdated(self, request: _Request) -> bool:
-        return request.answer is not None and time.monotonic() - request.answered > self._timings.fresh
+        return request.answer is not None and self._clock() - request.answered > self._timings.fresh
 
     def _send(self, do: str, gpus: Sequence[str]) -> _Request:
         self._count += 1
         with suppress(ProcessError):  # it has ended, which the caller finds out
             self._lines.send(json.dumps({"id": self._count, "do": do, "gpus": list(gpus)}).encode())
-        return _Request(self._count, time.monotonic())
+        return _Request(self._count, self._clock())
 
     def _take_answer(self, message: Message) -> None:
         with self._changed:
-            self._progress = time.monotonic()
+            self._progress = self._clock()
             request = next((one for one in self._open.values() if one.number == message["id"]), None)
             if request is None:
                 return
