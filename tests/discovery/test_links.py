@@ -120,7 +120,7 @@ async def test_an_answer_that_is_no_number_is_refused(tmp_path: Path, answer: ob
     await made.discover([])
     assert made.link_cache is not None
     made.link_cache.update(devices(2))
-    with pytest.raises(BackendError, match="something else than int"):
+    with pytest.raises(BackendError, match="did not return an int"):
         await made.link_cache.refresh()
     made.close()
 

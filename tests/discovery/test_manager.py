@@ -63,7 +63,7 @@ class Machine:
             backends=dict.fromkeys(names, options),
             backend_names=lambda: names,
             wanted=lambda name: frozenset(),
-            said_to=lambda name: (),
+            resource_options=lambda name: (),
         )
         catalog = SimpleNamespace(get=lambda name: self.kind)
         self.manager.follow(cast("Settings", settings), cast("Catalog", catalog))

@@ -193,7 +193,7 @@ async def test_while_a_call_hangs_there_is_no_second_one_whatever_options_come(
     work = provisioned(old, timing=Timing(provision=0.05))
     task = asyncio.ensure_future(work.run())
     await until(lambda: state_of(work) is State.FAILED)
-    assert "for more than" in work.condition.reason and work.hung
+    assert "longer than" in work.condition.reason and work.hung
     work.follow(cast("Scanner", new))
     work.wake()
     await asyncio.sleep(0.3)

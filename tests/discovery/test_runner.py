@@ -140,7 +140,7 @@ async def test_a_probe_that_answers_nonsense_is_a_failure(source: Any, answer: o
     broken = source(probe=lambda self, devices: answer)
     await broken.discover([])
     with pytest.raises(
-        BackendError, match=r"^backend card answered probe\(\) with something else than Health"
+        BackendError, match=r"^probe\(\) of backend card did not return a mapping of ids to Health"
     ):
         await broken.probe([])
 

@@ -82,7 +82,7 @@ def bad(**fields: Any) -> Device:
         (bad(pcie_path=(1,)), "its pcie_path is not a tuple of strings"),
         (bad(unusable_for=("rdma",)), "its unusable_for is not a mapping of strings to strings"),
         (bad(unusable_for={"rdma": None}), "its unusable_for is not a mapping of strings to strings"),
-        (bad(unusable_for=Broken()), "looking at it failed: OSError: device is gone"),
+        (bad(unusable_for=Broken()), "reading its fields failed: OSError: device is gone"),
         (bad(attributes={7: "x"}), "attribute name 7 is not a string"),
         (bad(attributes={"colour": "red"}), "attribute 'colour' is not declared by the backend"),
         (bad(attributes={"model": 1}), "attribute 'model' is int, declared as str"),
@@ -95,7 +95,7 @@ def bad(**fields: Any) -> Device:
         (bad(attributes={"sysattr.x": 1}), "attribute 'sysattr.x' is int, declared as str"),
         (bad(attributes={"kind": "sf"}), "attribute 'kind' is 'sf', declared as one of pf, vf"),
         (bad(attributes={"modes": ("a", "c")}), "attribute 'modes' is 'c', declared as one of a, b"),
-        (bad(attributes=Broken()), "looking at it failed: OSError: device is gone"),
+        (bad(attributes=Broken()), "reading its fields failed: OSError: device is gone"),
     ],
 )
 def test_an_unsound_device_is_named_with_what_is_wrong(device: Any, reason: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_udev.options import Group, Member
 from devhost_udev.scan import Scan
 from devhost_udev.sysfs import SysTree
 
@@ -233,6 +234,38 @@ def test_device_numbers_without_a_node_are_left_out(machine: Any) -> None:
     (machine.root / "sys/dev/char/10:2").symlink_to("../../devices/virtual/misc/gone")
     (machine.root / "sys/dev/char/10:3").symlink_to("/etc")
     assert machine.backend().discover() == []
+
+
+@pytest.mark.parametrize("name", ["odd\x01", "odd ", "odd/"])
+def test_a_node_that_cannot_be_claimed_is_withheld_with_the_reason(
+    machine: Any, by_node: ByNode, name: str
+) -> None:
+    machine.misc("fuse", 229)
+    machine.device("virtual/misc/odd", "misc")
+    machine.file("/sys/devices/virtual/misc/odd/uevent", f"MAJOR=10\nMINOR=5\nDEVNAME={name}\nEND=")
+    machine.link("/sys/dev/char/10:5", "/sys/devices/virtual/misc/odd")
+    fuse, odd = sorted(machine.backend().discover(), key=lambda device: device.id)
+    assert (fuse.id, fuse.withheld) == ("misc-fuse", None)
+    assert odd.withheld.startswith("it cannot be claimed: ")
+
+
+def test_a_disk_whose_number_is_damaged_is_withheld_with_the_reason(machine: Any, by_node: ByNode) -> None:
+    path = machine.disk("virtual/block/zram0", "253:0")
+    machine.file(f"/sys/devices/{path}/uevent", "MAJOR=x\nMINOR=0\nDEVNAME=zram0\nDEVTYPE=disk")
+    (disk,) = machine.backend().discover()
+    assert disk.withheld == "it cannot be claimed: 'x:0' is not the number of a block device such as 8:0"
+
+
+def test_an_entry_that_is_no_device_number_is_ignored(machine: Any) -> None:
+    machine.misc("fuse", 229)
+    machine.link("/sys/dev/char/damaged", "/sys/devices/virtual/misc/fuse")
+    assert [device.id for device in machine.backend().discover()] == ["misc-fuse"]
+
+
+def test_a_group_with_a_node_that_cannot_be_claimed_is_unhealthy(machine: Any) -> None:
+    machine.node("/dev/odd/a\x01")
+    (device,) = machine.backend(Group("g", members=(Member("/dev/odd"),))).discover()
+    assert device.health.reason == "/dev/odd/a\x01: it cannot be claimed: '/dev/odd/a\\x01' is not a name that can be claimed"
 
 
 def test_the_disk_the_node_runs_on_is_told_from_the_others(machine: Any, by_node: ByNode) -> None:

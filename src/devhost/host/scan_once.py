@@ -71,7 +71,7 @@ async def scan_once(
     for name in settings.backend_names() or loaded.catalog.installed:
         if backend := loaded.catalog.get(name):
             wanted = settings.wanted(name) | ({"*"} if everything else set())
-            entries = settings.said_to(name)
+            entries = settings.resource_options(name)
             source = BackendRunner(backend, settings.backends.get(name), root, wanted, entries=entries)
             scanners[name] = Scanner(source, Metrics(), lambda caused_at: None)
     await asyncio.gather(*map(_ask, scanners.values()))

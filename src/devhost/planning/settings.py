@@ -184,6 +184,6 @@ class Settings:
         entries = (r.wanted() for r in self.resources if r.backend == backend)
         return frozenset().union(*entries)
 
-    def said_to(self, backend: str) -> tuple[object, ...]:
+    def resource_options(self, backend: str) -> tuple[object, ...]:
         """What the entries of ``backend`` give it: the values of its ``ResourceOptions``, in file order."""
         return tuple(r.options for r in self.resources if r.backend == backend and r.options is not None)

@@ -171,15 +171,18 @@ class AdapterScanner:
         for name, inode in listed.items():
             if not BDF.fullmatch(name) or name in self._not_displays:
                 continue
-            path = self._sysfs.device(f"{PCI_BUS}/{name}") or self._copy_of(f"{PCI_BUS}/{name}")
+            path = self._sysfs.device(f"{PCI_BUS}/{name}")
+            if path.rpartition("/")[2] != name:  # a link that is damaged, or a directory in its place
+                path = self._copy_of(f"{PCI_BUS}/{name}")
             if path and self._is_display(path):
                 found[name] = self._pci(path, inode, drm.pop(path, ()))
             elif path and path not in drm:
                 self._not_displays[name] = inode
         plain = Counter(_named_by(path) for path in drm)
         for path, nodes in drm.items():
-            if path.rpartition("/")[2] in listed:
-                adapter = self._pci(path, listed[path.rpartition("/")[2]], nodes)
+            last = path.rpartition("/")[2]
+            if last in listed and BDF.fullmatch(last):
+                adapter = self._pci(path, listed[last], nodes)
             else:
                 adapter = self._plain(path, nodes)
             if not adapter.address and (plain[adapter.id] > 1 or adapter.id in found):

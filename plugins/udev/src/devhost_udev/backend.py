@@ -103,7 +103,7 @@ class Udev(Backend):
         merged = Edits.merge(parts)
         env = {name: ",".join(each) for name, each in values.items()}
         if request.options.kubevirt:
-            env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural))
+            env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural), request)
         return Edits(merged.nodes, merged.mounts, env)
 
     def _edits(self, device: Device, index: int) -> Edits:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from devhost.backend import AttributeValue, claim
@@ -43,7 +43,10 @@ SystemDisks = Callable[[], frozenset[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One device node. ``name`` is what its id is made from; the rest goes into its device."""
+    """One device node. Its id is made from ``name``; the other fields become those of its device.
+
+    ``withheld`` is why the device must not be offered: sysfs has a name or number that cannot be claimed.
+    """
 
     sys_path: str
     node: str
@@ -53,6 +56,7 @@ class Facts:
     part_of: frozenset[str]
     numa_nodes: tuple[int, ...]
     pcie_path: tuple[str, ...]
+    withheld: str | None = None
 
 
 class Reader:
@@ -90,18 +94,17 @@ class Reader:
         numa = self._numa(chain)
         if numa is not None:
             found["numaNode"] = numa
-        claims, part_of = _claims(node, chain, pcie, usb)
-        if (group := self._iommu_group(chain)).isdecimal():
-            claims |= {claim.iommu_group(group)}
+        claims = _claims(node, chain, pcie, usb, self._iommu_group(chain))
         return Facts(
             sys_path=path,
             node=node,
             name=self._namer.name(key, node, chain, found, usb, pcie[-1] if pcie else ""),
             attributes={name: value for name, value in found.items() if value not in ("", ())},
-            claims=claims,
-            part_of=part_of,
+            claims=frozenset(claims.own),
+            part_of=frozenset(claims.part_of),
             numa_nodes=() if numa is None else (numa,),
             pcie_path=tuple(map(sys.intern, pcie)),
+            withheld=claims.flaw,
         )
 
     def _iommu_group(self, chain: Sequence[Kobject]) -> str:
@@ -235,17 +238,46 @@ def _port(device: Kobject, devpath: str) -> str:
     return f"{parts[hub - 1] if hub else ''}-usb{devpath or device.name.partition('-')[2]}"
 
 
+@dataclass(slots=True)
+class _Claims:
+    """The claims of a device, what it is part of, and the first claim that could not be made."""
+
+    own: set[str] = field(default_factory=set)
+    part_of: set[str] = field(default_factory=set)
+    flaw: str | None = None
+
+    def add(self, make: Callable[[str], str], name: str, *, part: bool = False) -> None:
+        try:
+            (self.part_of if part else self.own).add(make(name))
+        except ValueError as error:
+            self.flaw = self.flaw or f"it cannot be claimed: {error}"
+
+
+def node_claims(node: str) -> tuple[frozenset[str], str | None]:
+    """The claim of a device node; for a path that cannot be claimed, none and the reason."""
+    claims = _Claims()
+    claims.add(claim.node, node)
+    return frozenset(claims.own), claims.flaw
+
+
 def _claims(
-    node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None
-) -> tuple[frozenset[str], frozenset[str]]:
-    """What the device uses up, and what it is only a part of."""
+    node: str, chain: Sequence[Kobject], pcie: Sequence[str], usb: Usb | None, iommu_group: str
+) -> _Claims:
+    """What the device occupies, and what it is only part of."""
     device, disk = chain[0], disk_of(chain)
-    claims, part_of = [claim.node(node)], [claim.pci(address) for address in pcie[-1:]]
-    part_of += [claim.auxiliary(above.name) for above in chain[1:] if above.subsystem == "auxiliary"]
+    claims = _Claims()
+    claims.add(claim.node, node)
+    for address in pcie[-1:]:
+        claims.add(claim.pci, address, part=True)
+    for above in chain[1:]:
+        if above.subsystem == "auxiliary":
+            claims.add(claim.auxiliary, above.name, part=True)
     if device.subsystem == "block":
         major, minor = disk.properties.get("MAJOR", ""), disk.properties.get("MINOR", "")
         if major and minor:  # both are missing from the uevent file of a disk that is just being removed
-            (part_of if device is not disk else claims).append(claim.block(f"{major}:{minor}"))
+            claims.add(claim.block, f"{major}:{minor}", part=device is not disk)
     if usb is not None:
-        (claims if device.dev_type == "usb_device" else part_of).append(claim.usb(usb.port))
-    return frozenset(claims), frozenset(part_of)
+        claims.add(claim.usb, usb.port, part=device.dev_type != "usb_device")
+    if iommu_group.isdecimal():
+        claims.add(claim.iommu_group, iommu_group)
+    return claims

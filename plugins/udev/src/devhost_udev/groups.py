@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, claim, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.backend.model import MAX_DEVICE_ID
 
 from . import templates
 from .allocation import also_at
+from .facts import node_claims
 from .ids import RANKS, apart, fit, joined, ranked
 from .members import Hardware, Pairing, Part, Paths, Row, outside_dev
 from .options import Group, GroupMount, Member, is_glob
@@ -246,10 +247,12 @@ class Groups:
         claims: set[str] = set()
         part_of: set[str] = set()
         records: list[Record] = []
+        unclaimable: list[str] = []
         for part in row.parts:
             for node, _ in part.target.nodes:
                 record = self._scan.by_node.get(node)
-                own = record.device.claims if record else {claim.node(node)}
+                own, flaw = (record.device.claims, None) if record else node_claims(node)
+                unclaimable += [f"{node}: {flaw}"] if flaw else []
                 (part_of if part.shared or uses[group.name, node] > 1 else claims).update(own)
                 if record is not None:
                     part_of |= record.device.part_of
@@ -268,7 +271,7 @@ class Groups:
         known = {node: _described(node, self._scan.by_node.get(node)) | attributes for node in nodes}
         flaws = list(_flaws(group, row.parts, first | attributes, known))
         problems = [one.target.problem for one in row.parts if one.target.problem and not one.optional]
-        problems = list(dict.fromkeys([*problems, *flaws, *layout.lacking]))
+        problems = list(dict.fromkeys([*unclaimable, *problems, *flaws, *layout.lacking]))
         device = Device(
             id=naming.id,
             attributes=attributes | inherited,

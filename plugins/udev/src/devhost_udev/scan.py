@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devhost.backend import AttributeValue, Device, Event, claim, unhealthy
+from devhost.backend import AttributeValue, Device, Event, unhealthy
 
-from .facts import Facts, Reader, system_disks
+from .facts import Facts, Reader, node_claims, system_disks
 from .ids import Name, Namer, apart, is_misc, undeclared
 from .nodes import NodeTree
 from .sysfs import SysTree
@@ -150,6 +150,7 @@ class Scan:
                 part_of=facts.part_of,
                 numa_nodes=facts.numa_nodes,
                 pcie_path=facts.pcie_path,
+                withheld=facts.withheld,
                 former_ids=facts.name.former,
             )
             self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device))
@@ -176,7 +177,8 @@ class Scan:
             if is_misc(number):
                 attributes["subsystem"] = "misc"
             name = undeclared(node, number)
-            device = Device(name.id, attributes, frozenset((claim.node(node),)), former_ids=name.former)
+            claims, flaw = node_claims(node)
+            device = Device(name.id, attributes, claims, withheld=flaw, former_ids=name.former)
             self._put(node, Record("", node, name, device, device))
 
     def _put(self, key: str, record: Record) -> None:

@@ -24,6 +24,8 @@ _FOREIGN = ("/kernel/", "/fs/")
 _ACTS_ON_READ = frozenset({"hot_add", "vpd", "rom", "config"})
 """Never read: zram's ``hot_add`` makes a device, ``vpd`` may take seconds, the others are binary."""
 
+_NUMBER = re.compile(r"[0-9]+:[0-9]+")
+
 _NVME_CONTROLLER = re.compile(r"nvme[0-9]+")
 
 
@@ -77,7 +79,8 @@ class SysTree:
             try:
                 with os.scandir(f"{self._prefix}/sys/dev/{kind}") as entries:
                     for entry in entries:
-                        found[letter + entry.name] = entry.inode()
+                        if _NUMBER.fullmatch(entry.name):
+                            found[letter + entry.name] = entry.inode()
             except FileNotFoundError:
                 continue  # no such devices at all: a recorded tree, or a kernel without block devices
         return found

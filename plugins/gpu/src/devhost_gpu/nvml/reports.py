@@ -190,8 +190,13 @@ def _gpu(answer: Mapping[str, Any]) -> Gpu:
         firmware=answer["vbios"] or "",
         mig=bool(mig[0]),
         mig_next=bool(mig[1]),
-        instances=tuple(_instance(instance) for instance in answer["instances"]),
+        instances=tuple(_instance(one) for one in answer["instances"] if _is_name(one["uuid"])),
     )
+
+
+def _is_name(uuid: str) -> bool:
+    """Whether an instance can be claimed by its UUID. One without a valid UUID cannot be offered."""
+    return uuid.isprintable() and bool(uuid) and uuid == uuid.strip()
 
 
 def _instance(answer: Mapping[str, Any]) -> Instance:
