@@ -61,7 +61,7 @@ def test_runs_within_the_budget_have_no_pause_and_the_run_that_exceeds_it_has() 
     assert pacer.pause(now) == pytest.approx(0.025 * 5 * 5 - 0.125 - 0.1 * 5)
 
 
-def test_quiet_time_gives_the_budget_back_and_no_more() -> None:
+def test_quiet_time_refills_the_budget_up_to_its_size() -> None:
     pacer = Pacer(rest=4.0, budget=0.1)
     for began in (10.0, 1000.0, 2000.0):
         pacer.ran(began, began + 0.11)

@@ -45,7 +45,7 @@ def test_a_volume_leads_to_what_it_is_made_of_and_the_shortest_mount_point_count
     assert found(tree) == Disks({"dm-0": "/", "sda2": "/"})
 
 
-def test_a_file_system_without_a_number_of_its_own_is_found_by_its_source(tree: Tree) -> None:
+def test_a_file_system_with_an_anonymous_number_is_found_by_its_source(tree: Tree) -> None:
     tree.file("/sys/fs/btrfs/0c1d/devices/sda1", "")
     tree.file("/sys/fs/btrfs/0c1d/devices/sda2", "")
     mounted(tree, "0:40 /@ / rw shared:1 - btrfs /dev/sda1 rw")

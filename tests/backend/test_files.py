@@ -41,7 +41,7 @@ def test_the_content_is_replaced_and_only_the_file_is_left(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == ["wanted"]
 
 
-def test_a_directory_that_is_not_there_or_none_is_told_of_the_file_in_it(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_directory_names_the_file_in_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place, kind in (("none", FileNotFoundError), ("file", NotADirectoryError)):
         with pytest.raises(kind) as caught:
@@ -49,7 +49,7 @@ def test_a_directory_that_is_not_there_or_none_is_told_of_the_file_in_it(tmp_pat
         assert caught.value.filename == str(tmp_path / place / "wanted")
 
 
-def test_directories_that_are_made_are_for_everybody_to_read_whatever_the_umask_is(
+def test_new_directories_are_readable_by_all_users_with_any_umask(
     tmp_path: Path,
 ) -> None:
     before = os.umask(0o077)

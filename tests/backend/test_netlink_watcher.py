@@ -180,7 +180,7 @@ async def test_lost_messages_are_a_resync_and_the_socket_stays(
     assert not caplog.records
 
 
-async def test_a_socket_that_fails_is_opened_again_and_the_log_says_so_once(
+async def test_a_socket_that_fails_is_reopened_and_logged_once(
     kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

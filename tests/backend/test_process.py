@@ -102,7 +102,7 @@ def test_an_inherited_descriptor_keeps_its_number(
         ("import os; os.abort()", -signal.SIGABRT, "was killed by SIGABRT"),
     ],
 )
-def test_a_failure_is_told_in_the_words_of_the_program_or_of_the_system(
+def test_a_failure_has_the_words_of_the_program_or_of_the_system(
     program: Callable[[str], list[str]], text: str, status: int, failure: str
 ) -> None:
     found = run(program(text), deadline=PATIENT)

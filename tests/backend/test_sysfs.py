@@ -43,7 +43,7 @@ def test_the_real_root_needs_no_prefix():
     assert Sysfs(Path("/")).prefix == ""
 
 
-def test_a_tree_is_told_from_the_running_kernel_wherever_that_is_mounted(tree, tmp_path):
+def test_a_recorded_tree_is_distinguished_from_a_mounted_sysfs(tree, tmp_path):
     assert is_live(Path("/"))
     (tmp_path / "host").mkdir()
     (tmp_path / "host/sys").symlink_to("/sys")

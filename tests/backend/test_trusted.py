@@ -110,7 +110,7 @@ def test_links_and_dots_are_resolved_as_the_kernel_does(place: Path, monkeypatch
         trusted.read_bytes(place / "loop")
 
 
-def test_what_is_missing_or_another_kind_of_file_is_told_as_the_system_tells_it(place: Path) -> None:
+def test_a_missing_file_or_another_kind_of_file_has_the_systems_error(place: Path) -> None:
     for wrong, error in (
         ("none/card.py", FileNotFoundError),
         ("inner/card.py/x", NotADirectoryError),

@@ -94,7 +94,7 @@ async def test_a_kubelet_directory_that_is_moved_away(node: ReadingNode) -> None
     await over(node, "kubelet")
 
 
-async def test_a_kubelet_that_does_not_say_who_holds_what(node: ReadingNode) -> None:
+async def test_a_kubelet_that_does_not_report_who_holds_what(node: ReadingNode) -> None:
     socket = node.kubelet.pod_resources
     assert socket is not None
     socket.rename(socket.with_name("aside"))

@@ -45,7 +45,9 @@ def ends(ended: CompletedProcess[str], code: int, cause: str, fix: str) -> None:
     assert fix in line
 
 
-def test_a_start_says_of_a_wrong_configuration_what_check_says(devhost: Command, tmp_path: Path) -> None:
+def test_a_start_with_an_invalid_configuration_prints_the_same_errors_as_check(
+    devhost: Command, tmp_path: Path
+) -> None:
     file = tmp_path / "devhost.yaml"
     file.write_text("version: 1\nresources:\n- {name: serial, backend: udev}\n")
     checked, started = devhost("check", str(file)), devhost("run", "--config", str(file))

@@ -207,7 +207,7 @@ async def test_a_device_that_is_unplugged_while_a_pod_has_it(node: ReadingNode) 
     assert node.series("devhost_devices", resource=RESOURCE, health="Unhealthy") == []
 
 
-async def test_a_device_that_is_unplugged_while_nobody_has_it(node: ReadingNode) -> None:
+async def test_a_device_that_is_unplugged_while_no_container_holds_it(node: ReadingNode) -> None:
     def departed() -> list[tuple[str, str]]:
         return [
             (left["device"], left["reason"])
@@ -247,7 +247,7 @@ async def test_a_device_that_was_unplugged_while_a_pod_had_it_and_devhost_was_aw
     await node.until(lambda: not node.problems("device") and not node.document()["held"])
 
 
-async def test_a_device_that_says_it_is_ill(node: ReadingNode) -> None:
+async def test_a_device_that_reports_that_it_is_unhealthy(node: ReadingNode) -> None:
     node.plug("a", "illb", "c")
     node.look()
     assert await everywhere(node, "device", f"{RESOURCE} b") == ["port 1 is down"]

@@ -95,7 +95,7 @@ def test_a_missing_directory_is_a_refusal(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ordinary_rights")
 @pytest.mark.parametrize("mode", [0o000, 0o300, 0o600])
-def test_a_directory_that_may_not_be_read_is_a_refusal(tmp_path: Path, mode: int) -> None:
+def test_an_unreadable_directory_is_refused(tmp_path: Path, mode: int) -> None:
     drop_in(tmp_path / "closed", "card", good("card"))
     (tmp_path / "closed").chmod(mode)
     found = load([tmp_path / "closed"], {"card"})
@@ -103,7 +103,7 @@ def test_a_directory_that_may_not_be_read_is_a_refusal(tmp_path: Path, mode: int
     assert (found.installed, reasons(found)) == ({}, "it cannot be read: Permission denied")
 
 
-def test_a_directory_that_cannot_be_listed_is_a_refusal_that_says_why(
+def test_a_directory_that_cannot_be_listed_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path) -> list[str]:
@@ -168,7 +168,7 @@ def test_a_pipe_with_the_name_of_a_drop_in_is_refused_and_not_waited_for(tmp_pat
     assert reasons(load([tmp_path])) == f"{tmp_path}/card.py is not a regular file"
 
 
-def test_a_file_in_place_of_a_directory_is_a_refusal_that_says_so(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "one.py"
     file.write_text("")
     assert "it is not a directory" in reasons(load([file]))
@@ -404,7 +404,7 @@ LIST: Any = ["x"]
         ({"attributes": {"a b": Attribute(str, "m", "1")}}, "not usable in YAML"),
     ],
 )
-def test_what_is_wrong_with_a_backend_is_said_in_a_clause(change: dict[str, object], reason: str) -> None:
+def test_each_flaw_of_a_backend_is_described_in_a_clause(change: dict[str, object], reason: str) -> None:
     assert list(catalog.flaws(_Sound)) == []
     assert reason in "; ".join(catalog.flaws(type("Changed", (_Sound,), change)))
 
@@ -423,7 +423,7 @@ def test_a_misspelt_required_method_is_one_complaint() -> None:
     assert found == ["it defines alocate(), which is never called: did you mean allocate()?"]
 
 
-def test_helpers_of_a_backend_with_names_of_their_own_are_no_mistakes() -> None:
+def test_helpers_of_a_backend_with_other_names_are_accepted() -> None:
     helpers = ("_prob", "scan", "read_all", "find", "allocations_of", "is_ready")
     change: dict[str, object] = {name: lambda self: None for name in helpers}
     assert list(catalog.flaws(type("Helped", (_Sound,), change))) == []
@@ -483,7 +483,7 @@ def test_without_a_list_of_what_is_wanted_everything_is_imported(
     assert load(points=points).installed.keys() == {"gpu", "rdma", "strange"}
 
 
-def test_a_backend_that_nobody_has_may_be_where_something_was_refused(tmp_path: Path) -> None:
+def test_a_missing_backend_may_be_in_a_refused_plugin(tmp_path: Path) -> None:
     found = load([tmp_path / "nowhere"], {"toy"})
     assert (
         found.suspect()

@@ -91,7 +91,7 @@ async def test_a_wake_before_the_start_counts(clock: FakeClock, work: Work) -> N
         assert work.ran == [0]
 
 
-async def test_a_pass_says_when_the_next_one_runs(clock: FakeClock, work: Work) -> None:
+async def test_the_result_of_a_pass_decides_when_the_next_one_runs(clock: FakeClock, work: Work) -> None:
     work.again = 60.0
     reconciler = Reconciler(work, clock=clock)
     async with running(reconciler):

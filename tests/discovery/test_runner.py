@@ -107,7 +107,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("error", "text"), FAILURES)
 @pytest.mark.parametrize("where", ["init", "discover", "notice", "probe", "prepare", "allocate"])
-async def test_whatever_a_backend_raises_leaves_as_a_backend_error_of_one_line(
+async def test_any_exception_of_a_backend_becomes_a_backend_error_of_one_line(
     source: Any, where: str, error: BaseException, text: str
 ) -> None:
     broken = source(**{"__init__" if where == "init" else where: raising(error)})
@@ -312,7 +312,7 @@ def test_a_backend_that_there_are_no_options_for_is_not_called_at_all() -> None:
 
 
 @pytest.mark.parametrize(("options", "wanted"), [(None, True), (Use(), True)])
-async def test_container_starts_are_announced_unless_the_options_say_no(
+async def test_container_starts_are_announced_unless_the_options_disable_it(
     source: Any, options: object, wanted: bool
 ) -> None:
     made = source(prepare=lambda self, request: None)
@@ -361,7 +361,7 @@ async def test_a_backend_that_is_left_ends_the_thread_of_its_event_source(source
     await until(lambda: not threads())
 
 
-async def test_a_backend_that_fails_to_let_go_is_told_of_and_no_more(
+async def test_a_backend_whose_close_fails_is_only_logged(
     source: Callable[..., BackendRunner], caplog: pytest.LogCaptureFixture
 ) -> None:
     def close(self: Card) -> None:

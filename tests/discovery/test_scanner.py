@@ -46,7 +46,7 @@ def test_the_first_event_after_quiet_is_handled_at_once_and_carries_its_time(vir
     virtual(main())
 
 
-def test_a_burst_is_folded_into_one_look_that_hears_of_every_event_once(virtual: Any) -> None:
+def test_a_burst_becomes_one_scan_that_gets_every_event_once(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -93,7 +93,7 @@ def test_past_the_limit_of_events_the_look_is_a_full_rescan(virtual: Any) -> Non
     virtual(main())
 
 
-def test_an_event_without_a_path_is_heard_too_and_makes_the_look_a_full_rescan(virtual: Any) -> None:
+def test_an_event_without_a_path_causes_a_full_scan(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -143,7 +143,7 @@ def test_after_a_failure_the_next_look_is_full_and_a_success_ends_the_back_off(v
     virtual(main())
 
 
-def test_an_error_never_empties_the_list_and_is_told_as_the_condition(virtual: Any) -> None:
+def test_an_error_never_empties_the_list_and_is_in_the_condition(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -207,7 +207,7 @@ def test_devices_are_no_longer_believed_in_when_the_backend_stays_silent(virtual
     virtual(main())
 
 
-def test_a_denied_device_is_told_at_once_and_looked_for_more_often_until_it_is_back(virtual: Any) -> None:
+def test_a_denied_device_is_reported_at_once_and_checked_more_often_until_it_is_back(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -228,7 +228,7 @@ def test_a_denied_device_is_told_at_once_and_looked_for_more_often_until_it_is_b
     virtual(main())
 
 
-def test_only_news_is_told_and_an_unchanged_device_stays_the_same_object(virtual: Any) -> None:
+def test_only_changes_are_reported_and_an_unchanged_device_stays_the_same_object(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -372,7 +372,7 @@ def test_a_source_of_nonsense_does_not_end_the_watching(virtual: Any) -> None:
     virtual(main())
 
 
-def test_one_look_without_a_loop_tells_whether_it_went_well(virtual: Any) -> None:
+def test_a_scan_without_a_loop_returns_whether_it_succeeded(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         assert await scene.discovery.scan_once()

@@ -137,7 +137,7 @@ def test_a_backend_without_devices_is_not_probed_and_not_woken_for_it(virtual: A
     virtual(main())
 
 
-def test_it_is_probed_at_the_start_at_each_resync_and_when_somebody_doubts(virtual: Any) -> None:
+def test_a_backend_is_probed_at_the_start_at_each_resync_and_on_request(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -151,7 +151,7 @@ def test_it_is_probed_at_the_start_at_each_resync_and_when_somebody_doubts(virtu
     virtual(main())
 
 
-def test_probes_keep_their_distance_whoever_asks(virtual: Any) -> None:
+def test_probes_have_a_least_interval_for_all_requests(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -166,7 +166,7 @@ def test_probes_keep_their_distance_whoever_asks(virtual: Any) -> None:
     virtual(main())
 
 
-def test_dear_probes_take_at_most_a_fifth_of_the_time(virtual: Any) -> None:
+def test_expensive_probes_take_at_most_a_fifth_of_the_time(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.probe_takes = 3.0
@@ -212,7 +212,7 @@ def test_it_is_probed_when_looks_succeed_again(virtual: Any) -> None:
 # The first list
 
 
-def test_a_device_known_to_be_ill_is_never_offered_after_a_start(virtual: Any) -> None:
+def test_a_device_known_to_be_unhealthy_is_never_offered_after_a_start(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.probe_takes = 4.0
@@ -265,7 +265,7 @@ def test_the_first_list_waits_for_a_failing_probe_no_longer_than_it_takes_to_fai
     virtual(main())
 
 
-def test_a_look_that_fails_during_the_first_probe_is_told_and_publishes_nothing(virtual: Any) -> None:
+def test_a_scan_that_fails_during_the_first_probe_is_reported_and_publishes_nothing(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.probe_takes = 4.0

@@ -148,7 +148,7 @@ def test_a_failing_probe_of_devices_that_are_gone_is_nobodys_trouble(virtual: An
 # Whom an answer is about
 
 
-def test_what_a_probe_finds_is_told_once(virtual: Any) -> None:
+def test_what_a_probe_finds_is_reported_once(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -159,7 +159,7 @@ def test_what_a_probe_finds_is_told_once(virtual: Any) -> None:
     virtual(main())
 
 
-def test_a_device_found_ill_is_probed_once_more_soon(virtual: Any) -> None:
+def test_a_device_found_unhealthy_is_probed_again_soon(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         async with scene.running():
@@ -244,7 +244,7 @@ def test_the_last_verdict_does_not_outlive_the_device(virtual: Any) -> None:
     virtual(main())
 
 
-def test_a_device_that_gets_well_by_itself_is_probed_at_once_if_its_probe_held_it_ill(virtual: Any) -> None:
+def test_a_device_that_recovers_is_probed_at_once_if_its_probe_had_failed(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
         scene.source.verdicts = {"d1": DOWN}

@@ -148,7 +148,7 @@ async def test_hung_threads_are_bounded_and_the_worker_refuses_more(
     assert worker.abandoned == MAX_ABANDONED
 
 
-async def test_a_queue_of_calls_that_all_hang_costs_no_more_threads_than_the_bound(
+async def test_a_queue_of_hanging_calls_uses_at_most_the_allowed_threads(
     worker: WorkerThread, hang: threading.Event
 ) -> None:
     calls = [worker.call(SHORT * (1 + number), hang.wait) for number in range(2 * MAX_ABANDONED)]
@@ -204,7 +204,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_worker_usable(
     await until(lambda: worker.abandoned == 0)
 
 
-async def test_an_exception_of_a_call_nobody_waits_for_any_more_is_dropped(
+async def test_an_exception_of_a_call_without_a_waiting_caller_is_dropped(
     worker: WorkerThread, hang: threading.Event, until: Any
 ) -> None:
     def fail() -> None:
@@ -257,7 +257,7 @@ async def test_a_closed_worker_finishes_what_runs_and_refuses_the_rest(
     await until(lambda: not any(thread.is_alive() for thread in threads))
 
 
-def test_a_loop_that_is_gone_when_a_call_returns_harms_nobody(hang: threading.Event) -> None:
+def test_a_closed_loop_when_a_call_returns_has_no_effect(hang: threading.Event) -> None:
     worker, threads = WorkerThread("late"), list[threading.Thread]()
 
     def call() -> None:

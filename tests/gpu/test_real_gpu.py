@@ -101,7 +101,7 @@ def digits(uuid):
     return uuid.partition("-")[2].replace("-", "")
 
 
-async def test_every_gpu_is_found_and_is_what_nvidia_smi_says(node, entry, gpus, instances, results):
+async def test_every_gpu_is_found_as_nvidia_smi_reports_it(node, entry, gpus, instances, results):
     node.write(entry)
     began = time.monotonic()
     found = await node.look()
@@ -151,7 +151,7 @@ async def test_probes_find_every_gpu_well(whole, results):
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts"])
-async def test_the_container_runtime_is_told_which_gpu(node, entry, whole, results, strategy):
+async def test_the_container_runtime_gets_the_name_of_the_gpu(node, entry, whole, results, strategy):
     await node.serve(entry, backends={"gpu": {"deviceListStrategy": strategy}})
     await node.shows(GPUS, healthy=len(whole))
     allocation = await node.admit("pod", GPUS)
@@ -227,7 +227,7 @@ async def test_a_cuda_program_that_was_given_no_gpu_sees_none(results, directory
     results.say("CUDA program without a GPU", "sees none")
 
 
-async def test_the_health_loop_runs_in_a_process_of_its_own_and_outlives_it(node, entry, whole, results):
+async def test_the_health_loop_runs_in_a_separate_process_and_outlives_it(node, entry, whole, results):
     await node.serve(entry)
     await node.shows(GPUS, healthy=len(whole))
     (program,) = await until("one process uses NVML", lambda: programs(node.pid))

@@ -148,7 +148,7 @@ def test_a_node_that_goes_and_comes_back_is_unhealthy_meanwhile(machine: Any) ->
     assert backend.discover()[0] is before
 
 
-def test_a_tree_without_dev_cannot_tell_what_is_missing(machine: Any) -> None:
+def test_without_dev_no_node_counts_as_missing(machine: Any) -> None:
     machine.misc("fuse", 229)
     (machine.root / "dev/fuse").unlink()
     (machine.root / "dev").rmdir()
@@ -205,7 +205,7 @@ def test_a_node_event_makes_nothing_be_read_again(machine: Any) -> None:
     assert backend.discover()[0] is before
 
 
-def test_devices_come_and_go_without_any_event(machine: Any) -> None:
+def test_devices_appear_and_disappear_without_an_event(machine: Any) -> None:
     machine.misc("fuse", 229)
     backend = machine.backend()
     assert [d.id for d in backend.discover()] == ["misc-fuse"]
@@ -265,10 +265,13 @@ def test_an_entry_that_is_no_device_number_is_ignored(machine: Any) -> None:
 def test_a_group_with_a_node_that_cannot_be_claimed_is_unhealthy(machine: Any) -> None:
     machine.node("/dev/odd/a\x01")
     (device,) = machine.backend(Group("g", members=(Member("/dev/odd"),))).discover()
-    assert device.health.reason == "/dev/odd/a\x01: it cannot be claimed: '/dev/odd/a\\x01' is not a name that can be claimed"
+    assert (
+        device.health.reason
+        == "/dev/odd/a\x01: it cannot be claimed: '/dev/odd/a\\x01' is not a name that can be claimed"
+    )
 
 
-def test_the_disk_the_node_runs_on_is_told_from_the_others(machine: Any, by_node: ByNode) -> None:
+def test_the_disk_of_the_node_itself_is_distinguished_from_the_others(machine: Any, by_node: ByNode) -> None:
     boot = machine.nvme("nvme0", "A", "eui.a", 0)
     root = machine.partition(boot, 1, "259:1")
     machine.partition(boot, 2, "259:2")
@@ -370,7 +373,7 @@ def test_a_device_that_is_just_appearing_is_not_taken_for_an_unknown_node(machin
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="making device nodes needs root")
-def test_a_second_node_of_a_known_device_is_a_device_of_its_own(machine: Any, by_node: ByNode) -> None:
+def test_a_second_node_of_a_known_device_is_a_separate_device(machine: Any, by_node: ByNode) -> None:
     machine.misc("fuse", 229)
     (machine.root / "dev/jail").mkdir()
     os.mknod(machine.root / "dev/jail/fuse", 0o020600, os.makedev(10, 229))

@@ -1,4 +1,5 @@
-"""What the backend uses of the world around it, passed at construction: durations, programs, sockets."""
+"""Durations, the clock, programs and sockets, which are passed at construction so that tests can replace
+them."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ class Timings:
     ``new_vendor``
         Until the events of a vendor whose first card has just appeared are listened to.
     ``driver_answers``
-        What all DRM cards together may take to answer a probe.
+        Deadline for the drivers of all DRM cards together to answer a probe.
     ``wedged_answers``
-        The same for cards that are suspected to be wedged: a scan waits for them.
+        The same for cards that may be wedged: a scan waits for them.
 
     AMD:
 
@@ -134,7 +135,7 @@ EXPORTER_SOCKET = "/var/lib/amd-metrics-exporter/amdgpu_device_metrics_exporter_
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the vendors' code uses beside its machine.
+    """What the vendors' code uses besides the machine's files.
 
     ``timings``
         Durations.
@@ -146,7 +147,7 @@ class Environment:
     ``exporter_socket``
         Where AMD's device metrics exporter listens, below the root.
     ``find_binding``
-        Gives the directory that has ``pynvml``, empty if there is none. ``None`` is
+        Returns the directory that has ``pynvml``, empty if there is none. ``None`` is
         :func:`devhost_gpu.nvml.client.binding`.
     ``kill``
         Kills a process that uses NVML. ``None`` is :func:`devhost.backend.process.kill_group`.

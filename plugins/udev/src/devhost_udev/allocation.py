@@ -1,4 +1,4 @@
-"""What a container gets with one node beside the node itself, and what changes on the host for it."""
+"""What a container gets in addition to a node, and the changes on the host for that."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from devhost.backend import AllocateRequest, AllocationError, AttributeValue
 
 QEMU = 107
-"""User and group of qemu in KubeVirt's pods (``util.NonRootUID``)."""
+"""The user and group of qemu in pods of KubeVirt (``util.NonRootUID``)."""
 
 USB_VARIABLE = "USB_RESOURCE"
 """Prefix of the variable from which virt-launcher reads USB devices (``v1.USBResourcePrefix``)."""
 
 
 def also_at(attributes: Mapping[str, AttributeValue]) -> tuple[str, ...]:
-    """Further paths at which a container sees a node with these attributes.
+    """Further paths in the container of a node with these attributes.
 
-    A work queue of Intel DSA or IAA is opened by ``/dev/char/<major>:<minor>`` (libaccel-config,
-    ``accfg_wq_get_user_dev_path``); Intel's plugin gives both paths.
+    libaccel-config opens a work queue of Intel DSA or IAA as ``/dev/char/<major>:<minor>``
+    (``accfg_wq_get_user_dev_path``); Intel's plugin provides both paths.
     """
     if attributes.get("subsystem") not in ("dsa", "iax"):
         return ()

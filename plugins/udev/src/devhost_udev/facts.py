@@ -1,8 +1,8 @@
 """The facts about one device node, read from sysfs and from udevd's record of it.
 
-Decided by mount points that exist before any pod does: what pods mount later never changes the answer.
-Inside a container the files that the kubelet binds into it (``/etc/hosts`` and others) lead to the disk
-that carries the kubelet's directory.
+Whether the node itself uses a disk depends only on mount points that exist before any pod does, so mounts of
+pods do not change it. In a container, the files that the kubelet mounts into it (``/etc/hosts`` and others)
+lead to the disk with the kubelet's directory.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MOUNTED = re.compile(
     r"/|/(boot|efi|usr|var|etc|home)(/efi)?|/var/lib(/(kubelet|containerd|docker|containers|rancher))?"
     r"|/var/lib/kubelet/device-plugins|/etc/(hosts|hostname|resolv\.conf)|/dev/termination-log"
 )
-"""Mount points of the node; the last ones are what the kubelet binds into every container."""
+"""Mount points of the node itself; the last ones are those that the kubelet adds to every container."""
 
 
 def system_disks(root: Path) -> frozenset[str] | None:
-    """The sysfs directories of block devices that the node runs on, down to the physical ones.
+    """The sysfs directories of the block devices that the node itself uses, down to the physical ones.
 
-    ``None`` when that cannot be told: a recorded tree without ``/proc``, a diskless node, a container
-    that sees nothing of its host, or a ZFS pool, which does not name its disks.
+    ``None`` if that cannot be determined: in a recorded tree without ``/proc``, on a diskless node, in a
+    container without access to its host, or with a ZFS pool, which does not name its disks.
     """
     found = disks(Sysfs(root), lambda point: _MOUNTED.fullmatch(point) is not None)
     return frozenset(found.carried) or None if found.is_complete else None
@@ -60,7 +60,7 @@ class Facts:
 
 
 class Reader:
-    """Reads the facts of one node after another, only as much as ``wanted`` asks for."""
+    """Reads the facts of nodes, as far as ``wanted`` requests them."""
 
     def __init__(
         self, root: Path, tree: SysTree, namer: Namer, wanted: Collection[str], system: SystemDisks
@@ -76,7 +76,7 @@ class Reader:
         self._sysattrs = sorted(named.union(SHOWN if everything else ()) - {""})
 
     def facts(self, key: str) -> Facts | None:
-        """The device with key ``key`` (``c10:229``); ``None`` when it is gone or has no node."""
+        """The facts of the device with this key (``c10:229``); ``None`` if it is gone or has no node."""
         path = self._tree.path_of(key)
         chain = self._tree.chain(path)
         if not chain or chain[0].path != path:
@@ -108,9 +108,9 @@ class Reader:
         )
 
     def _iommu_group(self, chain: Sequence[Kobject]) -> str:
-        """The number of the IOMMU group that a program has with this node; empty if it has none.
+        """The number of the IOMMU group that this node gives access to; empty if there is none.
 
-        The node is the group's own, ``<n>`` or ``noiommu-<n>``, or that of one of its functions
+        The node is that of the group, ``<n>`` or ``noiommu-<n>``, or that of one of its functions
         (Documentation/driver-api/vfio.rst of the Linux kernel).
         """
         if chain[0].subsystem == "vfio":
@@ -147,9 +147,9 @@ class Reader:
         return found
 
     def _add_hardware(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:
-        """Serial number, maker and model, from the nearest thing in the chain that says them."""
+        """Adds serial number, vendor and model, from the nearest device in the chain that has them."""
         for kobject in chain:
-            for attribute, files in _SAID_BY.get((kobject.subsystem, kobject.dev_type), {}).items():
+            for attribute, files in _HARDWARE_FILES.get((kobject.subsystem, kobject.dev_type), {}).items():
                 for file in files:
                     found[attribute] = found.get(attribute) or self._tree.read(kobject.path, file)
 
@@ -167,7 +167,7 @@ class Reader:
             found["system"] = device.path in system or any(path.startswith(inside) for path in system)
 
     def _add_properties(self, found: dict[str, AttributeValue], key: str, device: Kobject) -> None:
-        """udevd's record (``/run/udev/data``: ``E:`` properties, ``S:`` links) over the kernel's own."""
+        """Adds properties (``ID_*``) and links, of the kernel and of udevd's record in ``/run/udev/data``."""
         properties = dict(device.properties)
         links = properties.get("DEVLINKS", "").split()
         for line in read_lines(f"{self._prefix}/run/udev/data/{key}"):
@@ -193,7 +193,7 @@ class Reader:
     def _numa(self, chain: Sequence[Kobject]) -> int | None:
         for kobject in chain:
             text = self._tree.read(kobject.path, "numa_node")
-            if text.isdecimal():  # the kernel's -1 means "none", and so does no file
+            if text.isdecimal():  # the kernel's -1 means "none"
                 return int(text)
         return None
 
@@ -213,26 +213,26 @@ class Reader:
         )
 
 
-_SAID_BY: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
+_HARDWARE_FILES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("usb", "usb_device"): {"serial": ("serial",), "vendor": ("manufacturer",), "model": ("product",)},
     ("nvme", ""): {"serial": ("serial",), "model": ("model",)},
     ("nvme-subsystem", ""): {"serial": ("serial",), "model": ("model",)},
     ("scsi", "scsi_device"): {"vendor": ("vendor",), "model": ("model",)},
     ("mmc", ""): {"serial": ("serial",), "model": ("name",)},
 }
-"""Which files of which things in the chain say what the hardware is: (subsystem, type) → attribute."""
+"""The files with attributes of the hardware, by subsystem and type of a device in the chain."""
 
 
 def _pci_source(chain: Sequence[Kobject]) -> str:
-    """The path whose components name the PCI functions on the way to the device.
+    """The path whose components are the PCI functions above the device.
 
-    Mostly the device's own; an NVMe namespace with native multipath hangs elsewhere than its controller.
+    Usually that of the device; an NVMe namespace with native multipath is not below its controller.
     """
     return next((k.path for k in chain if BDF.search(k.path)), "")
 
 
 def _port(device: Kobject, devpath: str) -> str:
-    """``0000:00:14.0-usb1.4``: the controller, then the ports; bus numbers change from boot to boot."""
+    """``0000:00:14.0-usb1.4``: the controller, then the ports. Bus numbers change at a reboot."""
     parts = device.path.split("/")
     hub = next((n for n, part in enumerate(parts) if re.fullmatch(r"usb[0-9]+", part)), 0)
     return f"{parts[hub - 1] if hub else ''}-usb{devpath or device.name.partition('-')[2]}"

@@ -1,9 +1,9 @@
 """CDI specifications on the machine: which GPUs they name, and those that ``nvidia-ctk`` writes for devhost.
 
 A later directory takes precedence over an earlier one, and a device that two files of one directory define
-counts as not defined (CDI specification 1.1.0 and its reference implementation). Each specification of
-devhost's has its own kind and file, so that it meets neither those of NVIDIA's toolkit nor those of the core.
-That of the GPUs is rewritten when it lacks a GPU, names one that is gone, or no longer fits the driver's
+counts as not defined (CDI specification 1.1.0 and its reference implementation). Each specification of this
+backend has its own kind and file, so that it does not conflict with those of the NVIDIA toolkit or the core.
+The one for GPUs is rewritten when it lacks a GPU, names one that is gone, or no longer matches the driver's
 files.
 """
 
@@ -25,12 +25,12 @@ from devhost_gpu.options import GpuOptions
 from .allocation import CONTROL, dev_root
 
 SIZE_LIMIT = 4 << 20
-"""Bytes of one specification: that of 16 GPUs with seven instances each has some 200 000."""
+"""Bytes of one specification; one for 16 GPUs with seven instances each has about 200 000."""
 
 _SUFFIXES = (".json", ".yaml")
 
 _UUIDS = ("GPU-", "MIG-")
-"""Prefixes of NVIDIA's UUIDs. Names by number are not trusted: numbers change, and files become outdated."""
+"""Prefixes of NVIDIA UUIDs. Names by number are not trusted: numbers change, and files become outdated."""
 
 Signature = tuple[int, int, int]
 
@@ -39,8 +39,8 @@ class Specifications:
     """The specifications of one kind; a file is read again when it has changed. Used by one thread.
 
     Args:
-        root: the directory that represents ``/``.
-        directories: where they are, the one with the lowest precedence first.
+        root: the directory used as ``/``.
+        directories: their directories, the one with the lowest precedence first.
         kind: ``vendor/class``.
         counts: which names of devices count; UUIDs by default.
     """
@@ -84,7 +84,7 @@ class Specifications:
 
 
 def on_host(root: Path, directory: str) -> str:
-    """A directory of the host below ``root``, where ``/var/run`` may be a link that leads out of it."""
+    """A directory of the host below ``root``. ``/var/run`` may be a link out of ``root``, and is replaced."""
     prefix = prefix_of(root)
     if prefix and (directory == "/var/run" or directory.startswith("/var/run/")):
         directory = directory.removeprefix("/var")
@@ -146,13 +146,13 @@ KIND = f"{VENDOR}/{CLASS}"
 """The kind of the specification."""
 
 FILE = "toolkit.devhost-nvidia.json"
-"""Its file's name; it does not begin like the core's own, which the core clears away."""
+"""The name of its file. It begins differently from the core's files, so that the core does not remove it."""
 
 NAMED = "--device-name-strategy=uuid"
-"""Has nvidia-ctk name GPUs and instances by their UUIDs."""
+"""Makes nvidia-ctk name GPUs and instances by their UUIDs."""
 
 _ERROR_LIMIT = 300
-"""Characters that are shown of nvidia-ctk's error output."""
+"""Characters of nvidia-ctk's error output that are shown."""
 
 
 class GeneratedSpecification:
@@ -203,7 +203,7 @@ class GeneratedSpecification:
         return frozenset(path for path in _paths(document) if not self._exists(path))
 
     async def run(self, words: Iterable[str]) -> str:
-        """A fresh specification, as text, by nvidia-ctk with these additional arguments.
+        """A new specification from nvidia-ctk, run with these additional arguments, as text.
 
         Raises:
             BackendError: nvidia-ctk failed or hung, or an earlier one cannot be killed.
@@ -234,7 +234,7 @@ class GeneratedSpecification:
         """The specification that nvidia-ctk wrote.
 
         Raises:
-            BackendError: it is no specification of this kind.
+            BackendError: it is not a specification of this kind.
         """
         try:
             document = json.loads(text)
@@ -248,7 +248,7 @@ class GeneratedSpecification:
         """Writes the file, whole or not at all.
 
         Raises:
-            BackendError: it cannot be written: then the old one, if there is one, stays.
+            BackendError: it cannot be written; the old file, if there is one, stays.
         """
         try:
             make_directory(self.file.parent)
@@ -280,7 +280,7 @@ class GeneratedSpecification:
         if options.nvidia_CDI_hook_path:
             command.append(f"--nvidia-cdi-hook-path={options.nvidia_CDI_hook_path}")
         if self._chroot:
-            command = ["chroot", self._prefix, *command]  # so that it names files as the host does
+            command = ["chroot", self._prefix, *command]  # so that paths are those of the host
         else:
             command[0] = self._prefix + command[0]
         return [*command, *words]
@@ -303,12 +303,12 @@ class GpuSpecification(GeneratedSpecification):
         return {uuid: f"{KIND}={uuid}" for uuid in uuids(self.document(), KIND)}
 
     def fits(self, wanted: Collection[str], known: Collection[str]) -> bool:
-        """Whether the file names all wanted GPUs, only known ones, and fits the driver."""
+        """Whether the file names all wanted GPUs, no unknown ones, and matches the driver."""
         document = self.document()
         return uuids(document, KIND).issuperset(wanted) and self._flaws(document, known) <= self._accepted
 
     async def generate(self, wanted: Collection[str]) -> str:
-        """A fresh specification, as text, by nvidia-ctk.
+        """A new specification from nvidia-ctk, as text.
 
         Raises:
             BackendError: nvidia-ctk failed or hung, or an earlier one cannot be killed.
@@ -327,7 +327,7 @@ class GpuSpecification(GeneratedSpecification):
         """Saves the result of :meth:`generate`.
 
         Raises:
-            BackendError: it is no specification, or it cannot be written: then the old one, if there is one,
+            BackendError: it is not a specification, or cannot be written; the old file, if there is one,
                 stays. Or it lacks a GPU.
         """
         document = self.parsed(text)
@@ -337,7 +337,7 @@ class GpuSpecification(GeneratedSpecification):
             raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
 
     def _flaws(self, document: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
-        """Named devices and files that do not exist, and control nodes that exist and are not named."""
+        """Named devices and files that do not exist, and existing control nodes that are not named."""
         named = set(_paths(document))
         root = dev_root(self._options, self._exists)
         control = {f"{root}/dev/{name}" for name in CONTROL}
